@@ -42,6 +42,15 @@ COMMANDS = {
     "run, with a prompt": "run {model} --prompt a --max-tokens 4 --json",
     "run, with a chat": "run {model} --chat --prompt a --max-tokens 4 --json",
     "trace": "trace {model} --json",
+    "trace, payload": "trace {model} --trace-payload --json",
+    "trace, anomalies": "trace {model} --detect-anomalies --json",
+    "trace, two": "trace {model} {model} --diff --json",
+    "canary create": "canary create {model} -o {out}.json --json",
+    "canary check": "canary check {model} --canary {model} --json",
+    "validate, quality": "validate {model} --quality --json",
+    "validate, two": "validate {model} {model} --quality --json",
+    "validate, text": "validate {model} {model} --quality --text {text} --context 8 --json",
+    "imatrix": "imatrix {model} --text {text} --context 8 -o {out}.gguf --json",
     "tokenize": "tokenize {model} --prompt abc --json",
     "tokenize, decode": "tokenize {model} --tokens 1,15,7 --json",
     "convert to .apr": "convert {model} -o {out}.apr --json",
@@ -51,6 +60,8 @@ COMMANDS = {
     "convert to PyTorch": "convert {model} -o {out}.pt --json",
     "import": "import {model} -o {out}.apr --relaxed --json",
     "quantize": "quantize {model} --type q8_0 -o {out}.gguf --json",
+    "quantize, calibrated": "quantize {model} --type q4_0 --calibration {text} -o {out}.gguf --json",
+    "quantize, searched": "quantize {model} --search --bits-per-weight 5 --calibration {text} -o {out}.gguf --json",
     "export to ONNX": "export {model} --format onnx -o {out}.onnx --json",
     "export to ONNX, written anew": "export {model} --format onnx --opset 21 -o {out}.onnx --json",
     "export to TorchScript": "export {model} --format torchscript -o {out}.pt --json",
@@ -130,6 +141,7 @@ def main():
     with tempfile.TemporaryDirectory() as home:
         environment = {"HOME": home, "PATH": os.environ["PATH"]}
         keys = {"key": f"{home}/key", "signer": f"{home}/signer"}
+        Path(home, "text.txt").write_text("Once upon a time, there was a model. " * 20)
         for name, use in zip(keys, ["encryption", "signing"]):
             subprocess.run([arguments.apr, "keygen", "--for", use, "-o", keys[name]], env=environment, check=True,
                            stdout=subprocess.DEVNULL)
@@ -143,7 +155,7 @@ def main():
                     continue
                 with tempfile.TemporaryDirectory() as folder:
                     shutil.copytree(construct, f"{folder}/in")
-                    words = {"model": f"{folder}/{source}", "out": f"{folder}/out", **keys}
+                    words = {"model": f"{folder}/{source}", "out": f"{folder}/out", "text": f"{home}/text.txt", **keys}
                     command = [arguments.apr, *(word.format(**words) for word in line.split())]
                     measured = Measured(command, environment, arguments.seconds)
                     measured.command, measured.construct, measured.format = name, construct.name, formats(construct)

@@ -4,6 +4,7 @@ APR is the command, HUB the example `hub` of apr-testkit, which serves MODEL, a 
 server and the same cache, in both orders; then apr reads the same model from moto's S3.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -244,9 +245,10 @@ def a_signature_is_that_of_aws(hub):
         assert signed["X-Amz-Signature"] == found, path
 
 
-def a_certificate_is_checked(hub):
+@contextlib.contextmanager
+def encrypted(handler):
+    """A server with a certificate that it signed itself, on this machine: its URL, and the file with the certificate."""
     import datetime
-    import functools
     import http.server
     import ipaddress
     import ssl
@@ -269,19 +271,28 @@ def a_certificate_is_checked(hub):
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
         .sign(key, hashes.SHA256())
     )
-    with tempfile.TemporaryDirectory() as home:
-        path = f"{home}/server.pem"
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/server.pem"
         pem = serialization.Encoding.PEM
         plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         pathlib.Path(path).write_bytes(certificate.public_bytes(pem) + key.private_bytes(pem, *plain))
-        # It sends no ranges either.
-        handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=MODEL)
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(path)
         server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"https://127.0.0.1:{server.server_address[1]}/model.safetensors"
+        yield f"https://127.0.0.1:{server.server_address[1]}", path
+        server.shutdown()
+
+
+def a_certificate_is_checked(hub):
+    import functools
+    import http.server
+
+    # It sends no ranges either.
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=MODEL)
+    with encrypted(handler) as (server, path), tempfile.TemporaryDirectory() as home:
+        url = f"{server}/model.safetensors"
         error = apr(home, hub, "inspect", url, code=1)["error"]["message"]
         assert "TLS connection" in error and "UnknownIssuer" in error, error
         assert apr(home, hub, "inspect", url, SSL_CERT_FILE=path)["tensor_count"] == 21
@@ -292,6 +303,26 @@ def a_certificate_is_checked(hub):
             done = subprocess.run([sys.executable, "-c", script], env=own, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
             assert apr(home, hub, "inspect", url, **{name: path})["tensor_count"] == 21
+
+
+def an_encrypted_local_server_leads_to_no_address_of_the_link(hub):
+    import http.server
+
+    targets = ["http://169.254.169.254/x", "https://169.254.169.254/x", "https://[fe80::1]/x", "https://[::ffff:169.254.1.1]/x"]
+
+    class Leads(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(302)
+            self.send_header("Location", targets[int(self.path[1:])])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+    with encrypted(Leads) as (server, path), tempfile.TemporaryDirectory() as home:
+        for at, target in enumerate(targets):
+            error = apr(home, hub, "inspect", f"{server}/{at}", "--insecure", code=1, SSL_CERT_FILE=path)["error"]["message"]
+            assert "a redirect leads to a private address" in error, (target, error)
 
 
 def main():
@@ -305,6 +336,7 @@ def main():
         a_model_in_a_store_that_speaks_s3,
         a_signature_is_that_of_aws,
         a_certificate_is_checked,
+        an_encrypted_local_server_leads_to_no_address_of_the_link,
     ]:
         check(hub)
         print(f"ok: {check.__name__.replace('_', ' ')}")

@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 30] = [
+pub(crate) const PORTABLE: [&str; 31] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -45,6 +45,7 @@ pub(crate) const PORTABLE: [&str; 30] = [
     "apr-trace",
     "apr-quality",
     "apr-importance",
+    "apr-prune",
 ];
 
 /// The part of them that needs no standard library.
@@ -207,6 +208,7 @@ fn features(steps: &mut Steps) {
             (&["apr-trace"], "std"),
             (&["apr-quality"], "std"),
             (&["apr-importance"], "std"),
+            (&["apr-prune"], "std"),
         ]
         .iter()
         .try_for_each(|(names, features)| {

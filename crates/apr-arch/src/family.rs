@@ -98,6 +98,9 @@ pub(crate) struct Found<'a> {
     pub(crate) numbers: Vec<(&'a str, u64)>,
 }
 
+/// The index of layers, in families that have one stack of them.
+const LAYER: &str = "layer";
+
 impl Found<'_> {
     pub(crate) fn number(&self, index: &str) -> Option<u64> {
         self.numbers.iter().find(|(name, _)| *name == index).map(|(_, number)| *number)
@@ -450,6 +453,29 @@ impl Family {
             .iter()
             .find(|index| !stacked.contains(index))
             .map(String::as_str)
+    }
+
+    /// Whether all layers of the family's models are one stack.
+    #[must_use]
+    pub fn has_one_stack(&self) -> bool {
+        let mut indices = self.tensors.iter().flat_map(|tensor| tensor.pattern.indices());
+        let is_of_layers = |index: &&String| index.ends_with("layer") || *index == "stage";
+        let mut of_layers = indices.by_ref().filter(is_of_layers).peekable();
+        of_layers.peek().is_some() && of_layers.all(|index| index == LAYER)
+    }
+
+    /// The layer that the tensor with this canonical name belongs to.
+    #[must_use]
+    pub fn layer(&self, canonical: &str) -> Option<u64> {
+        self.find_canonical(canonical)?.number(LAYER)
+    }
+
+    /// Canonical name of the same tensor of another layer.
+    #[must_use]
+    pub fn in_layer(&self, canonical: &str, layer: u64) -> Option<String> {
+        let found = self.find_canonical(canonical)?;
+        let number = |index: &str| if index == LAYER { Some(layer) } else { found.number(index) };
+        self.tensors[found.tensor].pattern.name("", number)
     }
 
     /// Whether llama.cpp has models like this one.

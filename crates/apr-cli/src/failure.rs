@@ -4,9 +4,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
+pub(crate) use apr_ops::command::{ARGUMENTS, INTERRUPTED};
+use apr_ops::command::{GENERAL, VALIDATION, exit_code};
 use apr_ops::document::write_json;
 use apr_ops::inline::ValidationError;
 use apr_ops::job::JobError;
+use apr_prune::PruneReport;
 use apr_quality::CanaryReport;
 use apr_quantize::QuantizationReport;
 use apr_registry::{Code, DType, Error, Escaped, IoCause};
@@ -14,15 +17,6 @@ use serde_json::json;
 
 /// Misfits shown before the rest is only counted.
 const SHOWN: usize = 10;
-
-const GENERAL: u8 = 1;
-/// Arguments that make no sense.
-pub(crate) const ARGUMENTS: u8 = 2;
-const NOT_FOUND: u8 = 3;
-const FORMAT: u8 = 4;
-const VALIDATION: u8 = 5;
-/// What shells report for a process that Ctrl-C ended.
-pub(crate) const INTERRUPTED: u8 = 130;
 
 /// What a command, or a part of it, comes to.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
@@ -57,6 +51,13 @@ pub(crate) enum Failure {
         failures: Vec<String>,
         /// Everything that was measured.
         report: Box<QuantizationReport>,
+    },
+    /// Pruning moved values further than allowed; nothing was written.
+    Pruned {
+        /// What exceeds the gate.
+        failures: Vec<String>,
+        /// Everything that was measured.
+        report: Box<PruneReport>,
     },
     /// The output answers otherwise than its canary expects; nothing was written.
     Canary {
@@ -154,17 +155,9 @@ impl Failure {
             | Self::Misfit { .. }
             | Self::Unhealthy { .. }
             | Self::Gate { .. }
+            | Self::Pruned { .. }
             | Self::Canary { .. } => VALIDATION,
-            Self::Model(error) | Self::Reported(error) => match (error.code(), error.cause()) {
-                (_, Some(IoCause::NotFound)) => NOT_FOUND,
-                (_, Some(IoCause::Interrupted)) => INTERRUPTED,
-                (_, Some(IoCause::BrokenPipe)) => 0,
-                (Code::Io, _) => GENERAL,
-                // Without a file it is the budget that is too small.
-                (Code::Memory, _) if error.file().is_none() => GENERAL,
-                (Code::Checksum | Code::Signature, _) => VALIDATION,
-                _ => FORMAT,
-            },
+            Self::Model(error) | Self::Reported(error) => exit_code(error),
         }
     }
 
@@ -182,7 +175,9 @@ impl Failure {
             Self::Unhealthy { file, error, unfit: Some(dtype), .. } => {
                 format!("{}: {error}, which {dtype} can't hold", Escaped(file))
             }
-            Self::Gate { failures, .. } | Self::Canary { failures, .. } => {
+            Self::Gate { failures, .. }
+            | Self::Pruned { failures, .. }
+            | Self::Canary { failures, .. } => {
                 let lines: String =
                     failures.iter().map(|failure| format!("\n  - {}", Escaped(failure))).collect();
                 format!("quality gate failed{lines}")
@@ -199,7 +194,7 @@ impl Failure {
                         .into(),
                 );
             }
-            Self::Gate { .. } | Self::Canary { .. } => {
+            Self::Gate { .. } | Self::Pruned { .. } | Self::Canary { .. } => {
                 return Some("nothing was written; --force ignores the gate".into());
             }
             Self::Unhealthy { file, source_tensor, unfit, .. } => {
@@ -237,6 +232,10 @@ impl Failure {
             Self::Gate { failures, report } => json!({ "error": {
                 "code": null, "message": "quality gate failed", "failures": failures,
                 "quantization": report,
+            }}),
+            Self::Pruned { failures, report } => json!({ "error": {
+                "code": null, "message": "quality gate failed", "failures": failures,
+                "pruning": report,
             }}),
             Self::Canary { failures, report } => json!({ "error": {
                 "code": null, "message": "quality gate failed", "failures": failures,

@@ -37,6 +37,25 @@ impl Bar {
         bar
     }
 
+    /// One that counts steps and names the next one, in the place of this bar, which is done. It is
+    /// shown at once: its steps are few, and some of them long.
+    pub(crate) fn then_counting(&self, printer: &Printer, total: u64) -> Self {
+        self.bar.finish_and_clear();
+        let next = Self::new(printer, total);
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}") {
+            next.bar.set_style(style);
+        }
+        if !next.shown.swap(true, Ordering::Relaxed) {
+            next.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        next
+    }
+
+    /// What is done next.
+    pub(crate) fn name_next(&self, name: &str) {
+        self.bar.set_message(name.to_owned());
+    }
+
     /// So many steps are done.
     pub(crate) fn reached(&self, steps: u64) {
         self.advance(steps.saturating_sub(self.bar.position()));

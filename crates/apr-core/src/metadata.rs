@@ -34,6 +34,8 @@ pub mod keys {
     pub const QUANTIZATION: &str = "quantization";
     /// Entry of [`QUANTIZATION`]: by how much values moved, where that is more than 5 %.
     pub const DEGRADATION: &str = "degradation";
+    /// How a checkpoint was pruned: method, share and scope, tensors, elements and zeros.
+    pub const SPARSITY: &str = "sparsity";
     /// Names of tensors stored once and used twice: tensor to tensor.
     pub const TIED: &str = "tied";
     /// The mel filterbank that an import added: `{"tensor": NAME}`.

@@ -33,6 +33,13 @@ pub struct StoredForm {
     pub len: u64,
 }
 
+impl StoredForm {
+    /// Flags of a tensor that is stored as compressed sparse rows.
+    pub const CSR: u32 = 1 << 8;
+    /// Flags of a tensor that is stored as compressed sparse rows of square blocks.
+    pub const BSR: u32 = 2 << 8;
+}
+
 /// A checksum that a file gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sum {

@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod analyze;
+pub mod command;
 pub mod convert;
 pub mod debug;
 pub mod diff;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::points::{Category, Heading, POINTS, Point};
+use crate::points::{Category, Heading, Judged, POINTS, Point};
 
 /// Version of the report.
 const VERSION: u32 = 1;
@@ -39,7 +39,7 @@ pub struct PointReport {
     /// The heading of the score.
     pub heading: Heading,
     /// What was judged.
-    pub judged: crate::points::Judged,
+    pub judged: Judged,
     /// What became of it.
     pub verdict: Verdict,
     /// What was done and seen, or why it does not apply.
@@ -81,6 +81,9 @@ pub struct Assessment {
     pub not_applicable: usize,
     /// All points that were judged: 100, or 25 of a category.
     pub total: usize,
+    /// The most of them that can pass: the others take another program, or what this version does
+    /// not have.
+    pub attainable: usize,
     /// The score in a word.
     pub rating: &'static str,
     /// The score that was asked for.
@@ -88,7 +91,8 @@ pub struct Assessment {
     pub min_score: Option<usize>,
     /// The headings, in the order of the report.
     pub headings: Vec<Score>,
-    /// The points, by number.
+    /// The points, by number; none where only the score was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub points: Vec<PointReport>,
 }
 
@@ -111,6 +115,7 @@ impl Assessment {
         let headings: Vec<Score> =
             Heading::ALL.into_iter().map(score).filter(|score| score.points > 0).collect();
         let (passed, total) = (count(None, Some(Verdict::Passed)), points.len());
+        let elsewhere = points.iter().filter(|point| point.judged == Judged::Elsewhere).count();
         let percent = passed * 100 / total.max(1);
         let rating = RATINGS.iter().find(|(least, _)| percent >= *least);
         Self {
@@ -121,6 +126,7 @@ impl Assessment {
             failed: count(None, Some(Verdict::Failed)),
             not_applicable: count(None, Some(Verdict::NotApplicable)),
             total,
+            attainable: total - elsewhere,
             rating: rating.map_or(LOWEST, |(_, word)| word),
             min_score: None,
             headings,
@@ -132,6 +138,12 @@ impl Assessment {
     #[must_use]
     pub fn with_minimum(self, min_score: Option<usize>) -> Self {
         Self { min_score, ..self }
+    }
+
+    /// The same without the single points.
+    #[must_use]
+    pub fn without_points(self) -> Self {
+        Self { points: Vec::new(), ..self }
     }
 
     /// Whether as many points passed as were asked for.

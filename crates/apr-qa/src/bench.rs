@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use apr_arch::FamilyModel;
-use apr_core::{CheckpointReader, Pipeline, Progress, Result};
-use apr_io::{NativeHost, io_error};
+use apr_core::{CheckpointReader, Pipeline, Progress, Result, keys};
+use apr_io::{NativeHost, Threads, io_error};
 use apr_ops::graph::of_file;
 use apr_ops::lint::{LintReport, lint};
 use apr_ops::shards::validate_all;
@@ -18,6 +18,7 @@ use apr_source::Source;
 use tempfile::TempDir;
 
 use crate::judgement::Fault;
+use crate::made::Made;
 use crate::points::Category;
 use crate::ran::{NotRun, Ran};
 use crate::subject::Subject;
@@ -114,6 +115,17 @@ impl<'s> Bench<'s> {
         Ok((outcome.status == Status::Skipped).then_some(&*outcome.detail))
     }
 
+    /// Why the weights were not looked at.
+    pub(crate) fn unread(&self) -> std::result::Result<Option<&str>, Fault> {
+        self.skipped(Check::Finite)
+    }
+
+    /// Whether the model has a configuration, by which shapes and sizes are known. Without one they
+    /// are read off the tensors, and would be held against themselves.
+    pub(crate) fn has_configuration(&self) -> bool {
+        self.reader().metadata().object(keys::ARCHITECTURE).is_some_and(|it| !it.is_empty())
+    }
+
     /// Findings that `wanted` picks.
     pub(crate) fn findings(
         &self,
@@ -142,6 +154,19 @@ impl<'s> Bench<'s> {
         let folder = self.folder.path().join(number.to_string());
         fs::create_dir(&folder)?;
         Ok(folder)
+    }
+
+    /// A folder with a made model.
+    pub(crate) fn folder_of(&self, made: &Made) -> std::result::Result<PathBuf, Fault> {
+        let folder = self.folder()?;
+        made.write(&folder)?;
+        Ok(folder)
+    }
+
+    /// A pipeline that reads the model once more.
+    pub(crate) fn pipeline(&self) -> Result<Threads> {
+        let Subject { threads, max_memory, ref interrupt, .. } = *self.subject;
+        Threads::new(threads, max_memory, interrupt.clone())
     }
 
     /// What the program `apr` says in a folder; `None` where the program is not there.

@@ -8,10 +8,11 @@
 //! ```
 //!
 //! Each point says what was done and seen. It passes where the claim holds of the model, and where
-//! what contradicts it is found in a file that is made and broken on the spot: a check that finds
-//! nothing proves nothing. A point that the model gives no occasion for, or that needs another
-//! program, does not apply, and does not count as passed. The score is the number of points that
-//! passed (`docs/decisions.md`, "The 100 points").
+//! what contradicts it is found in a file or a run that is made and broken on the spot: a check
+//! that finds nothing proves nothing. A point that the model gives no occasion for, that was not
+//! looked at (weights of an encrypted model), or that needs another program, does not apply, and
+//! does not count as passed. The score is the number of points that passed (`docs/decisions.md`,
+//! "The 100 points").
 //!
 //! ```
 //! use apr_qa::{Category, Subject, Verdict, assess};
@@ -26,9 +27,10 @@
 //!     threads: NonZeroUsize::MIN,
 //!     max_memory: 1 << 30,
 //!     interrupt: apr::Interrupt::default(),
+//!     reopen: None,
 //!     apr: None,
 //! };
-//! let report = assess(&subject, Some(Category::Format), &apr_core::Serial, &())?;
+//! let report = assess(&subject, Some(Category::Format), &apr_core::Serial, &(), &mut |_| {})?;
 //! assert_eq!(report.points.len(), 25);
 //! assert_eq!(report.points[3].verdict, Verdict::NotApplicable); // safetensors has no checksum
 //! # Ok::<(), apr::Error>(())

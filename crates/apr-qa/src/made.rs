@@ -14,11 +14,18 @@ use crate::judgement::{Fault, ensure};
 /// Rows of the made model's embedding.
 pub(crate) const VOCABULARY: usize = 64;
 /// Width of its states.
-const HIDDEN: usize = 32;
+pub(crate) const HIDDEN: usize = 32;
 /// Width of its feed-forward layer.
 const INTERMEDIATE: usize = 64;
-/// Tokens that it reads.
-pub(crate) const CONTEXT: usize = 32;
+/// Tokens that it reads: enough for dead neurons to be told.
+pub(crate) const CONTEXT: usize = 128;
+
+/// The token of the [model that repeats one](Made::repeating).
+pub(crate) const REPEATED: usize = 7;
+/// A GPT-2's table of positions.
+pub(crate) const POSITIONS: &str = "wpe.weight";
+/// A GPT-2's projection to queries, keys and values.
+pub(crate) const FUSED: &str = "h.0.attn.c_attn.weight";
 
 /// A sound APR2 file with three tensors of different alignment and dtype.
 pub(crate) fn sound() -> Apr2Builder {
@@ -47,13 +54,13 @@ pub(crate) fn changed(change: impl FnOnce(&mut Apr2Entry)) -> Vec<u8> {
 
 /// Opens a file in memory.
 pub(crate) fn opened(file: Vec<u8>) -> Result<Box<dyn CheckpointReader>> {
-    open(file, "made.apr", OpenOptions::default())
+    open(file, "test.apr", OpenOptions::default())
 }
 
 /// What `validate` finds in a file in memory.
 pub(crate) fn validated(file: Vec<u8>) -> Result<ValidateReport> {
     let reader = opened(file)?;
-    validate(&*reader, "made.apr", None, ValidateOptions::default(), &Serial, &())
+    validate(&*reader, "test.apr", None, ValidateOptions::default(), &Serial, &())
 }
 
 /// Checks that a file does not open, by this code; returns the code and the message.
@@ -85,8 +92,8 @@ pub(crate) struct Weights {
     pub(crate) values: Vec<f32>,
 }
 
-/// A LLaMA of one layer with random weights, as a folder of Hugging Face has it.
-pub(crate) struct Llama {
+/// A model of one layer with random weights, as a folder of Hugging Face has it.
+pub(crate) struct Made {
     pub(crate) config: Value,
     pub(crate) tensors: Vec<Weights>,
     /// Files beside the weights.
@@ -108,9 +115,9 @@ pub(crate) fn spread(seed: u64, count: usize) -> Vec<f32> {
     (0..count as u64).map(|at| (number(at) - 0.5) / 10.0).collect()
 }
 
-impl Llama {
-    /// A valid one.
-    pub(crate) fn new() -> Self {
+impl Made {
+    /// A valid LLaMA.
+    pub(crate) fn llama() -> Self {
         let config = json!({
             "model_type": "llama", "architectures": ["LlamaForCausalLM"],
             "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": INTERMEDIATE,
@@ -133,15 +140,85 @@ impl Llama {
             ("model.norm.weight", &[HIDDEN]),
             ("lm_head.weight", &[VOCABULARY, HIDDEN]),
         ];
+        Self::of(config, &shapes)
+    }
+
+    /// A valid Gemma, which has the names of a LLaMA, and whose norms are stored as their distance
+    /// from one.
+    pub(crate) fn gemma() -> Self {
+        let mut made = Self::llama();
+        for (key, value) in [
+            ("model_type", json!("gemma")),
+            ("architectures", json!(["GemmaForCausalLM"])),
+            ("hidden_act", json!("gelu_pytorch_tanh")),
+            ("tie_word_embeddings", json!(true)),
+        ] {
+            made.config[key] = value;
+        }
+        made.tensors.retain(|weights| weights.name != "lm_head.weight");
+        let norms = made.tensors.iter_mut().filter(|weights| weights.name.ends_with("norm.weight"));
+        norms.flat_map(|weights| &mut weights.values).for_each(|value| *value -= 1.0);
+        made
+    }
+
+    /// A valid GPT-2, which has a table of positions, and matrices that GGUF files have turned.
+    pub(crate) fn gpt2() -> Self {
+        let config = json!({
+            "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"],
+            "vocab_size": VOCABULARY, "n_embd": HIDDEN, "n_inner": INTERMEDIATE, "n_layer": 1,
+            "n_head": 2, "n_positions": CONTEXT, "n_ctx": CONTEXT, "layer_norm_epsilon": 1e-5,
+            "activation_function": "gelu_new", "bos_token_id": 1, "eos_token_id": 2,
+        });
+        let shapes: [(&str, &[usize]); 16] = [
+            ("wte.weight", &[VOCABULARY, HIDDEN]),
+            (POSITIONS, &[CONTEXT, HIDDEN]),
+            ("h.0.ln_1.weight", &[HIDDEN]),
+            ("h.0.ln_1.bias", &[HIDDEN]),
+            (FUSED, &[HIDDEN, 3 * HIDDEN]),
+            ("h.0.attn.c_attn.bias", &[3 * HIDDEN]),
+            ("h.0.attn.c_proj.weight", &[HIDDEN, HIDDEN]),
+            ("h.0.attn.c_proj.bias", &[HIDDEN]),
+            ("h.0.ln_2.weight", &[HIDDEN]),
+            ("h.0.ln_2.bias", &[HIDDEN]),
+            ("h.0.mlp.c_fc.weight", &[HIDDEN, INTERMEDIATE]),
+            ("h.0.mlp.c_fc.bias", &[INTERMEDIATE]),
+            ("h.0.mlp.c_proj.weight", &[INTERMEDIATE, HIDDEN]),
+            ("h.0.mlp.c_proj.bias", &[HIDDEN]),
+            ("ln_f.weight", &[HIDDEN]),
+            ("ln_f.bias", &[HIDDEN]),
+        ];
+        Self::of(config, &shapes)
+    }
+
+    /// A model that answers everything with the token 7: all its states are one vector, which only
+    /// this token's row of the head is like.
+    pub(crate) fn repeating() -> Self {
+        let mut made = Self::llama();
+        for Weights { name, values, .. } in &mut made.tensors {
+            match name.as_str() {
+                "model.embed_tokens.weight" => values.fill(0.1),
+                "lm_head.weight" => {
+                    values.fill(0.0);
+                    values[REPEATED * HIDDEN..(REPEATED + 1) * HIDDEN].fill(1.0);
+                }
+                name if name.ends_with("norm.weight") => values.fill(1.0),
+                _ => values.fill(0.0),
+            }
+        }
+        made
+    }
+
+    /// Random weights of these shapes, those of norms around one.
+    fn of(config: Value, shapes: &[(&str, &[usize])]) -> Self {
         let tensors = (0..).zip(shapes).map(|(seed, (name, shape))| {
             let mut values = spread(seed, shape.iter().product());
-            if name.ends_with("norm.weight") {
+            if name.ends_with("norm.weight") || name.contains("ln_") && name.ends_with("weight") {
                 values.iter_mut().for_each(|value| *value += 1.0);
             }
             let shape = shape.iter().map(|&size| size as u64).collect();
-            Weights { name: name.to_owned(), shape, values }
+            Weights { name: (*name).to_owned(), shape, values }
         });
-        let card = b"---\nlicense: mit\n---\n# A made model\n".to_vec();
+        let card = b"---\nlicense: mit\n---\n# A test model\n".to_vec();
         Self { config, tensors: tensors.collect(), files: vec![("README.md".to_owned(), card)] }
     }
 

@@ -6,24 +6,21 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use apr_core::{Code, Error, IoCause};
+use apr_core::Error;
 use apr_io::{Interrupt, Threads, io_error};
-use apr_qa::{Assessment, Category, Subject, assess, render};
+use apr_ops::command::{VALIDATION, exit_code, parse_size};
+use apr_qa::{Assessment, Category, PointReport, Subject, assess, render};
 use apr_registry::OpenOptions;
 use apr_run::Facts;
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 use signal_hook::consts::TERM_SIGNALS;
 use signal_hook::flag;
 
 /// Bytes of memory that a pass and a run may use by default.
 const MEMORY: u64 = 1 << 30;
-
-/// Exit codes, those of `apr`.
-const GENERAL: u8 = 1;
-const NOT_FOUND: u8 = 3;
-const FORMAT: u8 = 4;
-const BELOW: u8 = 5;
-const INTERRUPTED: u8 = 130;
+/// Points of a category.
+const OF_CATEGORY: u8 = 25;
 
 /// Judge a model by the 100 points of the quality plan
 #[derive(Parser)]
@@ -53,23 +50,32 @@ struct Verify {
     /// Judge the 25 points of a category
     #[arg(long, value_name = "NAME")]
     category: Option<Category>,
-    /// Minimum number of points that pass
+    /// Minimum number of points that pass: up to 100, or 25 of a category
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=100))]
     min_score: Option<u8>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
+    /// Number of threads [default: all cores]
+    #[arg(long, value_name = "N", env = "APR_THREADS", hide_env = true)]
+    threads: Option<NonZeroUsize>,
+    /// Memory limit, such as 512M [default: 1GiB]
+    #[arg(
+        long, value_name = "SIZE", env = "APR_RAM_LIMIT", hide_env = true,
+        value_parser = parse_size
+    )]
+    max_memory: Option<u64>,
 }
 
 fn main() -> ExitCode {
     let Command::Verify(args) = Cli::parse().command;
-    let done = judged(&args).and_then(|report| {
-        print(&report, &args).map_err(|error| io_error(&error, Path::new("output")))?;
-        Ok(report.is_enough())
-    });
-    match done {
+    if args.category.is_some() && args.min_score > Some(OF_CATEGORY) {
+        let message = "no score of a category is above 25: it has 25 points";
+        Cli::command().error(ErrorKind::ArgumentConflict, message).exit();
+    }
+    match judged(&args) {
         Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(BELOW),
+        Ok(false) => ExitCode::from(VALIDATION),
         Err(error) => {
             let code = exit_code(&error);
             if code != 0 {
@@ -81,9 +87,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn judged(args: &Verify) -> Result<Assessment, Error> {
-    let model = apr::Model::open_with(&args.model, &OpenOptions::default())?;
-    let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+/// Judges a model and prints what is seen; whether it is enough.
+fn judged(args: &Verify) -> Result<bool, Error> {
+    let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let (threads, max_memory) = (args.threads.unwrap_or(cores), args.max_memory.unwrap_or(MEMORY));
+    let mut options = OpenOptions::default();
+    options.keys.max_memory = max_memory;
+    let model = apr::Model::open_with(&args.model, &options)?;
     let interrupt = Interrupt::default();
     // The first signal ends the work, and the temporary folder with it; the second the process.
     for signal in TERM_SIGNALS {
@@ -91,18 +101,33 @@ fn judged(args: &Verify) -> Result<Assessment, Error> {
             .and_then(|_| flag::register(*signal, Arc::clone(&interrupt.0)));
         registered.map_err(|error| io_error(&error, Path::new("signals")))?;
     }
-    let pipeline = Threads::new(threads, MEMORY, interrupt.clone())?;
+    let pipeline = Threads::new(threads, max_memory, interrupt.clone())?;
     let (source, facts) = (model.source(), Facts::of(model.reader())?);
+    let reopen = || apr::Model::open_with(&args.model, &options).map(drop);
     let subject = Subject {
         source: &source,
         facts: &facts,
         threads,
-        max_memory: MEMORY,
+        max_memory,
         interrupt,
+        reopen: Some(&reopen),
         apr: beside(),
     };
-    let report = assess(&subject, args.category, &pipeline, &())?;
-    Ok(report.with_minimum(args.min_score.map(usize::from)))
+
+    // Each point is shown when it is judged: running a large model takes a while.
+    let mut out = io::stdout().lock();
+    let mut shown = Ok(());
+    let mut show = |point: &PointReport| {
+        if !args.json && !args.score && shown.is_ok() {
+            shown = render::point(&mut out, point).and_then(|()| out.flush());
+        }
+    };
+    let report = assess(&subject, args.category, &pipeline, &(), &mut show)?;
+    let report = report.with_minimum(args.min_score.map(usize::from));
+    let is_enough = report.is_enough();
+    let printed = shown.and_then(|()| print(&mut out, report, args));
+    printed.map_err(|error| io_error(&error, Path::new("output")))?;
+    Ok(is_enough)
 }
 
 /// The program `apr` in this program's folder.
@@ -112,26 +137,14 @@ fn beside() -> Option<PathBuf> {
     program.exists().then_some(program)
 }
 
-fn print(report: &Assessment, args: &Verify) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+fn print(out: &mut dyn Write, report: Assessment, args: &Verify) -> io::Result<()> {
     if args.json {
-        apr_ops::document::write_json(&mut out, report)?;
+        let report = if args.score { report.without_points() } else { report };
+        apr_ops::document::write_json(out, &report)?;
         return writeln!(out);
     }
     if !args.score {
-        render::points(&mut out, report)?;
+        writeln!(out)?;
     }
-    render::headings(&mut out, report)
-}
-
-fn exit_code(error: &Error) -> u8 {
-    match (error.code(), error.cause()) {
-        (_, Some(IoCause::NotFound)) => NOT_FOUND,
-        (_, Some(IoCause::Interrupted)) => INTERRUPTED,
-        (_, Some(IoCause::BrokenPipe)) => 0,
-        (Code::Io, _) => GENERAL,
-        (Code::Memory, _) if error.file().is_none() => GENERAL,
-        (Code::Checksum | Code::Signature, _) => BELOW,
-        _ => FORMAT,
-    }
+    render::headings(out, &report)
 }

@@ -63,6 +63,8 @@ pub enum Judged {
     Run,
     /// The tool, on files that it makes; in some points also on the model.
     Tool,
+    /// Nothing here: it takes another program, or what this version does not have.
+    Elsewhere,
 }
 
 /// A point of the quality plan.
@@ -136,14 +138,14 @@ points! {
         "Metadata of 200 MB are refused without taking memory.";
     17 Security Model format::utf8_names, "Names in UTF-8": "Names are UTF-8.";
     18 Security Model format::unique_names, "Unique names": "Names are unique.";
-    19 Structure Model format::dimensions, "Dimension limit": "Eight dimensions are the most.";
+    19 Structure Model format::dimensions, "Dimension limit": "A tensor has at most eight dimensions.";
     20 Structure Tool format::scalar, "Scalars": "A scalar has no dimensions.";
     21 Structure Tool format::dtypes, "Data types":
         "Every dtype is read; an undefined one is refused.";
     22 Structure Model format::padding, "Padding": "Padding is zero; other bytes warn.";
     23 Security Tool files::signature, "Signature": "A changed signature is E006.";
     24 Security Tool files::encryption, "Encryption": "A wrong key is E005.";
-    25 Security Tool format::wasm, "WebAssembly": "Files load in WebAssembly.";
+    25 Security Elsewhere format::wasm, "WebAssembly": "Files load in WebAssembly.";
     26 Weights Model values::nan, "No NaN": "NaN is found.";
     27 Weights Model values::infinity, "No infinity": "Infinity is found.";
     28 Weights Model values::norm_weights, "Norm weights":
@@ -166,7 +168,7 @@ points! {
         "Positional embeddings cover the context.";
     39 Metadata Run behaviour::tokens, "Token ids":
         "Tokens that a model puts out are in its vocabulary.";
-    40 Metadata Tool numbers::audio_range, "Audio range": "Audio input is -1 to 1.";
+    40 Metadata Tool numbers::audio_range, "Audio range": "Audio beyond -1 to 1 warns.";
     41 Weights Tool numbers::half_range, "F16 range":
         "Values beyond f16 become infinite, and that is reported.";
     42 Weights Tool numbers::sparsity, "Sparsity": "A sparse tensor that is dense warns.";
@@ -190,13 +192,13 @@ points! {
         "The terminal interface shows the statistics of the command line.";
     56 Weights Model tooling::identity, "Identity": "A file is equal to itself.";
     57 Weights Tool tooling::change, "Changes": "A changed value is found.";
-    58 Weights Tool tooling::no_merge, "Merge": "Merging averages.";
-    59 Weights Tool tooling::no_merge, "TIES": "Merging by TIES masks by sign.";
+    58 Weights Elsewhere tooling::no_merge, "Merge": "Merging averages.";
+    59 Weights Elsewhere tooling::no_merge, "TIES": "Merging by TIES masks by sign.";
     60 Structure Tool conversion::onnx, "ONNX export": "An ONNX export passes ONNX's rules.";
-    61 Structure Tool conversion::llama_cpp, "GGUF export":
+    61 Structure Elsewhere conversion::llama_cpp, "GGUF export":
         "A GGUF export loads in llama.cpp.";
     62 Weights Tool conversion::int8, "int8": "int8 takes a quarter of f32.";
-    63 Weights Tool tooling::no_prune, "Pruning":
+    63 Weights Elsewhere tooling::no_prune, "Pruning":
         "Pruning leaves the share that was asked for.";
     64 Security Tool tooling::trace_output, "Trace":
         "A trace is JSON; a damaged sound is an error.";
@@ -207,7 +209,7 @@ points! {
     67 Security Tool tooling::analysis, "Source analysis": "A broken source fails its analysis.";
     68 Security Tool tooling::inline_validation, "Inline validation":
         "A conversion stops at a bad tensor.";
-    69 Security Tool tooling::relaxed, "Forced conversion": "Who insists lets it pass.";
+    69 Security Tool tooling::relaxed, "Forced conversion": "A forced conversion goes on, and records why.";
     70 Security Tool tooling::cache_folder, "Cache folder":
         "The cache folder is the one that was set.";
     71 Metadata Tool tooling::configuration, "Configuration": "The configuration file is used.";
@@ -234,14 +236,15 @@ points! {
     85 Metadata Tool import::special_tokens, "Special tokens": "Special tokens keep their ids.";
     86 Metadata Tool import::card, "Model card": "Model card and licence come along.";
     87 Metadata Tool import::normalized, "Name normalization": "Names are normalized.";
-    88 Structure Tool import::transposed, "Transposition": "A transposed weight is refused.";
+    88 Structure Tool import::transposed, "Transposition":
+        "A weight that GGUF has turned is turned back; one that is turned itself is refused.";
     89 Weights Tool import::scaled, "Scale factors":
-        "Scale factors are kept: a scaled norm is refused.";
+        "A norm that GGUF has shifted is shifted back; a scaled one is refused.";
     90 Structure Tool import::shards, "Sharded import":
         "Shards are imported; a missing one is named.";
     91 Security Tool import::no_network, "Remote import":
-        "A remote import fails well without a network.";
-    92 Security Tool import::cached, "Cached import": "A second import comes from the cache.";
+        "A remote import without a network is an error.";
+    92 Security Elsewhere import::cached, "Cached import": "A second import comes from the cache.";
     93 Security Tool import::sha256, "Source digest": "The SHA-256 of a source is checked.";
     94 Metadata Tool import::licence, "Licence warning":
         "A licence against commercial use warns.";
@@ -252,7 +255,7 @@ points! {
         "A file that exists is kept unless replacing it is asked for.";
     98 Security Tool conversion::full_disk, "Full disk": "A full disk leaves no partial file.";
     99 Security Tool conversion::memory_limit, "Memory limit": "The memory limit is kept.";
-    100 Security Run behaviour::golden, "Canonical trace": "A canonical trace passes.";
+    100 Security Elsewhere behaviour::golden, "Canonical trace": "A canonical trace passes.";
 }
 
 #[cfg(test)]

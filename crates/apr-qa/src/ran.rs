@@ -1,13 +1,14 @@
 //! What the model computes on an input that is made for it.
 
-use apr_core::Code;
+use apr_core::{Code, counted};
 use apr_graph::Meaning;
-use apr_quality::{Sample, Subject, built_in};
+use apr_quality::{Sample, Subject, bmp, built_in, wav};
 use apr_run::{InputKind, RunError, Runner, Transcriber, with_runner};
 use apr_trace::{Anomaly, AnomalyKind, AnomalyReport, Payload, Trace, TraceOptions, anomalies};
 
 use crate::bench::Bench;
 use crate::judgement::{Judgement, absent, failed};
+use crate::made::scrambled;
 
 /// Tokens that are generated to find repetitions.
 const TOKENS: usize = 64;
@@ -28,6 +29,8 @@ pub(crate) struct Ran {
     /// What is read beside a picture.
     text: Option<String>,
     size: (u32, u32),
+    /// A longer input, where the model reads text.
+    long: Option<Payload>,
 }
 
 /// Why a model did not run.
@@ -66,6 +69,7 @@ struct Taken {
     payload: Payload,
     transcribes: bool,
     size: (u32, u32),
+    long: Option<Payload>,
 }
 
 impl Ran {
@@ -74,15 +78,15 @@ impl Ran {
         let taken = with_runner(bench.source(), bench.facts(), &options, bench.host(), |runner| {
             taken(runner).map_err(NotRun::from)
         })?;
-        let trace = traced(bench, &taken.payload)?;
+        let trace = traced(bench, &taken.payload, TOKENS)?;
         let found = anomalies(&trace);
-        let Taken { payload, transcribes, size } = taken;
+        let Taken { payload, transcribes, size, long } = taken;
         let kind = payload.kind();
         let text = match payload {
             Payload::Image { text, .. } => text,
             _ => None,
         };
-        Ok(Self { kind, trace, found, transcribes, text, size })
+        Ok(Self { kind, trace, found, transcribes, text, size, long })
     }
 
     /// The first anomaly of a kind.
@@ -96,7 +100,7 @@ impl Ran {
         let anomaly = self.anomaly(is_such)?;
         match &anomaly.kind {
             AnomalyKind::NotFinite { operator, count } => {
-                Some(format!("{count} values are NaN or infinite from {operator} on"))
+                Some(format!("{} NaN or infinite from {operator} on", counted(*count, "value")))
             }
             _ => None,
         }
@@ -104,33 +108,37 @@ impl Ran {
 
     /// What the model makes of noise; `None` where it takes neither sounds nor pictures.
     pub(crate) fn on_noise(&self, bench: &Bench<'_>) -> Option<Result<Trace, NotRun>> {
+        let name = "noise".to_owned();
         let payload = match self.kind {
-            InputKind::Audio => Payload::Audio {
-                name: "noise".to_owned(),
-                bytes: sound(|at| crate::made::scrambled(at).to_le_bytes()[0].into()),
+            InputKind::Audio => Payload::Audio { name, bytes: sound(noise) },
+            InputKind::Image => match picture(self.size, bench.subject.max_memory) {
+                Ok(bytes) => Payload::Image { name, bytes, text: self.text.clone() },
+                Err(not_run) => return Some(Err(not_run)),
             },
-            InputKind::Image => {
-                let (name, text) = ("noise".to_owned(), self.text.clone());
-                Payload::Image { name, bytes: picture(self.size), text }
-            }
             _ => return None,
         };
-        Some(traced(bench, &payload))
+        Some(traced(bench, &payload, TOKENS))
     }
 
     /// What the model makes of silence.
-    pub(crate) fn on_silence(&self, bench: &Bench<'_>) -> Result<AnomalyReport, NotRun> {
+    pub(crate) fn on_silence(&self, bench: &Bench<'_>) -> Result<Trace, NotRun> {
         let payload = Payload::Audio { name: "silence".to_owned(), bytes: sound(|_| 0) };
-        traced(bench, &payload).map(|trace| anomalies(&trace))
+        traced(bench, &payload, TOKENS)
+    }
+
+    /// What the model makes of an input of many positions, of which none is generated; `None` where
+    /// the run itself has as many as there can be.
+    pub(crate) fn on_many(&self, bench: &Bench<'_>) -> Option<Result<Trace, NotRun>> {
+        Some(traced(bench, self.long.as_ref()?, 0))
     }
 }
 
 /// A trace of an input with its values.
-pub(crate) fn traced(bench: &Bench<'_>, payload: &Payload) -> Result<Trace, NotRun> {
+fn traced(bench: &Bench<'_>, payload: &Payload, tokens: usize) -> Result<Trace, NotRun> {
     let mut options = TraceOptions::new(bench.run_options());
     options.run.truncate = true;
     options.payload = true;
-    options.max_tokens = Some(TOKENS);
+    options.max_tokens = Some(tokens);
     let subject = apr_trace::Subject { source: bench.source(), facts: bench.facts() };
     Ok(apr_trace::trace(subject, payload, &options, bench.host(), None)?)
 }
@@ -156,6 +164,9 @@ fn taken(runner: &Runner<'_>) -> Result<Taken, RunError> {
     let subject = Subject::of(runner)?;
     let has_tokenizer = subject.tokenizer().is_some();
     let mut samples = built_in(runner);
+    let texts: Vec<&str> = samples.iter().filter_map(|sample| sample.text.as_deref()).collect();
+    let texts = texts.join(" ");
+    let many: Vec<i64> = samples.iter().flat_map(|sample| &sample.tokens).copied().collect();
     let is_sound = takes(&[Meaning::Mel, Meaning::Waveform]);
     let is_picture = takes(&[Meaning::Pixels]);
     // A tone is no noise, and sums are what small models know.
@@ -170,39 +181,69 @@ fn taken(runner: &Runner<'_>) -> Result<Taken, RunError> {
         _ if takes(&[Meaning::TokenIds]) => Payload::Tokens(tokens),
         _ => {
             return Err(RunError::request(
-                "it takes neither text nor sound nor pictures, and only \
-                                          those are made here",
+                "it takes neither text nor audio nor images, and there are no other built-in inputs",
             ));
         }
     };
     let transcribes = is_sound && Transcriber::fits(runner);
-    Ok(Taken { payload, transcribes, size })
+    let long = match &payload {
+        Payload::Text { .. } => Some(Payload::Text { prompt: texts, chat: None, context: None }),
+        Payload::Tokens(_) => Some(Payload::Tokens(many)),
+        _ => None,
+    };
+    Ok(Taken { payload, transcribes, size, long })
 }
 
 /// A WAV file of a second.
 pub(crate) fn sound(sample: impl Fn(u64) -> i16) -> Vec<u8> {
-    let len = SECOND * 2;
-    let mut file = b"RIFF".to_vec();
-    file.extend((36 + len).to_le_bytes());
-    file.extend(b"WAVEfmt ");
-    file.extend(16_u32.to_le_bytes());
-    file.extend([1_u16, 1].map(u16::to_le_bytes).concat());
-    file.extend([SECOND, len].map(u32::to_le_bytes).concat());
-    file.extend([2_u16, 16].map(u16::to_le_bytes).concat());
-    file.extend(b"data");
-    file.extend(len.to_le_bytes());
-    (0..u64::from(SECOND)).for_each(|at| file.extend(sample(at).to_le_bytes()));
-    file
+    let samples: Vec<i16> = (0..u64::from(SECOND)).map(sample).collect();
+    wav(SECOND, &samples)
+}
+
+/// A sample of white noise, over the full range.
+fn noise(at: u64) -> i16 {
+    let [low, high, ..] = scrambled(at).to_le_bytes();
+    i16::from_le_bytes([low, high])
 }
 
 /// A BMP file of noise, of the size that the model takes, so that no resampling makes neighbours
-/// alike.
-fn picture((width, height): (u32, u32)) -> Vec<u8> {
-    let row = (width * 3).next_multiple_of(4);
-    let len = row * height;
-    let mut file = b"BM".to_vec();
-    let words = [54 + len, 0, 54, 40, width, height, 1 + (24 << 16), 0, len, 0, 0, 0, 0];
-    words.iter().for_each(|word: &u32| file.extend(word.to_le_bytes()));
-    file.extend((0..u64::from(len)).map(|at| crate::made::scrambled(at).to_le_bytes()[0]));
-    file
+/// alike. The size comes from the model's file.
+fn picture((width, height): (u32, u32), max_memory: u64) -> Result<Vec<u8>, NotRun> {
+    let bytes = u64::from(width).saturating_mul(u64::from(height)).saturating_mul(3);
+    let mut at = 0;
+    let mut pixel = |_, _| {
+        at += 1;
+        let [red, green, blue, ..] = scrambled(at).to_le_bytes();
+        [red, green, blue]
+    };
+    let file = if bytes <= max_memory / 4 { bmp(width, height, &mut pixel) } else { None };
+    file.ok_or_else(|| NotRun {
+        is_broken: false,
+        why: format!("a picture of {width} x {height} pixels exceeds the memory limit"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn noise_is_loud_and_neighbours_have_nothing_in_common() {
+        let samples: Vec<f64> = (0..16_000).map(|at| f64::from(noise(at)) / 32_768.0).collect();
+        let count = 16_000.0;
+        let mean = samples.iter().sum::<f64>() / count;
+        let square = samples.iter().map(|sample| sample * sample).sum::<f64>() / count;
+        // Of numbers from -1 to 1 that are all alike, the root mean square is that of 1/3.
+        assert!(mean.abs() < 0.02 && (square.sqrt() - 0.577).abs() < 0.02, "{mean} {square}");
+        let products = samples.windows(2).map(|pair| pair[0] * pair[1]).sum::<f64>();
+        assert!((products / count / square).abs() < 0.03);
+    }
+
+    #[test]
+    fn a_picture_whose_size_a_file_invents_is_not_made() {
+        assert_eq!(picture((4, 4), 1 << 20).map(|file| file.len()).ok(), Some(54 + 48));
+        for size in [(u32::MAX, 1), (1 << 31, 1 << 31), (u32::MAX, u32::MAX), (1 << 12, 1 << 12)] {
+            assert!(picture(size, 1 << 20).is_err_and(|not_run| !not_run.is_broken));
+        }
+    }
 }

@@ -2,11 +2,12 @@
 
 use std::io::{self, Write};
 
+use apr_core::counted;
 use apr_registry::Escaped;
 
-use crate::assessment::{Assessment, Verdict};
+use crate::assessment::{Assessment, PointReport, Verdict};
 
-/// Writes the headings and the total, as seed 001 §4.4 lays them out.
+/// Writes the headings and the total, as seed 001 §4.4 lays them out, and what the most is.
 ///
 /// # Errors
 /// What writing ends with.
@@ -27,6 +28,10 @@ pub fn headings(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
         }
     }
     writeln!(out, "TOTAL: {}/{points} ({})", report.passed, report.rating)?;
+    if report.attainable < points {
+        let rest = counted((points - report.attainable) as u64, "point");
+        writeln!(out, "at most {}: {rest} can't be judged by this program", report.attainable)?;
+    }
     if let Some(least) = report.min_score.filter(|_| !report.is_enough()) {
         writeln!(out, "below the minimum of {least}")?;
     }
@@ -48,19 +53,15 @@ pub fn failures(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes all points with what was done and seen.
+/// Writes a point with what was done and seen.
 ///
 /// # Errors
 /// What writing ends with.
-pub fn points(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
-    for point in &report.points {
-        let mark = match point.verdict {
-            Verdict::Passed => "pass",
-            Verdict::Failed => "FAIL",
-            Verdict::NotApplicable => "n/a ",
-        };
-        let seen = Escaped(&point.seen);
-        writeln!(out, "{mark} {:>3}  {}: {seen}", point.number, point.name)?;
-    }
-    writeln!(out)
+pub fn point(out: &mut dyn Write, point: &PointReport) -> io::Result<()> {
+    let mark = match point.verdict {
+        Verdict::Passed => "pass",
+        Verdict::Failed => "FAIL",
+        Verdict::NotApplicable => "n/a ",
+    };
+    writeln!(out, "{mark} {:>3}  {}: {}", point.number, point.name, Escaped(&point.seen))
 }

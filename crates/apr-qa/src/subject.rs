@@ -25,6 +25,8 @@ pub struct Subject<'s> {
     pub max_memory: u64,
     /// What stops the work from another thread or a signal.
     pub interrupt: Interrupt,
+    /// Opens the model anew, which is timed; without it, opening it is not.
+    pub reopen: Option<&'s dyn Fn() -> Result<()>>,
     /// The program `apr`, by which points about the command line are judged; without it they do not
     /// apply.
     pub apr: Option<PathBuf>,
@@ -32,8 +34,9 @@ pub struct Subject<'s> {
 
 /// Judges a model and the tool by all points, or by those of one category.
 ///
-/// The model is read once, in the memory of `pipeline`. Files that points make are small, and in a
-/// temporary folder that is gone afterwards.
+/// The model is read once, in the memory of `pipeline`, and once more where it has no digests.
+/// Files that points make are small, and in a temporary folder that is gone afterwards. `progress`
+/// receives the bytes that were read first, and `judged` each point after that.
 ///
 /// # Errors
 /// E002 and E007 when the model can't be read, E007 without room for temporary files and where
@@ -43,6 +46,7 @@ pub fn assess<'s, P: Pipeline>(
     category: Option<Category>,
     pipeline: &P,
     progress: &dyn Progress,
+    judged: &mut dyn FnMut(&PointReport),
 ) -> Result<Assessment> {
     let bench = Bench::new(subject, category, pipeline, progress)?;
     let mut points = Vec::new();
@@ -51,7 +55,9 @@ pub fn assess<'s, P: Pipeline>(
         let seen = (point.judge)(&bench);
         let Seen { verdict, text } =
             seen.unwrap_or_else(|Fault(text)| Seen { verdict: Verdict::Failed, text });
-        points.push(PointReport {
+        // What an interrupt made of a point is none of its doing.
+        subject.check_interrupt()?;
+        let report = PointReport {
             number: point.number,
             name: point.name,
             claim: point.claim,
@@ -60,9 +66,10 @@ pub fn assess<'s, P: Pipeline>(
             judged: point.judged,
             verdict,
             seen: text,
-        });
+        };
+        judged(&report);
+        points.push(report);
     }
-    subject.check_interrupt()?;
     Ok(Assessment::of(subject.source.name(), category, points))
 }
 

@@ -91,6 +91,7 @@ pub fn compare(
     thresholds: Thresholds,
     done: &mut Done<'_>,
 ) -> RunResult<ComparisonReport> {
+    check_inputs(a, b)?;
     let reading = Reading::shared(a, b);
     let outputs = [a, b].map(|model| model.outputs(reading.pooling));
     let pairs = paired(&outputs[0], &outputs[1]);
@@ -135,6 +136,20 @@ pub fn compare(
         unmatched: names_without_pair(&outputs, &pairs),
         passed,
     })
+}
+
+/// Refuses models of which one reads what the other does not.
+fn check_inputs(a: &Subject<'_>, b: &Subject<'_>) -> RunResult<()> {
+    let (ours, theirs) = (a.takes(), b.takes());
+    let is_known = !ours.is_empty() && !theirs.is_empty();
+    if is_known && !ours.iter().any(|word| theirs.contains(word)) {
+        return Err(RunError::request(format!(
+            "the models take different inputs: A has {} input, and B {} input",
+            ours.join(" and "),
+            theirs.join(" and ")
+        )));
+    }
+    Ok(())
 }
 
 /// Refuses a text that two tokenizers split differently: outputs are compared token by token.

@@ -15,6 +15,7 @@ mod canary;
 mod comparison;
 mod error_rates;
 mod layers;
+mod media;
 mod moments;
 mod perplexity;
 mod samples;
@@ -30,6 +31,7 @@ pub use canary::{
 pub use comparison::{ComparisonReport, OutputDistance, Thresholds, compare};
 pub use error_rates::{ErrorRates, transcription_errors};
 pub use layers::LayerDrift;
+pub use media::{bmp, wav};
 pub use moments::{Distribution, Estimate, Percentile};
 pub use perplexity::{
     Distance, DivergenceReport, Done, PerplexityReport, Predictions, divergence, perplexity,

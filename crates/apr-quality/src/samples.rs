@@ -3,6 +3,8 @@
 use apr_graph::Meaning;
 use apr_run::{Given, Runner};
 
+use crate::media::{bmp, wav};
+
 /// One input, in each form that a model may take.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
@@ -61,7 +63,7 @@ pub fn built_in(runner: &Runner<'_>) -> Vec<Sample> {
         text: takes(Meaning::TokenIds).then(|| TEXTS[at].to_owned()),
         tokens: random_tokens(at as u64, vocabulary),
         audio: Some(sound(at)),
-        image: takes(Meaning::Pixels).then(|| picture(at)),
+        image: takes(Meaning::Pixels).then(|| picture(at)).flatten(),
         arrays: Vec::new(),
     };
     (0..SAMPLES).map(sample).collect()
@@ -97,33 +99,14 @@ fn sound(at: usize) -> Vec<u8> {
     };
     #[expect(clippy::cast_possible_truncation, reason = "samples lie between -1 and 1")]
     let samples: Vec<i16> = (0..RATE).map(sample).map(|value| (value * 32767.0) as i16).collect();
-    let len = RATE * 2;
-    let mut file = Vec::with_capacity(44 + len as usize);
-    file.extend(b"RIFF");
-    file.extend((36 + len).to_le_bytes());
-    file.extend(b"WAVEfmt ");
-    file.extend(16_u32.to_le_bytes());
-    file.extend([1_u16, 1].map(u16::to_le_bytes).concat());
-    file.extend([RATE, RATE * 2].map(u32::to_le_bytes).concat());
-    file.extend([2_u16, 16].map(u16::to_le_bytes).concat());
-    file.extend(b"data");
-    file.extend(len.to_le_bytes());
-    samples.iter().for_each(|sample| file.extend(sample.to_le_bytes()));
-    file
+    wav(RATE, &samples)
 }
 
 /// A BMP file of 24 bits: gradients, stripes, boards and noise.
-fn picture(at: usize) -> Vec<u8> {
+fn picture(at: usize) -> Option<Vec<u8>> {
     let mut state = at as u64 + 1;
-    let len = SIDE * SIDE * 3;
-    let mut file = Vec::with_capacity(54 + len as usize);
-    file.extend(b"BM");
-    file.extend([54 + len, 0, 54, 40, SIDE, SIDE].map(u32::to_le_bytes).concat());
-    file.extend([1_u16, 24].map(u16::to_le_bytes).concat());
-    file.extend([0, len, 2835, 2835, 0, 0].map(u32::to_le_bytes).concat());
     let width = 2 + u32::try_from(at).unwrap_or(0);
-    for place in 0..SIDE * SIDE {
-        let (x, y) = (place % SIDE, place / SIDE);
+    bmp(SIDE, SIDE, |x, y| {
         let level = match at % 4 {
             0 => 4 * x,
             1 => 255 * (x / width % 2),
@@ -131,7 +114,6 @@ fn picture(at: usize) -> Vec<u8> {
             _ => u32::try_from(random(&mut state) % 256).unwrap_or(0),
         };
         let color = [level, 4 * y, 255 - level.min(255)];
-        file.extend(color.map(|part| u8::try_from(part).unwrap_or(255)));
-    }
-    file
+        color.map(|part| u8::try_from(part).unwrap_or(255))
+    })
 }

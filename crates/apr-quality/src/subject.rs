@@ -5,8 +5,8 @@ use apr_graph::{Body, Meaning, Origin};
 use apr_infer::{Tap, Tensor, Value};
 use apr_registry::Error;
 use apr_run::{
-    AudioFeatures, ImageFeatures, Pooling, Prepared, Remedy, RunError, RunResult, Runner,
-    Tokenizer, assumed, inputs_of, known_inputs, normalize, pool,
+    AudioFeatures, ImageFeatures, InputKind, Pooling, Prepared, Remedy, RunError, RunResult,
+    Runner, Tokenizer, assumed, inputs_of, known_inputs, normalize, pool,
 };
 
 use crate::layers::{LayerTap, LayerValues, Layers};
@@ -58,7 +58,10 @@ impl Reading<'_> {
             ids.insert(0, start);
         }
         if ids.is_empty() {
-            return Err(RunError::request(format!("the input {} has no tokens", sample.name)));
+            return Err(RunError::request(format!(
+                "the model takes text, and the input {} has none",
+                Escaped::short(&sample.name)
+            )));
         }
         ids.truncate(self.context);
         Ok(ids)
@@ -132,6 +135,13 @@ impl<'s> Subject<'s> {
     #[must_use]
     pub fn tokenizer(&self) -> Option<&Tokenizer<'s>> {
         self.tokenizer.as_ref()
+    }
+
+    /// What it takes, in words; nothing where its inputs are arrays of no known meaning.
+    pub(crate) fn takes(&self) -> Vec<&'static str> {
+        let kinds = [InputKind::Text, InputKind::Audio, InputKind::Image].into_iter();
+        let taken = kinds.filter(|kind| self.parts.iter().any(|it| kind.fits(&it.graph().body)));
+        taken.map(InputKind::name).collect()
     }
 
     /// How it reads samples by itself.

@@ -1,5 +1,6 @@
 //! A text as windows of tokens, cut and scored as llama-perplexity does.
 
+use apr_core::counted;
 use apr_registry::Error;
 use apr_run::{RunError, RunResult, Runner, Tokenizer};
 
@@ -99,9 +100,9 @@ impl Windows {
         let windows = tokens.len() / context;
         if windows < 2 {
             return Err(RunError::request(format!(
-                "the text has {} tokens, fewer than two windows of {context}: give a longer text \
-                 or a shorter window",
-                tokens.len()
+                "the text has {}, fewer than two windows of {context}: give a longer text or a \
+                 shorter window",
+                counted(tokens.len() as u64, "token")
             )));
         }
 

@@ -49,12 +49,12 @@ pub use choices::{Casts, Choices};
 pub use facts::ModelFacts;
 pub use imatrix::{ColumnSums, Imatrix, ImatrixSums, Importance};
 pub use mix::{Decision, DecisionReason, assign};
-pub use plan::{Quantization, QuantizationPlan, Weighting, plan};
+pub use plan::{Quantization, QuantizationPlan, Weighting, importance, plan};
 pub use quality::{
     DEGRADED_ABOVE, Degradation, Measured, Quality, QualityGate, QualityLog, QuantizationReport,
     TensorQuality, TypeQuality,
 };
 pub use recode::TensorTarget;
 pub use record::{file_type_name, place, record, record_cast, record_dequantized, recorded_scheme};
-pub use role::Role;
+pub use role::{Role, roles_of};
 pub use scheme::{Scheme, SchemeKind, UnknownType, parse_dtype};

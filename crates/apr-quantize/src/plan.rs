@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use apr_arch::{FamilyModel, GGUF};
-use apr_registry::{CheckpointReader, Convention, DType, Error, Result, keys};
+use apr_registry::{CheckpointReader, Convention, DType, Error, Result, TensorInfo, keys};
 use apr_view::named;
 use globset::GlobMatcher;
 
@@ -147,7 +147,7 @@ pub fn plan(
 }
 
 /// Names that llama.cpp's rules know, for families that it has.
-fn gguf_names(
+pub(super) fn gguf_names(
     reader: &dyn CheckpointReader,
     model: Option<&FamilyModel<'_>>,
 ) -> Vec<Option<String>> {
@@ -214,6 +214,25 @@ fn weights(
             Ok(columns.importance(candidate.shape.row_len()).map(Arc::from))
         }
     }
+}
+
+/// The weights of the columns of each tensor that a matrix of importance has, by position: of a
+/// stack, those of its matrices one after another.
+///
+/// # Errors
+/// E001 for weights of another length than the tensor's rows.
+pub fn importance(
+    reader: &dyn CheckpointReader,
+    model: Option<&FamilyModel<'_>>,
+    matrix: &Imatrix,
+) -> Result<Vec<Option<Arc<[f32]>>>> {
+    let names = gguf_names(reader, model);
+    let of_tensor = |(info, name): (&TensorInfo, Option<String>)| {
+        let found = matrix.for_tensor(name.as_deref().unwrap_or(&info.name), &info.shape);
+        let found = found.map_err(|error| error.for_tensor(&info.name))?;
+        Ok(found.map(|found| found.matrices().flatten().copied().collect()))
+    };
+    reader.tensors().iter().zip(names).map(of_tensor).collect()
 }
 
 /// The reason for everything but the type that was asked for.

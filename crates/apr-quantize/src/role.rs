@@ -6,6 +6,7 @@ use apr_core::Shape;
 use apr_registry::{CheckpointReader, DTypeKind, TensorInfo};
 
 use super::category::{Category, Kept, is_matrix, kept, kept_elsewhere};
+use super::plan::gguf_names;
 
 /// What a tensor is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,6 +103,27 @@ fn rows(shape: &Shape) -> u64 {
     shape.dims().split_last().map_or(0, |(_, outer)| outer.iter().product())
 }
 
+/// The role of each tensor by position; `None` for one whose elements are no floats.
+#[must_use]
+pub fn roles_of(
+    reader: &dyn CheckpointReader,
+    model: Option<&FamilyModel<'_>>,
+) -> Vec<Option<Role>> {
+    let names = gguf_names(reader, model);
+    let roles = roles(reader, model, &names);
+    let known = reader.tensors().iter().zip(names).zip(roles);
+    let role = |((info, name), role): ((&TensorInfo, Option<String>), Option<Role>)| {
+        is_of_floats(info).then(|| {
+            role.unwrap_or_else(|| by_name(name.as_deref().unwrap_or(&info.name), &info.shape))
+        })
+    };
+    known.map(role).collect()
+}
+
+fn is_of_floats(info: &TensorInfo) -> bool {
+    matches!(info.dtype.kind(), DTypeKind::Float | DTypeKind::MiniFloat | DTypeKind::Quantized)
+}
+
 /// The role of each tensor by position, `None` where llama.cpp's rules know the name: `names` are
 /// GGUF's where the family has such.
 pub(super) fn roles(
@@ -123,11 +145,7 @@ pub(super) fn roles(
     let embeddings = infos.iter().zip(&kinds).filter(|(_, kind)| **kind == Some(Kind::Embedding));
     let tokens = embeddings.map(|(info, _)| rows(&info.shape)).max().unwrap_or(0);
     let role = |((info, kind), name): ((&TensorInfo, &Option<Kind>), &Option<String>)| {
-        let is_float = matches!(
-            info.dtype.kind(),
-            DTypeKind::Float | DTypeKind::MiniFloat | DTypeKind::Quantized
-        );
-        (name.is_none() && is_float).then(|| Role::of(info, *kind, tokens))
+        (name.is_none() && is_of_floats(info)).then(|| Role::of(info, *kind, tokens))
     };
 
     infos.iter().zip(&kinds).zip(names).map(role).collect()

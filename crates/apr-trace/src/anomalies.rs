@@ -232,12 +232,13 @@ fn not_finite(pass: &PassTrace, step: &StepTrace) -> Option<AnomalyKind> {
     let operator = pass.operators.iter().find(|operator| operator.path == *path)?;
     let count = operator.not_finite?;
 
-    // Masks are made of infinities.
-    let is_mask = step.value.as_ref().is_some_and(|value| {
-        value.statistics.as_ref().is_some_and(|found| found.stats.nan == 0)
-            && step.path.contains("mask")
+    // Masks are made of infinities. Exporters put them within attention, whose result has none.
+    let result = step.value.as_ref().and_then(|value| value.statistics.as_ref());
+    let is_masked = result.is_some_and(|found| {
+        let is_mask = step.path.contains("mask");
+        found.stats.nan == 0 && (is_mask || found.stats.inf == 0)
     });
-    (!is_mask).then(|| AnomalyKind::NotFinite { operator: path.clone(), count })
+    (!is_masked).then(|| AnomalyKind::NotFinite { operator: path.clone(), count })
 }
 
 fn of_step(step: &StepTrace, usual: &Usual, report: &mut AnomalyReport) {

@@ -91,6 +91,7 @@
 //! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy | 55 | 0 |
 //! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 89 | 0 |
 //! | `quantize` | tensors get ggml's types; they are read without it | 89 | 0 |
+//! | `prune` | pruning and sparse tensors: the module `prune` | 90 | 0 |
 //! | `compression` | the codecs of `.apr` files | 45 | 0 |
 //! | `zstd-encoder` | Zstandard written as well as read; half of all code | 45 | 0 |
 //! | `encryption` | AES-256-GCM for passwords and recipients | 79 | 0 |
@@ -113,6 +114,7 @@
 //! | [`report`] | what conversions and passes report, and their options |
 //! | [`graph`] | what a model computes |
 //! | [`quantize`] | schemes, importance, quality gates, quantizers that you add |
+//! | `prune` | weights that become zero, layers that go, sparse tensors, with the feature `prune` |
 //! | [`seal`] | keys, encryption, signatures, licences |
 //! | [`typed`] | models of serde types |
 //! | `run` | running models on text, audio, images and arrays, with the feature `infer` |
@@ -143,6 +145,8 @@ mod model;
 mod output;
 #[cfg(feature = "native")]
 mod progress;
+#[cfg(feature = "prune")]
+pub mod prune;
 #[cfg(feature = "infer")]
 pub mod quality;
 #[cfg(feature = "ops")]

@@ -253,6 +253,10 @@ const EXAMPLES: [(&str, &[Example]); 46] = [
                 "cast to bf16, and compress without loss",
             ),
             ("apr convert model.gguf -o back.safetensors --dequantize f16", "dequantize"),
+            (
+                "apr convert model.apr -o half.apr --prune 0.5",
+                "set half of the weights of each matrix to zero, the smallest first",
+            ),
         ],
     ),
     (

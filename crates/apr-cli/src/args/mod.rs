@@ -11,6 +11,7 @@ mod imatrix;
 mod look;
 mod onnx;
 mod parts;
+mod prune;
 mod quantize;
 mod remote;
 mod run;
@@ -42,6 +43,7 @@ pub(crate) use look::{
 };
 pub(crate) use onnx::OnnxArgs;
 pub(crate) use parts::{FinishArgs, PlanArgs, RunPartArgs};
+pub(crate) use prune::{PruneArgs, PruneScope};
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs, SearchArgs};
 pub(crate) use remote::{DownloadArgs, RemoteArgs};
 pub(crate) use run::{PoolingWay, RunArgs};

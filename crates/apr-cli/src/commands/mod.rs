@@ -25,6 +25,7 @@ mod manual;
 mod nearby;
 mod parts;
 mod points;
+mod prune;
 mod quality;
 mod quantize;
 mod run;

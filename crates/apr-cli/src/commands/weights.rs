@@ -28,10 +28,26 @@ pub(super) fn asked(
     let dequantize = args.dequantize.map(Dequantized::dtype);
     let weights = Weights { dequantize, ..changes(&args.options, write, container) };
     let Some(scheme) = args.quantize else {
-        check_idle(&args.options)?;
+        check_idle(&args.options, false)?;
         return Ok(weights);
     };
     with_scheme(scheme, model, &args.options, &weights, context)
+}
+
+/// The same for a model that is pruned too, which calibration and gates may be for.
+pub(super) fn asked_to_prune(
+    model: &Path,
+    args: &RequantizeArgs,
+    write: &WriteArgs,
+    container: &ContainerArgs,
+    context: &Context,
+) -> Outcome<Weights> {
+    if args.quantize.is_some() {
+        return asked(model, args, write, container, context);
+    }
+    check_idle(&args.options, true)?;
+    let dequantize = args.dequantize.map(Dequantized::dtype);
+    Ok(Weights { dequantize, ..changes(&args.options, write, container) })
 }
 
 /// What quantizing does to the weights, and whatever else is asked for.
@@ -92,8 +108,8 @@ fn changes(options: &QuantizeOptions, write: &WriteArgs, container: &ContainerAr
     }
 }
 
-/// Refuses options that would do nothing, since nothing is quantized.
-fn check_idle(options: &QuantizeOptions) -> Outcome {
+/// Refuses options that would do nothing, since nothing is quantized; `prunes`: weights become zero.
+fn check_idle(options: &QuantizeOptions, prunes: bool) -> Outcome {
     let given = [
         ("--embedding-type", options.embedding_type.is_some()),
         ("--output-type", options.output_type.is_some()),
@@ -101,9 +117,9 @@ fn check_idle(options: &QuantizeOptions) -> Outcome {
         ("--pure", options.pure),
         ("--requantize", options.requantize),
         ("--imatrix", options.imatrix.is_some()),
-        ("--calibration", options.calibration.is_some()),
-        ("--quality-check", options.quality_check),
-        ("--max-drift", options.max_drift.is_some()),
+        ("--calibration", options.calibration.is_some() && !prunes),
+        ("--quality-check", options.quality_check && !prunes),
+        ("--max-drift", options.max_drift.is_some() && !prunes),
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(Failure::Usage(format!(
@@ -150,8 +166,8 @@ fn quantize(
     Ok((Quantization { choices, weighting }, notes))
 }
 
-/// Importance by calibration data, a table of samples or what the model is run on to measure it; and
-/// what the report has to say of it.
+/// Importance by calibration data, a table of samples or what the model is run on to measure it;
+/// and what the report has to say of it.
 fn calibration(path: &Path, model: &Path, context: &Context) -> Outcome<(Weighting, Vec<String>)> {
     if is_table(path) {
         let bytes = std::fs::read(path).map_err(|error| io_error(&error, path))?;

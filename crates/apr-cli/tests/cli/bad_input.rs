@@ -2,6 +2,7 @@
 
 use crate::support::{Sandbox, f32s, safetensors, safetensors_header, small_safetensors, sound};
 use apr_testkit::apr2::Apr2Builder;
+use apr_testkit::locate;
 use serde_json::json;
 
 /// Every way to open a model.
@@ -308,4 +309,30 @@ fn messages_about_files_and_prefixes_are_whole_sentences() {
     );
     let run = sandbox.apr("convert flat.safetensors -o x.apr --prefix model.");
     run.fails(4, &["the prefix 'model.'; no name has a prefix that ends with a dot"]);
+}
+
+#[test]
+fn an_input_without_end_is_read_up_to_the_memory_limit() {
+    let llama = locate::fixture("tiny-llama").display().to_string();
+    let said = "/dev/zero: the file exceeds the memory limit (67108864 bytes): raise --max-memory";
+    let line = format!("validate {llama} {llama} --quality --input /dev/zero --max-memory 64MiB");
+    Sandbox::new().apr(&line).fails(4, &["E008", said]);
+}
+
+#[test]
+fn layers_that_no_memory_would_hold_are_the_models_fault() {
+    let sandbox = Sandbox::new();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        let bytes = std::fs::read(locate::fixture("tiny-llama").join(name)).expect("the fixture");
+        sandbox.write(&format!("m/{name}"), bytes);
+    }
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&sandbox.read("m/config.json")).expect("JSON");
+    config["num_hidden_layers"] = 1_000_000_000.into();
+    sandbox.write("m/config.json", config.to_string());
+    let said = "m: the configuration has 1000000000 layers, and a graph has 4096 at most";
+    for line in ["run m --prompt 1", "trace m --prompt 1", "graph m"] {
+        let run = sandbox.apr(line).fails(4, &["E008", said]);
+        assert!(!run.stderr.contains("--max-memory"), "{}", run.stderr);
+    }
 }

@@ -147,6 +147,26 @@ fn canaries_of_other_models_and_broken_ones_are_refused() {
 }
 
 #[test]
+fn tokens_that_the_vocabulary_does_not_have_are_refused() {
+    let sandbox = recorded();
+    let create = ["canary", "create", "llama", "--tokens", "1,5,20", "-o", "tokens.json"];
+    sandbox.run(&create).ok();
+    let mut canary: Value = serde_json::from_slice(&sandbox.read("tokens.json")).expect("JSON");
+    for (id, said) in [
+        (-5, "the canary '1,5,20' has a token below 0"),
+        (259, "the canary '1,5,20' has token 259, and the vocabulary has 259"),
+        (i64::MAX, "and the vocabulary has 259"),
+    ] {
+        canary["cases"][0]["input"]["ids"][1] = id.into();
+        sandbox.write("tokens.json", canary.to_string());
+        sandbox.apr("canary check llama --canary tokens.json").fails(4, &["E001", said]);
+        let gate = "quantize llama --type q8_0 --canary tokens.json -o m.gguf";
+        sandbox.apr(gate).fails(4, &["E001", said]);
+        assert!(!sandbox.path("m.gguf").exists());
+    }
+}
+
+#[test]
 fn what_a_canary_names_is_a_regular_file_and_nothing_is_written_before_it_is_read() {
     let sandbox = recorded();
     sandbox.write("sum.txt", "20+22=");

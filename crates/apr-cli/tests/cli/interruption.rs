@@ -97,6 +97,38 @@ fn a_folder_that_can_not_be_synced_is_a_warning_since_the_output_is_in_place() {
     assert!(run.text().matches("exit 0").count() == 2, "{run}");
 }
 
+/// Fails each call in turn that puts the output, and the folder that it is in, on disk.
+#[test]
+fn qa_98_a_disk_that_fails_leaves_the_old_content_or_the_new_one_and_says_which() {
+    if std::process::Command::new("strace").arg("-V").output().is_err() {
+        eprintln!("skipped: there is no strace");
+        return;
+    }
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    sandbox.apr("convert m.safetensors -o new.apr").clean();
+    let (old, new) = (b"the old file".to_vec(), sandbox.read("new.apr"));
+    let (mut refused, mut warned) = (0, 0);
+    for turn in 1..5 {
+        sandbox.write("m.apr", &old);
+        let fail = format!("inject=fsync,fdatasync:error=EIO:when={turn}");
+        let line = "convert m.safetensors -o m.apr -f";
+        let run = sandbox.shell(&format!("strace -f -qq -o /dev/null -e {fail} \"$APR\" {line}"));
+        if run.code == Some(0) {
+            assert!(sandbox.read("m.apr") == new, "{run}");
+            if run.stderr.contains("Input/output error") {
+                run.says(&["warning", "the output is in place", "power failure"]);
+                warned += 1;
+            }
+        } else {
+            run.fails(1, &["E007", "m.apr", "Input/output error"]);
+            assert!(sandbox.read("m.apr") == old);
+            refused += 1;
+        }
+        assert_eq!(sandbox.files(), ["m.apr", "m.safetensors", "new.apr"]);
+    }
+    assert!(refused >= 1 && warned >= 1, "refused {refused} times, warned {warned} times");
+}
+
 #[test]
 fn qa_98_a_pipe_that_does_not_fit_the_cache_is_e007_and_leaves_nothing() {
     let sandbox = Sandbox::new();

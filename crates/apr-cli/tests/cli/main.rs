@@ -39,6 +39,7 @@ mod onnx_looks;
 mod onnx_rewritten;
 mod parts;
 mod points;
+mod prune;
 mod pytorch;
 mod qa_container;
 mod qa_conversion;

@@ -56,11 +56,11 @@ fn a_model_has_a_score_of_100_points_under_four_headings() {
     run.says(&[
         "=== 100-Point Quality Assessment ===\nStructure (25 pts): 23/25",
         "Security (25 pts):  22/25",
-        "Weights (25 pts):   19/25",
+        "Weights (25 pts):   18/25",
         "Metadata (25 pts):  21/25",
-        "TOTAL: 85/100 (GOOD)",
+        "TOTAL: 84/100 (GOOD)\nat most 93: 7 points can't be judged by this program",
         " 45  Repetition: tokens [10] were generated ",
-        "14 points not applicable; --json lists all points",
+        "15 points not applicable; --json lists all points",
     ]);
 
     let report = report(&sandbox, "m.apr");
@@ -71,11 +71,11 @@ fn a_model_has_a_score_of_100_points_under_four_headings() {
         assert!(!seen(&report, number).is_empty(), "{point}");
     }
     let count = |verdict: &str| with_verdict(&report, verdict).len();
-    assert_eq!((count("passed"), count("failed"), count("not_applicable")), (85, 1, 14));
-    assert_eq!((&report["passed"], &report["total"]), (&85.into(), &100.into()));
+    assert_eq!((count("passed"), count("failed"), count("not_applicable")), (84, 1, 15));
+    assert_eq!((&report["passed"], &report["total"]), (&84.into(), &100.into()));
     let headings = report["headings"].as_array().expect("headings").iter();
     let sum: u64 = headings.map(|score| score["passed"].as_u64().expect("a number")).sum();
-    assert_eq!(sum, 85);
+    assert_eq!(sum, 84);
     // Nothing is left behind, and nothing was written.
     assert_eq!(sandbox.files(), ["m.apr"]);
 }
@@ -152,7 +152,7 @@ fn qa_39_a_token_that_the_vocabulary_has_not_is_found() {
     let sandbox = Sandbox::new();
     copy(&sandbox);
     let whole = report(&sandbox, "broken");
-    assert!(seen(&whole, 39).ends_with("; the vocabulary has 259"), "{whole}");
+    assert!(seen(&whole, 39).contains("; the vocabulary has 259; "), "{whole}");
     configured(&sandbox, "vocab_size", 5);
     let report = report(&sandbox, "broken");
     // The embedding has more rows than the configuration says, which is found as well.
@@ -174,8 +174,8 @@ fn qa_49_qa_72_and_qa_74_are_judged_by_running_models() {
     let report = report(&Sandbox::new(), LLAMA);
     for (number, said) in [
         (49, "65 tokens given: "),
-        (72, "a made model passes its canary, with a changed head: "),
-        (74, "NaN in a made gate: 6 values are not finite from layers.0/mlp/gate on"),
+        (72, "a test model passes its canary, with a changed head: "),
+        (74, "NaN in a test gate: 6 values are not finite from layers.0/mlp/gate on"),
     ] {
         assert_eq!(report["points"][number - 1]["verdict"], "passed");
         assert!(seen(&report, number).starts_with(said), "{}", seen(&report, number));
@@ -204,7 +204,7 @@ fn files_of_every_format_are_judged() {
     let sandbox = Sandbox::new().with("strange.safetensors", small_safetensors());
     sandbox.apr(&format!("quantize {LLAMA} --type q8_0 -o q.gguf")).ok();
     let gguf = report(&sandbox, "q.gguf");
-    assert_eq!((failed(&gguf), &gguf["passed"]), ([45].into(), &78.into()));
+    assert_eq!((failed(&gguf), &gguf["passed"]), ([45].into(), &77.into()));
     assert!(seen(&gguf, 34).starts_with("none of "), "{}", seen(&gguf, 34));
 
     sandbox.apr(&format!("import {LLAMA} -o m.apr")).ok();
@@ -243,8 +243,10 @@ fn a_signature_is_held_against_the_keys_that_it_names() {
 fn a_score_below_the_minimum_is_exit_code_5() {
     let sandbox = Sandbox::new();
     let line = |least: u8| format!("validate {LLAMA} --quality --min-score {least}");
-    sandbox.apr(&line(77)).ok();
-    sandbox.apr(&line(78)).fails(5, &["TOTAL: 77/100 (GOOD)\nbelow the minimum of 78"]);
+    sandbox.apr(&line(76)).ok();
+    sandbox
+        .apr(&line(77))
+        .fails(5, &["TOTAL: 76/100 (GOOD)\nat most 93: ", "below the minimum of 77"]);
     sandbox.apr(&line(101)).fails(2, &["101", "100"]);
     let both = format!("validate {LLAMA} {LLAMA} --quality --min-score 50");
     sandbox.apr(&both).fails(2, &["--min-score"]);

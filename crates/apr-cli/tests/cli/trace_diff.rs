@@ -122,3 +122,43 @@ fn what_can_not_be_compared_is_said() {
     let warning = diff["warnings"][0].to_string();
     assert!(warning.contains("nothing is generated"), "{diff}");
 }
+
+#[test]
+fn a_weight_that_is_not_finite_is_named() {
+    let sandbox = Sandbox::new();
+    for (name, value) in [
+        ("model.layers.1.mlp.gate_proj.weight", [0xc0, 0x7f]),
+        ("model.layers.0.self_attn.q_proj.weight", [0x80, 0x7f]),
+        ("model.layers.0.self_attn.q_proj.weight", [0x80, 0xff]),
+    ] {
+        damaged(&sandbox, LLAMA, name, |bytes| bytes[..2].copy_from_slice(&value));
+        let diff = diff(&sandbox, "broken");
+        let found = divergence(&diff).unwrap_or_else(|| panic!("{name}: {diff}"));
+        assert_eq!((&found["weights"][0]["tensor"], &found["drift"]), (&name.into(), &Value::Null));
+        assert_eq!(found["weights"][0]["change"]["kind"], "not_finite", "{found}");
+        let recommendation = diff["recommendation"].as_str().expect("a sentence");
+        let said = format!("{name}: has NaN or infinite elements");
+        assert!(recommendation.ends_with(&said), "{recommendation}");
+        // No token is the likeliest of NaN.
+        assert!(diff.get("tokens").is_none(), "{diff}");
+    }
+}
+
+#[test]
+fn a_weight_that_exceeds_the_memory_limit_is_named_with_the_limit_that_would_do() {
+    let sandbox = Sandbox::new();
+    damaged(&sandbox, LLAMA, "lm_head.weight", |bytes| bytes.fill(0));
+    let line = |limit: &str| {
+        sandbox.apr(&format!("trace {LLAMA} broken --diff --prompt 12+34= --max-memory {limit}"))
+    };
+    let shown = line("500KB").ok().text();
+    let said = "Not compared: lm_head.weight takes 283,792 bytes to compare, beyond the 250,000";
+    assert!(shown.contains(said), "{shown}");
+    assert!(shown.contains("raise --max-memory to 1MiB to compare them"), "{shown}");
+    let shown = line("1MiB").ok().text();
+    assert!(shown.contains("Weight lm_head.weight: bf16, 100.0 % of it became zero"), "{shown}");
+    let json = sandbox
+        .apr(&format!("trace {LLAMA} broken --diff --prompt 12+34= --max-memory 500KB --json"));
+    let found = &json.ok().json()["passes"][0]["divergences"][0];
+    assert_eq!(found["memory_needed"], 2 * 283_792);
+}

@@ -21,7 +21,7 @@
 //!
 //! Limits: 8 dimensions, names of 65,535 bytes, metadata and index within the first 4 GiB; tensor
 //! offsets are 64 bits. Tensors may be compressed ([`codec`](crate::codec)), sparse
-//! ([`apr_tensor::sparse`]; read, not written) and encrypted; any range of one is read without the
+//! ([`apr_tensor::sparse`]) and encrypted; any range of one is read without the
 //! rest.
 //!
 //! ```

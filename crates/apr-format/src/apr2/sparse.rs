@@ -5,9 +5,6 @@ use apr_tensor::sparse::{Matrix, SparseReader};
 
 use super::index::LAYOUT;
 
-/// The number of CSR in the layout's bits.
-const CSR: u32 = 1 << 8;
-
 /// Fills `buf` with dense bytes of a tensor whose layout's bytes `stream` reads.
 pub(super) fn read(
     form: StoredForm,
@@ -18,7 +15,7 @@ pub(super) fn read(
 ) -> Result<()> {
     let matrix = Matrix::new(info.dtype, &info.shape)?;
     let reader = match form.flags & LAYOUT {
-        CSR => SparseReader::open_csr(matrix, form.raw_len, stream),
+        StoredForm::CSR => SparseReader::open_csr(matrix, form.raw_len, stream),
         _ => SparseReader::open_bsr(matrix, form.raw_len, stream),
     };
     // Offsets that the matrix's reader tells are within the tensor, not the file.

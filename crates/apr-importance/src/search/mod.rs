@@ -12,7 +12,7 @@ use apr_source::Source;
 use serde::Serialize;
 
 use self::choose::{choose, swapped};
-use self::trial::{Effect, Trials};
+use self::trial::{CountedMeasure, Effect, Trials};
 use self::units::{Unit, fixed, units};
 
 /// What a model computes with while types are tried.
@@ -292,11 +292,7 @@ struct Trial {
 }
 
 impl Trial {
-    fn of(
-        units: &[Unit],
-        chosen: Vec<usize>,
-        measure: &mut dyn FnMut(&[(&Unit, DType)]) -> RunResult<Effect>,
-    ) -> RunResult<Self> {
+    fn of(units: &[Unit], chosen: Vec<usize>, measure: &mut CountedMeasure<'_>) -> RunResult<Self> {
         let types: Vec<(&Unit, DType)> =
             units.iter().zip(&chosen).map(|(unit, at)| (unit, unit.choices[*at].dtype)).collect();
         let effect = measure(&types)?;

@@ -34,6 +34,8 @@ pub(crate) struct Effect {
 
 /// Measures what it does to store tensors as these types.
 pub(crate) type Measure<'e> = dyn Fn(&[(&Unit, DType)]) -> RunResult<Effect> + 'e;
+/// The same, which counts.
+pub(crate) type CountedMeasure<'e> = dyn FnMut(&[(&Unit, DType)]) -> RunResult<Effect> + 'e;
 
 impl<'t, 's> Trials<'t, 's> {
     pub(crate) fn new(

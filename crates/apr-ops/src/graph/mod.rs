@@ -13,7 +13,7 @@ use apr_core::Progress;
 use apr_graph::outline::{NodeView, Place};
 use apr_graph::{Cost, Findings, Graph, Inference, Use, check, cost, infer, upgrade, uses};
 use apr_llama::is_in_gguf_layout;
-use apr_registry::{CheckpointReader, Error, Pipeline, Result, onnx};
+use apr_registry::{CheckpointReader, Code, Error, Pipeline, Result, onnx};
 use apr_source::Source;
 use apr_view::{View, named};
 use serde::Serialize;
@@ -76,7 +76,7 @@ pub fn computed(source: &Source<'_>, options: &GraphOptions) -> Result<Computed>
     let view = for_graphs(source)?;
     let restored = source.through(&view);
     let Some(family) = restored.family()? else { return Err(without_family(source)) };
-    let found = graphs(family, view.tensors(), options)?;
+    let found = graphs(family, view.tensors(), options).map_err(|error| about(source, error))?;
     let parts = found.parts.into_iter().map(|part| Part::new(part.name, part.graph)).collect();
     Ok(Computed {
         origin: Origin::Family(family.family().name().to_owned()),
@@ -103,6 +103,14 @@ pub(crate) fn for_graphs<'a>(source: &Source<'a>) -> Result<View<'a>> {
     match restored.losses.iter().find(|loss| loss.name.starts_with(ROTARY)) {
         Some(loss) => Err(Error::version(loss.why.clone()).for_tensor(&loss.name)),
         None => Ok(restored.view),
+    }
+}
+
+/// What a configuration that asks for too much ends with is about the model: no memory would help.
+fn about(source: &Source<'_>, error: Error) -> Error {
+    match error.code() == Code::Memory && error.file().is_none() {
+        true => error.in_file(source.name()),
+        false => error,
     }
 }
 

@@ -6,7 +6,7 @@ use apr_registry::{CheckpointReader, Error, Result};
 use apr_source::Source;
 use apr_source::naming::canonical;
 
-use super::{for_graphs, without_family};
+use super::{about, for_graphs, without_family};
 use crate::own_graph::own_graph;
 use crate::tied::with_untied;
 
@@ -41,7 +41,7 @@ pub fn with_graphs<R, E: From<Error>>(
     let restored = source.through(&view);
     let Some(family) = restored.family()? else { return Err(without_family(source).into()) };
     let (options, _) = with_untied(&restored, options)?;
-    let found = graphs(family, view.tensors(), &options)?;
+    let found = graphs(family, view.tensors(), &options).map_err(|error| about(source, error))?;
     let parts = found
         .parts
         .into_iter()

@@ -10,39 +10,62 @@ use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use crate::bench::Bench;
 use crate::judge::files::{code_of, named};
 use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
-use crate::made::{Llama, floats, sound, spread};
-
-/// The made model, in a folder of its own.
-fn made(bench: &Bench<'_>) -> Result<PathBuf, Fault> {
-    let folder = bench.folder()?;
-    Llama::new().write(&folder)?;
-    Ok(folder)
-}
+use crate::made::{Made, floats, sound, spread};
 
 /// A made file.
 fn written(bench: &Bench<'_>, file: &Apr2Builder) -> Result<PathBuf, Fault> {
-    let path = bench.folder()?.join("made.apr");
+    let path = bench.folder()?.join("test.apr");
     fs::write(&path, file.build())?;
     Ok(path)
 }
 
+/// Matrix products of the made model with weights: seven of its layer, and the head.
+const PRODUCTS: usize = 8;
+
+/// Nodes of a model's graphs, and how many of them are matrix products.
+fn nodes(computed: &apr::graph::Computed) -> (usize, usize) {
+    let bodies = computed.parts.iter().flat_map(|part| {
+        let functions = part.graph.functions.iter().map(|function| &function.body);
+        functions.chain([&part.graph.body])
+    });
+    let nodes: Vec<&apr_graph::Node> = bodies.flat_map(|body| &body.nodes).collect();
+    let is_product = |node: &&&apr_graph::Node| node.op.is("MatMul") || node.op.is("Gemm");
+    (nodes.len(), nodes.iter().filter(is_product).count())
+}
+
+/// The first error that the checker finds.
+fn refused(computed: &apr::graph::Computed) -> Option<String> {
+    let mut findings = computed.parts.iter().flat_map(|part| &part.findings.list);
+    let error = findings.find(|finding| finding.severity == apr_graph::Severity::Error);
+    error.map(ToString::to_string)
+}
+
 pub(crate) fn onnx(bench: &Bench<'_>) -> Judgement {
     let path = bench.folder()?.join("model.onnx");
-    apr::convert(made(bench)?).format(&apr::format::ONNX).write(&path)?;
-    let model = Model::open(&path)?;
-    let computed = model.graphs(&apr::graph::GraphOptions::default())?;
-    let findings = computed.parts.iter().flat_map(|part| &part.findings.list);
-    let errors: Vec<String> = findings
-        .filter(|finding| finding.severity == apr_graph::Severity::Error)
-        .map(ToString::to_string)
-        .collect();
-    if let Some(error) = errors.first() {
-        return failed(error.as_str());
+    apr::convert(bench.folder_of(&Made::llama())?).format(&apr::format::ONNX).write(&path)?;
+    let options = apr::graph::GraphOptions::default();
+    let computed = Model::open(&path)?.graphs(&options)?;
+    if let Some(error) = refused(&computed) {
+        return failed(error);
     }
-    let nodes: usize = computed.parts.iter().map(|part| part.graph.body.nodes.len()).sum();
+    let (nodes, products) = nodes(&computed);
+    ensure(products >= PRODUCTS, format!("the export has {products} matrix products"))?;
+
+    // The same file with an operator that ONNX does not have.
+    let mut file = fs::read(&path)?;
+    let at = file.windows(6).position(|name| name == b"MatMul" || name == b"\x22\x04Gemm");
+    let at = at.ok_or_else(|| Fault::new("no operator is named in the file"))?;
+    file[at + 5] = b'q';
+    fs::write(&path, file)?;
+    let seen = match Model::open(&path).and_then(|model| model.graphs(&options)) {
+        Ok(computed) => refused(&computed),
+        Err(error) => Some(error.to_string()),
+    };
+    let seen = seen.ok_or_else(|| Fault::new("an operator that does not exist goes unnoticed"))?;
     passed(format!(
-        "a made LLaMA as ONNX, {nodes} nodes: nothing that apr's own checker, which has the rules \
-         of onnx.checker, refuses"
+        "a test LLaMA as ONNX, {nodes} nodes, {products} of them matrix products: nothing that \
+         apr's own checker, which has the rules of onnx.checker, refuses; with another operator: \
+         {seen}"
     ))
 }
 
@@ -66,29 +89,42 @@ pub(crate) fn int8(bench: &Bench<'_>) -> Judgement {
     let plain = share(apr::convert(&path))?;
     let compressed = share(apr::convert(&path).compress(Compression::Auto))?;
     let seen = format!(
-        "a made tensor of 1 MiB in f32: {plain:.2} % of it as int8 with its scales, \
+        "a test tensor of 1 MiB in f32: {plain:.2} % of it as int8 with its scales, \
          {compressed:.2} % compressed"
     );
     if plain < 26.0 && compressed < 25.0 { passed(seen) } else { failed(seen) }
 }
 
-/// Largest difference between the values of two models of the same tensors.
-fn difference(left: &Model, right: &Model) -> Result<f64, Fault> {
-    Ok(left.diff(right, &apr::report::DiffOptions::default())?.max_delta)
+/// Largest difference between the values of two models, and what only one of them has.
+fn difference(left: &Model, right: &Model) -> Result<(f64, Vec<String>), Fault> {
+    let report = left.diff(right, &apr::report::DiffOptions::default())?;
+    let compared = report.tensors.iter().all(|pair| pair.max_delta.is_some());
+    ensure(compared, "shapes differ, so values were not compared")?;
+    Ok((report.max_delta, [report.removed, report.added].concat()))
 }
 
 pub(crate) fn round_trip(bench: &Bench<'_>) -> Judgement {
     let folder = bench.folder()?;
-    let [apr, onnx, back] = ["a.apr", "m.onnx", "b.apr"].map(|name| folder.join(name));
-    apr::convert(made(bench)?).write(&apr)?;
+    let [apr, onnx, back, other] =
+        ["a.apr", "m.onnx", "b.apr", "c.apr"].map(|name| folder.join(name));
+    apr::convert(bench.folder_of(&Made::llama())?).write(&apr)?;
     apr::convert(&apr).format(&apr::format::ONNX).write(&onnx)?;
     apr::convert(&onnx).write(&back)?;
     let (first, last) = (Model::open(&apr)?, Model::open(&back)?);
-    let values =
-        last.tensor("token_embedding").or_else(|_| last.tensor("model.embed_tokens.weight"));
-    ensure(values.is_ok(), "the embedding is not in the file that came back")?;
-    let most = difference(&first, &last)?;
-    let seen = format!("a made LLaMA, .apr to ONNX and back: largest difference {most}");
+    let (most, lonely) = difference(&first, &last)?;
+    ensure(lonely.is_empty(), format!("only one of both has {}", lonely.join(", ")))?;
+
+    // A model with another norm is not taken for the same.
+    let name = "model.norm.weight";
+    let changed = Made::llama().with(name, |weights| weights.values[0] += 0.01);
+    apr::convert(bench.folder_of(&changed)?).write(&other)?;
+    let (apart, _) = difference(&first, &Model::open(&other)?)?;
+    ensure(apart > 1e-3, format!("a value that is 0.01 larger differs by {apart}"))?;
+    let count = first.tensors().len();
+    let seen = format!(
+        "a test LLaMA, .apr to ONNX and back: the same {count} tensors, largest difference {most}; \
+         with one value 0.01 larger: {apart:.3}"
+    );
     if most < 1e-5 { passed(seen) } else { failed(seen) }
 }
 
@@ -97,19 +133,18 @@ pub(crate) fn quantized(bench: &Bench<'_>) -> Judgement {
     let entry = Apr2Entry::new("w", DType::Q8_0, &[32], &blocks);
     let path = written(bench, &Apr2Builder::new().entry(entry))?;
     let gguf = bench.folder()?.join("made.gguf");
-    let llama = bench.folder()?;
-    Llama::new().write(&llama)?;
+    let llama = bench.folder_of(&Made::llama())?;
     apr::convert(&llama).quantize(Scheme::Q8_0).format(&apr::format::GGUF).write(&gguf)?;
     let source = Model::open(&gguf)?;
     let count =
         |model: &Model| model.tensors().iter().filter(|info| info.dtype == DType::Q8_0).count();
-    let target = bench.folder()?.join("made.apr");
+    let target = bench.folder()?.join("test.apr");
     apr::convert(&gguf).write(&target)?;
     let (before, after) = (count(&source), count(&Model::open(&target)?));
     ensure(before > 0 && before == after, format!("{before} tensors of q8_0 became {after}"))?;
     let (bytes, _) = apr::convert(&path).to_bytes()?;
     ensure(bytes.windows(34).any(|window| window == blocks), "blocks were coded anew")?;
-    passed(format!("{before} tensors of q8_0 in a made GGUF file are q8_0 in the .apr file"))
+    passed(format!("{before} tensors of q8_0 in a test GGUF file are q8_0 in the .apr file"))
 }
 
 /// The dtypes of a made file after a conversion.
@@ -131,14 +166,14 @@ pub(crate) fn to_bf16(bench: &Bench<'_>) -> Judgement {
     let bytes = crate::made::bytes_of(&[1.0, 0.1]);
     let (dtype, values) = cast(bench, (DType::F32, &bytes), DType::BF16)?;
     let is_right = dtype == DType::BF16 && values == [1.0, f32::from_bits(0x3dcd_0000)];
-    let seen = format!("1 and 0.1 of a made f32 tensor are {dtype} {values:?}");
+    let seen = format!("1 and 0.1 of a test f32 tensor are {dtype} {values:?}");
     if is_right { passed(seen) } else { failed(seen) }
 }
 
 pub(crate) fn to_f32(bench: &Bench<'_>) -> Judgement {
     let (dtype, values) = cast(bench, (DType::BF16, &[0x80, 0x3f, 0x49, 0xc0]), DType::F32)?;
     let is_right = dtype == DType::F32 && values == [1.0, f32::from_bits(0xc049_0000)];
-    let seen = format!("1 and -3.140625 of a made bf16 tensor are {dtype} {values:?}");
+    let seen = format!("1 and -3.140625 of a test bf16 tensor are {dtype} {values:?}");
     if is_right { passed(seen) } else { failed(seen) }
 }
 
@@ -170,7 +205,7 @@ pub(crate) fn overwrite(bench: &Bench<'_>) -> Judgement {
 }
 
 pub(crate) fn full_disk(bench: &Bench<'_>) -> Judgement {
-    let folder = made(bench)?;
+    let folder = bench.folder_of(&Made::llama())?;
     let files = |folder: &Path| -> Result<usize, Fault> { Ok(fs::read_dir(folder)?.count()) };
     let before = files(&folder)?;
     // No file may have more than eight blocks of 512 bytes.

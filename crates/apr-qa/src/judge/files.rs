@@ -13,21 +13,14 @@ use apr_testkit::corrupt::overwrite;
 
 use crate::bench::Bench;
 use crate::judgement::{Fault, Judgement, ensure, failed, passed};
-use crate::made::Llama;
-
-/// The made model, in a folder of its own.
-fn made(bench: &Bench<'_>) -> Result<std::path::PathBuf, Fault> {
-    let folder = bench.folder()?;
-    Llama::new().write(&folder)?;
-    Ok(folder)
-}
+use crate::made::Made;
 
 /// The made model as bytes of an `.apr` file.
 fn packed(
     bench: &Bench<'_>,
     with: impl FnOnce(apr::Convert) -> apr::Convert,
 ) -> Result<Vec<u8>, Fault> {
-    Ok(with(apr::convert(made(bench)?)).to_bytes()?.0)
+    Ok(with(apr::convert(bench.folder_of(&Made::llama())?)).to_bytes()?.0)
 }
 
 /// A number of the header.
@@ -52,7 +45,7 @@ pub(crate) fn compression(bench: &Bench<'_>) -> Judgement {
     let file = packed(bench, |convert| convert.compress(Compression::Auto))?;
     let report = apr_ops::inspect::inspect(&*opened(file.clone(), Keys::default())?, "made", None);
     let codecs: Vec<String> = report.compression.iter().map(|share| share.codec.clone()).collect();
-    ensure(!codecs.is_empty(), "a made model was not compressed")?;
+    ensure(!codecs.is_empty(), "a test model was not compressed")?;
 
     let broken = overwrite(&file, flags_of(&file, "token_embedding")?, &15_u32.to_le_bytes());
     let seen = match opened(broken, Keys::default()) {
@@ -70,9 +63,12 @@ pub(crate) fn compression(bench: &Bench<'_>) -> Judgement {
     }
     let own = match own {
         0 => "no tensor of the model is compressed".to_owned(),
+        count if bench.unread()?.is_some() => {
+            format!("{count} tensors of the model are compressed, and encrypted, so not read")
+        }
         count => format!("{count} tensors of the model are compressed, and were read"),
     };
-    passed(format!("{own}; a made file has {}, and with codec 15: {seen}", codecs.join(", ")))
+    passed(format!("{own}; a test file has {}, and with codec 15: {seen}", codecs.join(", ")))
 }
 
 pub(crate) fn shards(bench: &Bench<'_>) -> Judgement {
@@ -84,7 +80,8 @@ pub(crate) fn shards(bench: &Bench<'_>) -> Judgement {
     }
     let folder = bench.folder()?;
     let path = folder.join("cut.apr");
-    let report = apr::convert(made(bench)?).shard_size(16 << 10).write(&path)?;
+    let report =
+        apr::convert(bench.folder_of(&Made::llama())?).shard_size(16 << 10).write(&path)?;
     let files: Vec<&str> = report.conversion.files.iter().map(|file| &*file.name).collect();
     ensure(files.len() > 2, format!("{} files were written", files.len()))?;
     apr::Model::open(&path)?.validate(apr::report::ValidateOptions::default())?;
@@ -100,7 +97,7 @@ pub(crate) fn shards(bench: &Bench<'_>) -> Judgement {
         count => format!("all {count} shards of the model are there; "),
     };
     passed(format!(
-        "{own}a made model in {} files loads; without one: {}",
+        "{own}a test model in {} files loads; without one: {}",
         files.len(),
         named(&seen.to_string(), &folder,)
     ))
@@ -120,7 +117,7 @@ pub(crate) fn named(message: &str, folder: &Path) -> String {
 }
 
 fn opened(file: Vec<u8>, keys: Keys) -> apr_core::Result<Box<dyn CheckpointReader>> {
-    open(file, "made.apr", OpenOptions { keys, ..OpenOptions::default() })
+    open(file, "test.apr", OpenOptions { keys, ..OpenOptions::default() })
 }
 
 fn signing_key(seed: u8) -> Result<SigningKey, Fault> {
@@ -177,7 +174,7 @@ pub(crate) fn signature(bench: &Bench<'_>) -> Judgement {
         ),
         Ok(None) => "the model is not signed; ".to_owned(),
     };
-    passed(format!("{own}a made file verifies, and with a byte of it changed: {seen}"))
+    passed(format!("{own}a test file verifies, and with a byte of it changed: {seen}"))
 }
 
 pub(crate) fn encryption(bench: &Bench<'_>) -> Judgement {
@@ -204,5 +201,5 @@ pub(crate) fn encryption(bench: &Bench<'_>) -> Judgement {
         true => "the model is encrypted, and no key was given; ",
         false => "",
     };
-    passed(format!("{own}a made file opens with its key, and with another one: {seen}"))
+    passed(format!("{own}a test file opens with its key, and with another one: {seen}"))
 }

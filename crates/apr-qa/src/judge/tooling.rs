@@ -5,7 +5,7 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use apr::report::{JobError, ValidationConfig};
-use apr_core::{Code, Serial, counted};
+use apr_core::{Code, Pipeline, Serial, counted};
 use apr_inputs::sound::decode;
 use apr_ops::analyze::analyze;
 use apr_ops::diff::{DiffReport, Side, diff};
@@ -21,14 +21,12 @@ use apr_trace::{AnomalyKind, Payload, TraceOptions, anomalies};
 
 use crate::bench::{Bench, NO_PROGRAM};
 use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
-use crate::made::{Llama, changed, opened, sound};
+use crate::made::{Made, changed, opened, sound};
 
 /// The longest that looking at a model may take.
 const INSPECT: Duration = Duration::from_millis(100);
 /// Bytes of the tensor in a huge file.
 const HUGE: u64 = 100_000_000_000;
-/// Bytes of a model without digests that is read once more.
-const AGAIN: u64 = 64 << 20;
 /// Samples of a sound that is read.
 const SAMPLES: usize = 1 << 20;
 /// A weight that is broken.
@@ -37,8 +35,11 @@ const GATE: &str = "model.layers.0.mlp.gate_proj.weight";
 const NORM: &str = "model.norm.weight";
 
 pub(crate) fn inspect_speed(bench: &Bench<'_>) -> Judgement {
-    let look = || inspect(bench.reader(), bench.source().name(), bench.family()).tensor_count;
-    let (tensors, took) = timed(|| Ok(look()))?;
+    let (reader, name) = (bench.reader(), bench.source().name());
+    let (tensors, took) = timed(|| {
+        bench.subject.reopen.map_or(Ok(()), |reopen| reopen())?;
+        Ok(inspect(reader, name, bench.family()).tensor_count)
+    })?;
     let entry =
         Apr2Entry { dims: vec![HUGE], size: Some(HUGE), ..Apr2Entry::of_bytes("huge", &[]) };
     let builder = Apr2Builder { digests: false, ..Apr2Builder::new().entry(entry) };
@@ -53,9 +54,12 @@ pub(crate) fn inspect_speed(bench: &Bench<'_>) -> Judgement {
         Ok(inspect(&*reader, "huge.apr", None).parameters)
     })?;
     ensure(parameters == HUGE, "another number of parameters was seen")?;
+    let what = match bench.subject.reopen {
+        Some(_) => "the model opened and inspected",
+        None => "the model inspected, without opening it",
+    };
     let seen = format!(
-        "the model's headers ({}) in {:.1} ms, a made file of 100 GB opened and inspected in \
-         {:.1} ms",
+        "{what} ({}) in {:.1} ms, a test file of 100 GB opened and inspected in {:.1} ms",
         counted(tensors as u64, "tensor"),
         took.as_secs_f64() * 1e3,
         huge.as_secs_f64() * 1e3
@@ -104,7 +108,7 @@ impl apr_core::ByteSource for Ended {
 
 pub(crate) fn lint(bench: &Bench<'_>) -> Judgement {
     let licence = |message: &str| message.contains("license'");
-    let report = remarks_of(&*opened(sound().build())?, "made.apr", None)?;
+    let report = remarks_of(&*opened(sound().build())?, "test.apr", None)?;
     let warned = report.remarks.into_iter().find(|remark| licence(&remark.message));
     let seen = warned.ok_or_else(|| Fault::new("lint said nothing of a missing licence"))?.message;
     let missing = bench.lint().remarks.iter().find(|remark| licence(&remark.message));
@@ -112,7 +116,7 @@ pub(crate) fn lint(bench: &Bench<'_>) -> Judgement {
         Some(remark) => failed(format!("lint: {}", remark.message)),
         None => {
             let others = counted(bench.lint().count(Severity::Warn) as u64, "other warning");
-            passed(format!("the licence is stated ({others}); of a made file: {seen}"))
+            passed(format!("the licence is stated ({others}); of a test file: {seen}"))
         }
     }
 }
@@ -124,8 +128,8 @@ fn text(output: &Output) -> String {
 
 pub(crate) fn drama(bench: &Bench<'_>) -> Judgement {
     let folder = bench.folder()?;
-    fs::write(folder.join("made.apr"), sound().build())?;
-    let Some(output) = bench.apr(&folder, &["debug", "made.apr", "--drama"], &[])? else {
+    fs::write(folder.join("test.apr"), sound().build())?;
+    let Some(output) = bench.apr(&folder, &["debug", "test.apr", "--drama"], &[])? else {
         return absent(NO_PROGRAM);
     };
     let shown = text(&output);
@@ -134,7 +138,7 @@ pub(crate) fn drama(bench: &Bench<'_>) -> Judgement {
     let missing = ["ACT I", "ACT II", "ACT III"].into_iter().find(|act| !shown.contains(act));
     match missing {
         Some(act) => failed(format!("there is no {act}")),
-        None => passed("three acts in plain text, of a made file, without a terminal"),
+        None => passed("three acts in plain text, of a test file, without a terminal"),
     }
 }
 
@@ -146,35 +150,32 @@ pub(crate) fn no_prune(_: &Bench<'_>) -> Judgement {
     absent("this version prunes no models")
 }
 
-fn compared(left: Side<'_>, right: Side<'_>) -> Result<DiffReport, Fault> {
-    Ok(diff(left, right, &apr::report::DiffOptions::default(), &Serial, &())?)
+fn compared(
+    left: Side<'_>,
+    right: Side<'_>,
+    pipeline: &impl Pipeline,
+) -> Result<DiffReport, Fault> {
+    Ok(diff(left, right, &apr::report::DiffOptions::default(), pipeline, &())?)
 }
 
 pub(crate) fn identity(bench: &Bench<'_>) -> Judgement {
-    // Where no digests vouch for the bytes, they are read again.
     let reader = bench.reader();
-    let has_digests = (0..reader.tensors().len()).all(|at| reader.stored(at).digest().is_some());
-    let bytes: u64 = reader.files().iter().map(|file| file.len).sum();
-    let is_compared = !reader.container().is_locked() && (has_digests || bytes < AGAIN);
-    let made = opened(sound().build())?;
-    let side = match is_compared {
-        true => Side { reader, name: bench.source().name(), model: bench.family() },
-        false => Side { reader: &*made, name: "made.apr", model: None },
-    };
-    let report = compared(side, side)?;
-    let what = if is_compared { "the model" } else { "a made file" };
-    let (similarity, count) = (report.similarity, report.tensors.len());
-    if report.same && similarity >= 100.0 {
-        return passed(format!("{what} beside itself: {similarity} % alike, {count} tensors"));
+    if reader.container().is_locked() {
+        return absent("the tensors are encrypted: no key given");
     }
-    failed(format!("{what} is only {similarity} % like itself"))
+    // Where no digests vouch for the bytes, they are read again.
+    let side = Side { reader, name: bench.source().name(), model: bench.family() };
+    let report = compared(side, side, &bench.pipeline()?)?;
+    let (similarity, count) = (report.similarity, report.tensors.len());
+    ensure(report.same, format!("the model is only {similarity} % like itself"))?;
+    passed(format!("the model beside itself: {similarity} % alike, {count} tensors"))
 }
 
 pub(crate) fn change(_: &Bench<'_>) -> Judgement {
     let left = opened(sound().build())?;
     let right = opened(changed(|entry| entry.bytes[3] ^= 1))?;
-    let side = |reader| Side { reader, name: "made.apr", model: None };
-    let report = compared(side(&*left), side(&*right))?;
+    let side = |reader| Side { reader, name: "test.apr", model: None };
+    let report = compared(side(&*left), side(&*right), &Serial)?;
     let differs = report.tensors.iter().filter(|pair| pair.max_delta.unwrap_or(0.0) > 0.0);
     let names: Vec<&str> = differs.map(|pair| &*pair.name).collect();
     ensure(!report.same, "a changed file is called the same")?;
@@ -183,15 +184,13 @@ pub(crate) fn change(_: &Bench<'_>) -> Judgement {
 }
 
 /// A made model, opened.
-pub(crate) fn model(bench: &Bench<'_>, llama: &Llama) -> Result<apr::Model, Fault> {
-    let folder = bench.folder()?;
-    llama.write(&folder)?;
-    Ok(apr::Model::open(&folder)?)
+pub(crate) fn model(bench: &Bench<'_>, llama: &Made) -> Result<apr::Model, Fault> {
+    Ok(apr::Model::open(bench.folder_of(llama)?)?)
 }
 
 /// A made model whose gate has NaN.
-fn with_nan() -> Llama {
-    Llama::new().with(GATE, |weights| weights.values[5] = f32::NAN)
+fn with_nan() -> Made {
+    Made::llama().with(GATE, |weights| weights.values[5] = f32::NAN)
 }
 
 fn tokens() -> Payload {
@@ -204,23 +203,51 @@ fn watching() -> TraceOptions {
     options
 }
 
+/// Broken copies of a WAV file, and what is wrong with them.
+fn damaged(whole: &[u8]) -> [(&'static str, Vec<u8>); 4] {
+    let with = |at: usize, byte: u8| {
+        let mut file = whole.to_vec();
+        file[at] = byte;
+        file
+    };
+    [
+        ("another magic", with(0, b'Q')),
+        ("no channels", with(22, 0)),
+        ("cut within the header", whole[..30].to_vec()),
+        ("empty", Vec::new()),
+    ]
+}
+
 pub(crate) fn trace_output(bench: &Bench<'_>) -> Judgement {
-    let trace = model(bench, &Llama::new())?.trace(&tokens(), &watching(), |_, _| {})?;
+    let trace = model(bench, &Made::llama())?.trace(&tokens(), &watching(), |_, _| {})?;
     let json = serde_json::to_vec(&trace)?;
     let back: serde_json::Value = serde_json::from_slice(&json)?;
-    let steps = back["passes"][0]["steps"].as_array().map_or(0, Vec::len);
-    ensure(steps > 4, format!("the trace of a made model has {steps} steps"))?;
+    let steps = back["passes"][0]["steps"].as_array().ok_or_else(|| Fault::new("no steps"))?;
+    let is_whole = |path: &str| {
+        let step = steps.iter().find(|step| step["path"] == path);
+        step.is_some_and(|step| step["shape"].is_array() && step["statistics"]["mean"].is_number())
+    };
+    for path in ["layers.0/attention", "layers.0/mlp"] {
+        ensure(is_whole(path), format!("the trace of a test model tells nothing of {path}"))?;
+    }
+
     let whole = crate::ran::sound(|at| if at % 64 < 32 { 1000 } else { -1000 });
-    if let Err(error) = decode(whole.clone(), SAMPLES) {
-        return absent(format!("this build reads no sounds: {error}"));
+    let (sound, warnings) = match decode(whole.clone(), SAMPLES) {
+        Err(error) => return absent(format!("this build reads no sounds: {error}")),
+        Ok(read) => read,
+    };
+    let is_read = sound.samples.len() == 16_000 && warnings.is_empty();
+    ensure(is_read, format!("a whole sound has {} samples", sound.samples.len()))?;
+    let mut seen = String::new();
+    for (what, file) in damaged(&whole) {
+        let error = decode(file, SAMPLES).err();
+        seen = error.ok_or_else(|| Fault(format!("a sound was read: {what}")))?.to_string();
     }
-    let damaged = [b"RIFX".as_slice(), &whole[4..20]].concat();
-    match decode(damaged, SAMPLES) {
-        Err(error) => {
-            passed(format!("{steps} steps of a made model in JSON; a damaged sound: {error}"))
-        }
-        Ok(_) => failed("a damaged sound was read"),
-    }
+    passed(format!(
+        "{} steps of a test model in JSON; a test sound is read, and four damaged copies are not, \
+         the last: {seen}",
+        steps.len()
+    ))
 }
 
 pub(crate) fn error_codes(_: &Bench<'_>) -> Judgement {
@@ -248,40 +275,38 @@ pub(crate) fn tensor_names(bench: &Bench<'_>) -> Judgement {
 }
 
 pub(crate) fn analysis(bench: &Bench<'_>) -> Judgement {
-    let pass = |llama: &Llama| -> Result<(bool, Vec<Violation>), Fault> {
+    let pass = |llama: &Made| -> Result<(bool, Vec<Violation>), Fault> {
         let model = model(bench, llama)?;
         let source = model.source();
         let report = analyze(source.reader(), source.name(), source.family()?, &Serial, &())?;
         let all = report.tensors.into_iter().flat_map(|tensor| tensor.violations);
         Ok((report.pass, all.collect()))
     };
-    let (is_sound, violations) = pass(&Llama::new())?;
+    let (is_sound, violations) = pass(&Made::llama())?;
     ensure(is_sound, format!("a sound source fails: {violations:?}"))?;
     let (passes, violations) = pass(&with_nan())?;
     ensure(!passes, "a source with NaN passes")?;
     let seen = violations.first().ok_or_else(|| Fault::new("nothing says why"))?;
-    let folder = bench.folder()?;
-    Llama::new().write(&folder)?;
+    let folder = bench.folder_of(&Made::llama())?;
     let path = folder.join("model.safetensors");
     let bytes = fs::read(&path)?;
     fs::write(&path, &bytes[..bytes.len() - 1])?;
     let cut = apr::Model::open(&folder).err();
     let cut = cut.ok_or_else(|| Fault::new("a source that was cut opens"))?;
-    passed(format!("a made source passes, with a NaN: {seen}; cut: {}", cut.message()))
+    passed(format!("a test source passes, with a NaN: {seen}; cut: {}", cut.message()))
 }
 
 /// A made model whose norm is eleven times too large.
-pub(crate) fn scaled() -> Llama {
-    Llama::new().with(NORM, |weights| weights.values.iter_mut().for_each(|value| *value *= 11.0))
+pub(crate) fn scaled() -> Made {
+    Made::llama().with(NORM, |weights| weights.values.iter_mut().for_each(|value| *value *= 11.0))
 }
 
 pub(crate) fn inline_validation(bench: &Bench<'_>) -> Judgement {
-    let (folder, target) = (bench.folder()?, bench.folder()?.join("made.apr"));
-    scaled().write(&folder)?;
+    let (folder, target) = (bench.folder_of(&scaled())?, bench.folder()?.join("test.apr"));
     match apr::convert(&folder).write(&target) {
         Err(JobError::Unhealthy { error, .. }) => {
             ensure(!target.exists(), "an output was left")?;
-            passed(format!("a made norm with a mean of 11: {error}; nothing was written"))
+            passed(format!("a test norm with a mean of 11: {error}; nothing was written"))
         }
         Err(error) => failed(format!("another error: {error}")),
         Ok(_) => failed("a norm with a mean of 11 was converted"),
@@ -289,8 +314,7 @@ pub(crate) fn inline_validation(bench: &Bench<'_>) -> Judgement {
 }
 
 pub(crate) fn relaxed(bench: &Bench<'_>) -> Judgement {
-    let (folder, target) = (bench.folder()?, bench.folder()?.join("made.apr"));
-    scaled().write(&folder)?;
+    let (folder, target) = (bench.folder_of(&scaled())?, bench.folder()?.join("test.apr"));
     let report = apr::convert(&folder).validate(ValidationConfig::relaxed()).write(&target)?;
     let errors = report.conversion.validation.map_or(0, |validation| validation.errors.len());
     ensure(errors == 1, format!("{errors} violations were reported"))?;
@@ -317,11 +341,11 @@ pub(crate) fn cache_folder(bench: &Bench<'_>) -> Judgement {
 
 pub(crate) fn configuration(bench: &Bench<'_>) -> Judgement {
     let folder = bench.folder()?;
-    fs::write(folder.join("made.apr"), sound().build())?;
+    fs::write(folder.join("test.apr"), sound().build())?;
     let is_json = |format: &str| -> Result<Option<bool>, Fault> {
         let toml = format!("[defaults]\noutput_format = \"{format}\"\n");
         fs::write(folder.join("my.toml"), toml)?;
-        let output = bench.apr(&folder, &["inspect", "made.apr"], &[("APR_CONFIG", "my.toml")])?;
+        let output = bench.apr(&folder, &["inspect", "test.apr"], &[("APR_CONFIG", "my.toml")])?;
         let is_json =
             |output: Output| serde_json::from_slice::<serde_json::Value>(&output.stdout).is_ok();
         Ok(output.map(is_json))
@@ -336,7 +360,7 @@ pub(crate) fn configuration(bench: &Bench<'_>) -> Judgement {
 }
 
 pub(crate) fn canary(bench: &Bench<'_>) -> Judgement {
-    let (whole, broken) = (model(bench, &Llama::new())?, model(bench, &regressed())?);
+    let (whole, broken) = (model(bench, &Made::llama())?, model(bench, &regressed())?);
     let load = |_: &str| Err(apr_core::Error::format("no files"));
     let options = RunOptions::default();
     let inputs = vec![("tokens".to_owned(), CanaryInput::Tokens { ids: vec![3, 14, 15] })];
@@ -357,47 +381,58 @@ pub(crate) fn canary(bench: &Bench<'_>) -> Judgement {
     ensure(!report.passed, "a model with other weights passes")?;
     let failures = report.cases.into_iter().flat_map(|case| case.failures);
     let why = failures.into_iter().next().unwrap_or_default();
-    passed(format!("a made model passes its canary, with a changed head: {why}"))
+    passed(format!("a test model passes its canary, with a changed head: {why}"))
 }
 
 /// A made model whose head is turned around, so that it answers otherwise.
-fn regressed() -> Llama {
-    Llama::new().with("lm_head.weight", |weights| weights.values.reverse())
+fn regressed() -> Made {
+    Made::llama().with("lm_head.weight", |weights| weights.values.reverse())
 }
 
 pub(crate) fn json(bench: &Bench<'_>) -> Judgement {
-    let report = inspect(bench.reader(), bench.source().name(), bench.family());
-    let mut bytes = Vec::new();
-    apr_ops::document::write_json(&mut bytes, &report)?;
-    let back: serde_json::Value = serde_json::from_slice(&bytes)?;
-    let tensors = back["tensor_count"].as_u64();
-    ensure(tensors == Some(report.tensor_count as u64), format!("{tensors:?} tensors"))?;
-    passed(format!("the model's inspection is {} bytes of JSON, and is read back", bytes.len()))
+    let folder = bench.folder()?;
+    fs::write(folder.join("test.apr"), sound().build())?;
+    let parsed = |arguments: &[&str]| -> Result<Option<Option<serde_json::Value>>, Fault> {
+        let output = bench.apr(&folder, arguments, &[])?;
+        Ok(output.map(|output| serde_json::from_slice(&output.stdout).ok()))
+    };
+    let asked = parsed(&["inspect", "test.apr", "--json"])?;
+    let unasked = parsed(&["inspect", "test.apr"])?;
+    let (Some(asked), Some(unasked)) = (asked, unasked) else { return absent(NO_PROGRAM) };
+    ensure(unasked.is_none(), "what is printed for people is taken for JSON, too")?;
+    let report =
+        asked.ok_or_else(|| Fault::new("an inspection is no JSON where that is asked for"))?;
+    let tensors = &report["tensor_count"];
+    ensure(tensors == 3, format!("a test file with three tensors is said to have {tensors}"))?;
+    passed(
+        "the program's inspection of a test file, with three tensors, is one JSON document where \
+         that is asked for, and none otherwise",
+    )
 }
 
 pub(crate) fn anomaly(bench: &Bench<'_>) -> Judgement {
-    let found = |llama: &Llama| -> Result<Vec<AnomalyKind>, Fault> {
+    let found = |llama: &Made| -> Result<Vec<AnomalyKind>, Fault> {
         let trace = model(bench, llama)?.trace(&tokens(), &watching(), |_, _| {})?;
         let kinds = anomalies(&trace).anomalies.into_iter().map(|anomaly| anomaly.kind);
         Ok(kinds.filter(|kind| matches!(kind, AnomalyKind::NotFinite { .. })).collect())
     };
-    ensure(found(&Llama::new())?.is_empty(), "a sound model has NaN")?;
+    ensure(found(&Made::llama())?.is_empty(), "a sound model has NaN")?;
     match &found(&with_nan())?[..] {
         [AnomalyKind::NotFinite { operator, count }] => {
-            passed(format!("NaN in a made gate: {count} values are not finite from {operator} on"))
+            passed(format!("NaN in a test gate: {count} values are not finite from {operator} on"))
         }
-        others => failed(format!("NaN in a made gate: {others:?}")),
+        others => failed(format!("NaN in a test gate: {others:?}")),
     }
 }
 
 pub(crate) fn trace_diff(bench: &Bench<'_>) -> Judgement {
-    let [one, other] = [model(bench, &Llama::new())?, model(bench, &Llama::new())?];
+    let [one, other] = [model(bench, &Made::llama())?, model(bench, &Made::llama())?];
     let options = TraceOptions::new(RunOptions::reading());
     let same = one.trace_diff(&other, &tokens(), &options, 0, |_, _| {})?;
-    ensure(same.is_equal(), "equal made models drift")?;
+    ensure(same.is_equal(), "equal test models drift")?;
     let changed = model(bench, &regressed())?;
     let found = one.trace_diff(&changed, &tokens(), &options, 0, |_, _| {})?;
-    ensure(!found.is_equal(), "a made model with another head does not drift")?;
+    ensure(!found.is_equal(), "a test model with another head does not drift")?;
     let steps: usize = same.passes.iter().map(|pass| pass.steps.len()).sum();
-    passed(format!("{steps} steps of two equal made models, and no drift; another head drifts"))
+    passed(format!("{steps} steps of two equal test models, and no drift; another head drifts"))
 }

@@ -1,14 +1,14 @@
 //! Points 26 to 38 and 48: what one read of the model shows of its tensors.
 
 use apr_arch::Kind;
-use apr_core::{DType, counted};
+use apr_core::{DType, counted, keys};
 use apr_ops::physics::expectation;
 use apr_ops::validate::{Check, Finding, Level};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 
 use crate::bench::Bench;
-use crate::judgement::{Fault, Judgement, absent, failed, passed};
-use crate::made::{self, floats, found, sound};
+use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
+use crate::made::{CONTEXT, Made, POSITIONS, floats, found, sound};
 
 /// The first finding, with how many there are.
 fn first(findings: &[&Finding]) -> Option<String> {
@@ -26,7 +26,7 @@ fn first(findings: &[&Finding]) -> Option<String> {
 fn judged(findings: &[&Finding], healthy: &str, made: &str) -> Judgement {
     match first(findings) {
         Some(text) => failed(text),
-        None => passed(format!("{healthy}; in a made file: {made}")),
+        None => passed(format!("{healthy}; in a test file: {made}")),
     }
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn norm_weights(bench: &Bench<'_>) -> Judgement {
 
 pub(crate) fn norm_biases(bench: &Bench<'_>) -> Judgement {
     let seen = made_odd(floats("layer_norm.bias", &[8], &[5.0; 8]), is_of_physics)?;
-    statistics(bench, (&[Kind::NormBeta], &[]), "norm bias", &seen)
+    statistics(bench, (&[Kind::NormBeta], &[]), "norm bias vector", &seen)
 }
 
 pub(crate) fn embeddings(bench: &Bench<'_>) -> Judgement {
@@ -133,18 +133,17 @@ fn in_made_model(
     name: &str,
     change: impl FnOnce(&mut Vec<f32>),
 ) -> Result<String, Fault> {
-    let of_tensor = |llama: &made::Llama| -> Result<Option<String>, Fault> {
-        let folder = bench.folder()?;
-        llama.write(&folder)?;
-        let report = apr::Model::open(&folder)?.validate(apr::report::ValidateOptions::default())?;
+    let of_tensor = |llama: &Made| -> Result<Option<String>, Fault> {
+        let model = apr::Model::open(bench.folder_of(llama)?)?;
+        let report = model.validate(apr::report::ValidateOptions::default())?;
         let findings = report.findings.into_iter();
         let mut of_it = findings.filter(|finding| finding.tensor.as_deref() == Some(name));
         Ok(of_it.next().map(|finding| finding.message))
     };
-    if let Some(message) = of_tensor(&made::Llama::new())? {
+    if let Some(message) = of_tensor(&Made::llama())? {
         return Err(Fault(format!("the sound model was found fault with: {message}")));
     }
-    let broken = made::Llama::new().with(name, |weights| change(&mut weights.values));
+    let broken = Made::llama().with(name, |weights| change(&mut weights.values));
     of_tensor(&broken)?.ok_or_else(|| Fault::new("nothing was found in the broken model"))
 }
 
@@ -169,12 +168,16 @@ fn misfits<'b>(
 }
 
 fn is_of_mels(finding: &Finding) -> bool {
-    finding.message.contains("filterbank")
+    finding.message.starts_with("the preprocessor has ")
 }
 
 fn is_of_vocabulary(finding: &Finding) -> bool {
     finding.message.contains("the tokenizer has")
 }
+
+/// Why a point that holds the model against its configuration does not apply.
+const NO_CONFIGURATION: &str = "the model has no configuration that its tensors could be held \
+                                against";
 
 pub(crate) fn shapes(bench: &Bench<'_>) -> Judgement {
     let wrong = misfits(bench, |finding| !is_of_mels(finding) && !is_of_vocabulary(finding))?;
@@ -184,20 +187,43 @@ pub(crate) fn shapes(bench: &Bench<'_>) -> Judgement {
     if let Some(why) = bench.skipped(Check::Shapes)? {
         return absent(why);
     }
-    let mut llama = made::Llama::new();
-    llama.config["intermediate_size"] = 63.into();
-    let seen = refused_model(bench, &llama)?;
+    // Pairs of an adapter are held against each other.
+    if bench.family().is_some() && !bench.has_configuration() {
+        return absent(NO_CONFIGURATION);
+    }
+    let gate = "model.layers.0.mlp.gate_proj.weight";
+    let seen = refused_model(bench, Made::llama(), ("intermediate_size", 63), gate, "[63, 32]")?;
     let detail = &bench.check(Check::Shapes)?.detail;
-    passed(format!("{detail}: {}; of a made model: {seen}", tensors(bench)))
+    passed(format!("{detail}: {}; of a test model: {seen}", tensors(bench)))
 }
 
-/// The first error about the shapes of a made model.
-fn refused_model(bench: &Bench<'_>, llama: &made::Llama) -> Result<String, Fault> {
-    let folder = bench.folder()?;
-    llama.write(&folder)?;
-    let report = apr::Model::open(&folder)?.validate(apr::report::ValidateOptions::default())?;
-    let error = report.findings.into_iter().find(|finding| finding.level == Level::Error);
-    Ok(error.ok_or_else(|| Fault::new("nothing was found in the broken model"))?.message)
+/// What is said of a tensor of a made model, once its configuration has another number: an error
+/// that names the shape which follows from it. Of the sound model nothing is said.
+fn refused_model(
+    bench: &Bench<'_>,
+    mut made: Made,
+    (key, value): (&str, u64),
+    tensor: &str,
+    shape: &str,
+) -> Result<String, Fault> {
+    let of_tensor = |made: &Made| -> Result<Option<String>, Fault> {
+        let model = apr::Model::open(bench.folder_of(made)?)?;
+        let report = model.validate(apr::report::ValidateOptions::default())?;
+        let error = report.findings.into_iter().find(|finding| {
+            finding.level == Level::Error
+                && finding.check == Check::Shapes
+                && finding.tensor.as_deref() == Some(tensor)
+        });
+        Ok(error.map(|error| error.message))
+    };
+    if let Some(message) = of_tensor(&made)? {
+        return Err(Fault(format!("the sound test model was found fault with: {message}")));
+    }
+    made.config[key] = value.into();
+    let message = of_tensor(&made)?;
+    let message = message.ok_or_else(|| Fault::new("nothing was found in the broken model"))?;
+    ensure(message.contains(shape), format!("another error: {message}"))?;
+    Ok(format!("tensor '{tensor}': {message}"))
 }
 
 pub(crate) fn vocabulary(bench: &Bench<'_>) -> Judgement {
@@ -213,10 +239,17 @@ pub(crate) fn vocabulary(bench: &Bench<'_>) -> Judgement {
     let Some(rows) = rows.filter(|_| !names.is_empty()) else {
         return absent("no embedding of a vocabulary is known");
     };
-    let mut llama = made::Llama::new();
-    llama.config["vocab_size"] = 65.into();
-    let seen = refused_model(bench, &llama)?;
-    passed(format!("the embedding has {rows} rows, as the vocabulary; of a made model: {seen}"))
+    // Without either the number of rows is all that tells how many tokens there are.
+    let configured = bench.facts().vocabulary().map(|size| size as u64);
+    let tokens = bench.facts().get("tokenizer.vocab_size").and_then(serde_json::Value::as_u64);
+    let stated = match (configured, tokens) {
+        (Some(size), _) => format!("the configuration's vocabulary of {size}"),
+        (None, Some(size)) => format!("the tokenizer's {}", counted(size, "token")),
+        (None, None) => return absent("neither a configuration nor a tokenizer says its size"),
+    };
+    let embedding = "model.embed_tokens.weight";
+    let seen = refused_model(bench, Made::llama(), ("vocab_size", 65), embedding, "[65, 32]")?;
+    passed(format!("an embedding of {rows} rows for {stated}; of a test model: {seen}"))
 }
 
 pub(crate) fn quants(bench: &Bench<'_>) -> Judgement {
@@ -230,6 +263,9 @@ pub(crate) fn quants(bench: &Bench<'_>) -> Judgement {
     if count == 0 {
         return absent("no tensor of the model is q8_0 or int8");
     }
+    if let Some(why) = bench.unread()? {
+        return absent(why);
+    }
     let healthy = format!("none of {} has -128", counted(count as u64, "tensor"));
     judged(&bench.findings(is_of_quants)?, &healthy, &seen)
 }
@@ -241,6 +277,9 @@ pub(crate) fn filterbank(bench: &Bench<'_>) -> Judgement {
     let has = bench.reader().tensors().iter().any(|info| info.name.contains("mel_filterbank"));
     if !has && wrong.is_empty() {
         return absent("the model has no mel filterbank");
+    }
+    if let Some(why) = bench.unread()? {
+        return absent(why);
     }
     judged(&wrong, "all values are 0 or more", &seen)
 }
@@ -256,25 +295,46 @@ pub(crate) fn positions(bench: &Bench<'_>) -> Judgement {
     let wrong = misfits(bench, |finding| {
         finding.tensor.as_deref().is_some_and(|name| names.contains(&name))
     })?;
-    match first(&wrong) {
-        Some(text) => failed(text),
-        None => passed(format!(
-            "{} with as many rows as the configuration has positions",
-            counted(names.len() as u64, "table")
-        )),
-    }
-}
-
-pub(crate) fn mels(bench: &Bench<'_>) -> Judgement {
-    let wrong = bench.findings(|finding| finding.check == Check::Shapes && is_of_mels(finding))?;
     if let Some(text) = first(&wrong) {
         return failed(text);
     }
-    let infos = bench.reader().tensors().iter();
-    let found = infos.into_iter().find(|info| info.name.contains("mel_filterbank"));
-    match (found, bench.skipped(Check::Shapes)?) {
-        (None, _) => absent("the model has no mel filterbank"),
-        (_, Some(why)) => absent(why),
-        (Some(info), None) => passed(format!("{} is {}, as configured", info.name, info.shape)),
+    if !bench.has_configuration() {
+        return absent(NO_CONFIGURATION);
     }
+    let positions = (CONTEXT + 1) as u64;
+    let shape = format!("[{positions}, 32]");
+    let seen = refused_model(bench, Made::gpt2(), ("n_positions", positions), POSITIONS, &shape)?;
+    passed(format!(
+        "{} with as many rows as the configuration has positions; of a test model: {seen}",
+        counted(names.len() as u64, "table")
+    ))
+}
+
+/// A made file with a filterbank of 80 mels, whose configuration wants another number.
+fn with_filterbank(wanted: u64) -> Vec<u8> {
+    let metadata =
+        serde_json::json!({ "apr_version": "2.0.0", "architecture": { "num_mel_bins": wanted } });
+    let bank = floats(keys::MEL_FILTERBANK_TENSOR, &[80, 4], &[0.25; 320]);
+    sound().metadata(metadata.to_string()).entry(bank).build()
+}
+
+pub(crate) fn mels(bench: &Bench<'_>) -> Judgement {
+    let is_misfit = |finding: &Finding| {
+        finding.check == Check::Shapes && finding.level == Level::Error && is_of_mels(finding)
+    };
+    let seen = found(with_filterbank(80), with_filterbank(128), is_misfit)?;
+    if let Some(text) = first(&bench.findings(is_misfit)?) {
+        return failed(text);
+    }
+    let infos = bench.reader().tensors();
+    let Some(bank) = infos.iter().find(|info| info.name == keys::MEL_FILTERBANK_TENSOR) else {
+        return absent("the model has no mel filterbank");
+    };
+    let config = bench.reader().metadata().object(keys::ARCHITECTURE);
+    let wanted = ["num_mel_bins", "n_mels"];
+    let wanted = config.and_then(|config| wanted.iter().find_map(|key| config.get(*key)?.as_u64()));
+    let Some(wanted) = wanted else {
+        return absent("no configuration says how many mels the network takes");
+    };
+    passed(format!("{} is {}, for {wanted} mels; of a test file: {seen}", bank.name, bank.shape))
 }

@@ -1,11 +1,11 @@
 //! Giving the inputs of a canary to a model, and judging its answers.
 
-use apr_core::Escaped;
+use apr_core::{Error, Escaped};
 use apr_run::{RunError, RunResult, Runner};
 use serde::Serialize;
 
 use super::answer::Respondent;
-use super::{Canary, CanaryCase, CanaryModel, Expected, Load, Numbers, Tolerance};
+use super::{Canary, CanaryCase, CanaryInput, CanaryModel, Expected, Load, Numbers, Tolerance};
 use crate::comparison::l2_and_cosine;
 use crate::error_rates::{edits, ratio};
 use crate::perplexity::Done;
@@ -67,8 +67,8 @@ impl CaseReport {
 /// Gives a model each input of a canary.
 ///
 /// # Errors
-/// [`RunError::Request`] for a model of another type or vocabulary than the canary's; what loading
-/// the files and running the model end with.
+/// [`RunError::Request`] for a model of another type or vocabulary than the canary's; E001 for
+/// tokens that the vocabulary does not have; what loading the files and running the model end with.
 pub fn check(
     runner: &Runner<'_>,
     file: &str,
@@ -77,6 +77,7 @@ pub fn check(
     done: &mut Done<'_>,
 ) -> RunResult<CanaryReport> {
     check_model(&canary.model, &CanaryModel::of(file, runner.facts()))?;
+    check_tokens(canary, runner.facts().vocabulary())?;
     let mut model = Respondent::of(runner);
     let mut cases = Vec::with_capacity(canary.cases.len());
     for (at, case) in canary.cases.iter().enumerate() {
@@ -92,6 +93,23 @@ pub fn check(
         cases,
         passed,
     })
+}
+
+/// Refuses tokens that the vocabulary does not have: a canary file may name any.
+fn check_tokens(canary: &Canary, vocabulary: Option<usize>) -> RunResult<()> {
+    let Some(size) = vocabulary else { return Ok(()) };
+    for case in &canary.cases {
+        let CanaryInput::Tokens { ids } = &case.input else { continue };
+        let beyond = |id: &&i64| usize::try_from(**id).map_or(true, |id| id >= size);
+        if let Some(id) = ids.iter().find(beyond) {
+            return Err(Error::format(format!(
+                "the canary '{}' has token {id}, and the vocabulary has {size}",
+                Escaped::short(&case.name)
+            ))
+            .into());
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a model that the canary was not made for.

@@ -237,10 +237,7 @@ impl Canary {
             if !(-1.0..=1.0).contains(&cosine) {
                 return wrong("has a cosine that is not between -1 and 1");
             }
-            if matches!(&case.input, CanaryInput::Tokens { ids } if ids.len() > LONGEST) {
-                return wrong("has an input of over 100,000 tokens");
-            }
-            if let Some(what) = case.expected.fault() {
+            if let Some(what) = case.input.fault().or_else(|| case.expected.fault()) {
                 return wrong(what);
             }
         }
@@ -253,6 +250,17 @@ impl Canary {
         let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
         bytes.push(b'\n');
         bytes
+    }
+}
+
+impl CanaryInput {
+    /// What is wrong with it.
+    fn fault(&self) -> Option<&'static str> {
+        let Self::Tokens { ids } = self else { return None };
+        if ids.len() > LONGEST {
+            return Some("has an input of over 100,000 tokens");
+        }
+        ids.iter().any(|id| *id < 0).then_some("has a token below 0")
     }
 }
 

@@ -52,8 +52,15 @@ impl Matrix {
         self.len
     }
 
+    /// Rows: the first dimension.
+    #[must_use]
+    pub const fn rows(self) -> u64 {
+        self.rows
+    }
+
     /// Bytes of a row.
-    pub(super) const fn row_bytes(self) -> u64 {
+    #[must_use]
+    pub const fn row_bytes(self) -> u64 {
         self.columns.saturating_mul(self.element)
     }
 }
@@ -66,6 +73,13 @@ impl SparseLayout {
         Some(Sections::new(matrix, self, entries)?.end)
     }
 
+    /// Where the parts of a matrix lie that has so many elements (of [`Csr`](Self::Csr)) or blocks;
+    /// `None` when `u64` does not count its bytes, and for blocks of nothing.
+    #[must_use]
+    pub fn sections(self, matrix: Matrix, entries: u64) -> Option<Sections> {
+        Sections::new(matrix, self, entries)
+    }
+
     /// Whether storing that many entries so takes less room than the dense matrix.
     #[must_use]
     pub fn is_worth(self, matrix: Matrix, entries: u64) -> bool {
@@ -73,7 +87,8 @@ impl SparseLayout {
     }
 
     /// Rows and columns of a block.
-    pub(super) const fn block(self) -> u64 {
+    #[must_use]
+    pub const fn block(self) -> u64 {
         match self {
             Self::Csr => 1,
             Self::Bsr { block } => block as u64,
@@ -89,19 +104,24 @@ impl SparseLayout {
     }
 }
 
-/// Where the parts of a stored matrix are.
+/// Where the parts of a stored matrix are, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sections {
+#[non_exhaustive]
+pub struct Sections {
     /// Rows of blocks.
-    pub(super) block_rows: u64,
+    pub block_rows: u64,
     /// Columns of blocks.
-    pub(super) block_columns: u64,
+    pub block_columns: u64,
     /// Bytes of a block's elements.
-    pub(super) block_bytes: u64,
-    pub(super) row_ptr: u64,
-    pub(super) columns: u64,
-    pub(super) values: u64,
-    pub(super) end: u64,
+    pub block_bytes: u64,
+    /// Where the row pointers start.
+    pub row_ptr: u64,
+    /// Where the columns of entries start.
+    pub columns: u64,
+    /// Where the values of entries start.
+    pub values: u64,
+    /// Bytes of the whole.
+    pub end: u64,
 }
 
 impl Sections {

@@ -40,4 +40,4 @@ mod layout;
 
 pub use decode::SparseReader;
 pub use encode::{count_entries, encode};
-pub use layout::{Matrix, SparseLayout};
+pub use layout::{Matrix, Sections, SparseLayout};

@@ -13,6 +13,7 @@ const fn run(name: &'static str, make: fn(usize) -> Vec<u8>) -> Construct {
 /// All of them.
 pub(super) const ALL: &[Construct] = &[
     run("run: an average over all", |n| of_one(n, "GlobalAveragePool", image(n, FLOAT), &[])),
+    run("run: an average of bytes", |n| of_one(n, "GlobalAveragePool", image(n, BYTE), &[])),
     run("run: a maximum over windows", |n| of_one(n, "MaxPool", image(n, FLOAT), &window(n))),
     run("run: a maximum of bytes", |n| of_one(n, "MaxPool", image(n, BYTE), &window(n))),
     run("run: an average over windows", |n| of_one(n, "AveragePool", image(n, FLOAT), &window(n))),

@@ -10,7 +10,7 @@ use serde::Serialize;
 #[non_exhaustive]
 pub struct ValueDrift {
     /// Norm of the difference over the norm of the original; infinite (`null` in JSON) where the
-    /// original is zero or the other one has NaN.
+    /// original is zero, the other one has NaN, or one of both infinity.
     pub relative_l2: f64,
     /// Cosine between both; 1 where both are zero.
     pub cosine: f64,
@@ -42,7 +42,7 @@ fn is_zero(count: &u64) -> bool {
 impl ValueDrift {
     /// That of the floats that two steps made; `None` where they made none.
     pub(crate) fn of(original: &[Value], other: &[Value]) -> Option<Self> {
-        let mut sums = Drift::default();
+        let (mut sums, mut is_infinite) = (Drift::default(), false);
         let mut found: Option<Self> = None;
         for (one, two) in original.iter().zip(other) {
             let (Ok(one), Ok(two)) = (one.tensor(), two.tensor()) else { continue };
@@ -74,6 +74,7 @@ impl ValueDrift {
                 let nan = |values: &[f32]| values.iter().filter(|value| value.is_nan()).count();
                 entry.nan += nan(one) as u64;
                 entry.other_nan += nan(two) as u64;
+                is_infinite |= one.iter().zip(two).any(|(one, two)| differ_by_infinity(*one, *two));
             }
             entry.mean += one.iter().map(|value| f64::from(*value)).sum::<f64>();
             entry.other_mean += two.iter().map(|value| f64::from(*value)).sum::<f64>();
@@ -86,7 +87,8 @@ impl ValueDrift {
         entry.relative_l2 = sums.relative_error().unwrap_or(f64::INFINITY);
         entry.cosine = sums.cosine().unwrap_or(f64::from(u8::from(sums.sum_squared_error == 0.0)));
         entry.max_abs = sums.max_error();
-        if entry.other_nan > entry.nan {
+        is_infinite |= entry.other_nan > entry.nan;
+        if is_infinite {
             entry.relative_l2 = f64::INFINITY;
             entry.cosine = 0.0;
         }
@@ -98,6 +100,17 @@ impl ValueDrift {
     pub fn is_measured(&self) -> bool {
         self.other_shape.is_none()
     }
+}
+
+/// Largest finite number of half precision.
+const LARGEST_HALF: f32 = 65_504.0;
+
+/// Whether one element is infinite and the other is not. Masks have the largest number of some
+/// type, or infinity.
+fn differ_by_infinity(one: f32, two: f32) -> bool {
+    let is_as_large =
+        one.signum() == two.signum() && one.abs() >= LARGEST_HALF && two.abs() >= LARGEST_HALF;
+    (one.is_infinite() || two.is_infinite()) && !(one.is_nan() || two.is_nan()) && !is_as_large
 }
 
 #[cfg(test)]
@@ -116,5 +129,24 @@ mod tests {
         assert!(!drift.is_measured() && drift.relative_l2.is_infinite());
         let drift = ValueDrift::of(&values(&[1, 2]), &values(&[1, 2])).expect("floats");
         assert!(drift.is_measured() && drift.relative_l2 == 0.0);
+    }
+
+    #[test]
+    fn infinity_is_no_value_that_a_step_makes() {
+        let values = |values: &[f32]| -> Vec<Value> {
+            vec![Tensor::new(vec![values.len()], values.to_vec()).expect("a vector").into()]
+        };
+        let drift = |one: &[f32], two: &[f32]| {
+            ValueDrift::of(&values(one), &values(two)).expect("floats").relative_l2
+        };
+        for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            assert!(drift(&[1.0, 2.0], &[1.0, value]).is_infinite(), "{value}");
+        }
+        assert!(drift(&[1.0, f32::INFINITY], &[1.0, f32::NEG_INFINITY]).is_infinite());
+        // Masks of several types.
+        for mask in [f32::NEG_INFINITY, f32::MIN, -65_504.0] {
+            assert_eq!(drift(&[1.0, mask], &[1.0, f32::NEG_INFINITY]), 0.0, "{mask}");
+        }
+        assert_eq!(drift(&[1.0, f32::NAN], &[1.0, f32::NAN]), 0.0);
     }
 }

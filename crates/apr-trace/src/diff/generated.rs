@@ -65,6 +65,10 @@ pub(crate) fn compared(
     let namer = Namer::of(passes[0]);
     let mut compared = 0;
     for (one, two) in rows {
+        // No token is the likeliest of NaN; the steps say where that begins.
+        if one.iter().chain(two).any(|logit| logit.is_nan()) {
+            return None;
+        }
         let (first, second) = (likeliest(one), likeliest(two));
         if first != second {
             let (one, two) = (softmax(one), softmax(two));

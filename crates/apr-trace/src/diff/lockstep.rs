@@ -1,6 +1,6 @@
 //! Two runs side by side.
 
-use std::collections::BTreeSet;
+use std::collections::{HashSet, VecDeque};
 
 use apr_graph::{Node, WeightRef};
 use apr_infer::{Flow, Outcome, Step, Tap, Value};
@@ -32,31 +32,46 @@ impl Pairing {
     }
 
     /// The weights that the operator of a pair reads, and those of operators before it up to the
-    /// next ones that have a counterpart.
-    pub(crate) fn weights_behind(&self, side: usize, pair: usize) -> Vec<&WeightRef> {
+    /// next ones that have a counterpart: `most` at most, the nearest first.
+    pub(crate) fn weights_behind(&self, side: usize, pair: usize, most: usize) -> Behind<'_> {
         let (one, two) = self.pairs[pair];
         let list = self.sites[side].list();
-        let mut open = vec![if side == 0 { one } else { two }];
-        let mut seen: BTreeSet<usize> = open.iter().copied().collect();
-        let mut found: Vec<&WeightRef> = Vec::new();
-        while let Some(at) = open.pop() {
-            found.extend(
-                list[at]
-                    .weights
-                    .iter()
-                    .filter(|weight| !found.contains(weight))
-                    .collect::<Vec<_>>(),
-            );
+        let first = if side == 0 { one } else { two };
+        let mut open = VecDeque::from([first]);
+        let mut seen: HashSet<usize> = HashSet::from([first]);
+        let mut known: HashSet<&WeightRef> = HashSet::new();
+        let mut behind = Behind { weights: Vec::new(), own: 0, left_out: 0 };
+        while let Some(at) = open.pop_front() {
+            for weight in list[at].weights.iter().filter(|weight| known.insert(weight)) {
+                if behind.weights.len() < most {
+                    behind.weights.push(weight);
+                } else {
+                    behind.left_out += 1;
+                }
+            }
+            if at == first {
+                behind.own = behind.weights.len();
+            }
             let unpaired = list[at].reads.iter().filter(|at| self.of_site[side][**at].is_none());
             open.extend(unpaired.filter(|at| seen.insert(**at)));
         }
-        found
+        behind
     }
 
     /// The pair that a site of the original belongs to.
     pub(crate) fn of_original(&self, site: usize) -> Option<usize> {
         self.of_site[0][site]
     }
+}
+
+/// Weights that a value is computed with.
+pub(crate) struct Behind<'p> {
+    /// The operator's own first.
+    pub(crate) weights: Vec<&'p WeightRef>,
+    /// How many of them are the operator's own.
+    pub(crate) own: usize,
+    /// How many more there are.
+    pub(crate) left_out: usize,
 }
 
 /// How two runs go on from a pair of values.
@@ -216,5 +231,44 @@ impl Tap for Walker<'_, '_> {
     /// What a chain hides is not compared: its result shows what it adds.
     fn splits(&mut self, _: &str, _: &Node) -> bool {
         self.host.is_cancelled()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_graph::{ElementType, GraphBuilder, Meaning};
+
+    use super::*;
+
+    /// A chain of operators, each with these weights.
+    fn chain(nodes: &[(&str, &[&str])]) -> Sites {
+        let mut graph = GraphBuilder::new(17);
+        let body = graph.body();
+        let mut value = body.input("x", ElementType::F32, [2.into()], Meaning::Unknown);
+        for (name, weights) in nodes {
+            let weights: Vec<_> =
+                weights.iter().map(|weight| body.weight(weight, ElementType::F32, [2])).collect();
+            value = body.op("Sum", [&[value], &weights[..]].concat()).output(name);
+        }
+        body.output("y", value, Meaning::Unknown);
+        Sites::of(&graph.finish()).unwrap()
+    }
+
+    fn names<'b>(behind: &Behind<'b>) -> Vec<&'b str> {
+        behind.weights.iter().map(|weight| weight.tensor.as_str()).collect()
+    }
+
+    #[test]
+    fn weights_behind_a_pair_are_its_own_and_then_the_nearest_up_to_a_number() {
+        let one =
+            chain(&[("a", &["w0"]), ("b", &["w1", "w2"]), ("c", &["w2", "w3"]), ("d", &["w4"])]);
+        let two = chain(&[("a", &["v0"]), ("d", &["v1"])]);
+        let pairing = Pairing::new([one, two], vec![(0, 0), (3, 1)]);
+        let all = pairing.weights_behind(0, 1, 64);
+        assert_eq!((names(&all), all.own, all.left_out), (vec!["w4", "w2", "w3", "w1"], 1, 0));
+        let few = pairing.weights_behind(0, 1, 2);
+        assert_eq!((names(&few), few.own, few.left_out), (vec!["w4", "w2"], 1, 2));
+        let other = pairing.weights_behind(1, 1, 64);
+        assert_eq!((names(&other), other.own), (vec!["v1"], 1));
     }
 }

@@ -148,6 +148,10 @@ pub struct Divergence {
     /// Weights that could not be compared, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_compared: Vec<String>,
+    /// Bytes that [`RunOptions::max_memory`](apr_run::RunOptions) has to allow to compare all of
+    /// them, where it is the limit that prevents it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_needed: Option<u64>,
 }
 
 /// Compares two models on a payload: the same inputs, value by value.
@@ -271,7 +275,8 @@ impl Job<'_> {
         let mut states: [Option<Value>; 2] = [None, None];
         for at in 0..passes[0].parts().len() {
             let one = passes[0].pass(at, self.payload, self.written, states[0].as_ref())?;
-            let two = passes[1].pass_like(at, &one, states[1].as_ref())?;
+            let two = passes[1].pass_like(at, &one, states[1].as_ref());
+            let two = two.map_err(|error| self.unlike(&passes[1], at, error))?;
             let number = found.passes.iter().map(|pass| pass.steps.len()).sum();
             let (pass, outcomes) = self.pass([&one, &two], number)?;
             found.tokens =
@@ -283,6 +288,16 @@ impl Job<'_> {
             found.passes.push(pass);
         }
         Ok(found)
+    }
+
+    /// Why the second model can't be given what the first one was: what it lacks is no array that
+    /// anybody could add, where it takes no input of that kind.
+    fn unlike(&self, passes: &Passes<'_>, at: usize, error: RunError) -> RunError {
+        let kind = self.payload.kind();
+        match at == 0 && !kind.fits(&passes.parts()[at].graph.body) {
+            true => RunError::request(format!("the second model has no {} input", kind.name())),
+            false => error,
+        }
     }
 
     /// A part of both, whose steps are numbered from behind `before`.
@@ -440,6 +455,8 @@ impl Job<'_> {
             other_mean: drift.map_or(0.0, |drift| drift.other_mean),
             weights: suspect.weights.clone(),
             not_compared: suspect.not_compared.clone(),
+            // Each of the models has half of it.
+            memory_needed: suspect.needed.map(|needed| needed.saturating_mul(2)),
         }
     }
 }

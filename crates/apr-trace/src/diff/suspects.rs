@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use apr_core::{CheckpointReader, DType};
+use apr_core::{CheckpointReader, DType, counted, grouped};
+use apr_graph::WeightRef;
 use apr_registry::Result;
 
 use super::drift::ValueDrift;
@@ -13,6 +14,9 @@ use super::weights::{Compared, WeightDrift, compare};
 const LOOKED_AT: usize = 8;
 /// Times the usual drift of weights of the same type from which on a step is out of line.
 const OUT_OF_LINE: f64 = 3.0;
+/// Weights of a step that are compared, those of operators before it among them: where two graphs
+/// have little in common, all that a model reads may lie before one step.
+const WEIGHTS: usize = 64;
 /// What a step may add whatever its kind: sums in another order.
 const FLOOR: f64 = 1e-4;
 
@@ -30,6 +34,8 @@ pub(crate) struct Suspect {
     pub(crate) weights: Vec<WeightDrift>,
     /// Those that could not be compared, and why.
     pub(crate) not_compared: Vec<String>,
+    /// Bytes that comparing the largest of those takes that exceed the limit.
+    pub(crate) needed: Option<u64>,
     /// Whether it is out of line.
     pub(crate) is_out: bool,
 }
@@ -68,7 +74,8 @@ pub(crate) fn suspects(
             let added = measured(pair).filter(|added| *added > FLOOR)?;
             let usual = median_without(by_kind.get(kinds[pair].as_str())?, added);
             let (weights, not_compared) = (Vec::new(), Vec::new());
-            Some(Suspect { pair, added, usual, weights, not_compared, is_out: false })
+            let (needed, is_out) = (None, false);
+            Some(Suspect { pair, added, usual, weights, not_compared, needed, is_out })
         })
         .collect();
     // A kind of one step says nothing of what is usual: those that add most count, too.
@@ -78,7 +85,7 @@ pub(crate) fn suspects(
     rest.truncate(LOOKED_AT);
     found.append(&mut rest);
     for suspect in &mut found {
-        (suspect.weights, suspect.not_compared) = weights(pairing, suspect.pair, readers, most)?;
+        suspect.compare_weights(pairing, readers, most)?;
         let is_damaged = suspect.weights.iter().any(|weight| weight.change.is_damage());
         suspect.is_out = is_damaged || suspect.score() >= OUT_OF_LINE;
     }
@@ -103,28 +110,51 @@ fn median_without(values: &[f64], own: f64) -> Option<f64> {
     Some(values[if position <= middle { middle + 1 } else { middle }])
 }
 
-/// The weights of a pair of steps, and of those before it that have no counterpart; and those that
-/// could not be compared, with the reason.
-fn weights(
-    pairing: &Pairing,
-    pair: usize,
-    readers: [&dyn CheckpointReader; 2],
-    most: u64,
-) -> Result<(Vec<WeightDrift>, Vec<String>)> {
-    let (ours, theirs) = (pairing.weights_behind(0, pair), pairing.weights_behind(1, pair));
-    let (mut found, mut not_compared) = (Vec::new(), Vec::new());
-    for (at, weight) in ours.iter().enumerate() {
-        let same = theirs.iter().find(|other| other.tensor == weight.tensor);
-        let same_place = theirs.get(at).filter(|_| ours.len() == theirs.len());
-        let Some(other) = same.or(same_place) else {
-            not_compared.push(format!("{} has no counterpart", weight.tensor));
-            continue;
-        };
-        match compare((readers[0], weight), (readers[1], other), most)? {
-            Compared::Drift(drift) => found.push(drift),
-            Compared::Not(why) => not_compared.push(format!("{} {why}", weight.tensor)),
+impl Suspect {
+    /// Compares the weights of a pair of steps, and of those before it that have no counterpart.
+    fn compare_weights(
+        &mut self,
+        pairing: &Pairing,
+        readers: [&dyn CheckpointReader; 2],
+        most: u64,
+    ) -> Result<()> {
+        let [ours, theirs] = [0, 1].map(|side| pairing.weights_behind(side, self.pair, WEIGHTS));
+        let by_name: HashMap<&str, &WeightRef> =
+            theirs.weights.iter().rev().map(|weight| (weight.tensor.as_str(), *weight)).collect();
+        // By their order only the operator's own weights are known to be the same: of those before
+        // it, one model may have others.
+        let has_places = ours.own == theirs.own;
+        for (at, weight) in ours.weights.iter().enumerate() {
+            let same = by_name.get(weight.tensor.as_str()).copied();
+            let same_place = || theirs.weights.get(at).filter(|_| has_places && at < ours.own);
+            let Some(other) = same.or_else(|| same_place().copied()) else {
+                self.not_compared.push(format!("{} has no counterpart", weight.tensor));
+                continue;
+            };
+            match compare((readers[0], weight), (readers[1], other), most)? {
+                Compared::Drift(drift) => self.weights.push(drift),
+                Compared::Not(why) => self.not_compared.push(format!("{} {why}", weight.tensor)),
+                Compared::TooLarge(needed) => {
+                    self.needed = self.needed.max(Some(needed));
+                    self.not_compared.push(format!(
+                        "{} takes {} to compare, beyond the {} of memory for each model",
+                        weight.tensor,
+                        bytes(needed),
+                        bytes(most)
+                    ));
+                }
+            }
         }
+        if ours.left_out > 0 {
+            let rest = counted(ours.left_out as u64, "more weight");
+            self.not_compared.push(format!("{rest} of operators without a counterpart"));
+        }
+        self.weights.sort_by(|one, other| other.relative_l2.total_cmp(&one.relative_l2));
+        Ok(())
     }
-    found.sort_by(|one, other| other.relative_l2.total_cmp(&one.relative_l2));
-    Ok((found, not_compared))
+}
+
+/// A size in words.
+fn bytes(number: u64) -> String {
+    format!("{} bytes", grouped(number))
 }

@@ -23,7 +23,7 @@ pub struct WeightDrift {
     pub dtype: DType,
     /// Its dtype in the other one.
     pub other_dtype: DType,
-    /// Norm of the difference over the norm of the original.
+    /// Norm of the difference over the norm of the original; infinite where elements are not finite.
     pub relative_l2: f64,
     /// Cosine between both.
     pub cosine: f64,
@@ -175,6 +175,8 @@ pub(crate) enum Compared {
     Drift(WeightDrift),
     /// Why there is no comparison, as the end of a sentence that begins with its name.
     Not(String),
+    /// Bytes that it takes, more than the limit.
+    TooLarge(u64),
 }
 
 /// Compares a weight of two models in at most so many bytes.
@@ -194,7 +196,7 @@ pub(crate) fn compare(
     let is_turned = one.is_turned != two.is_turned;
     let needed = one.bytes(is_turned);
     if needed > most {
-        return Ok(Compared::Not(format!("takes {needed} bytes to compare, more than the limit")));
+        return Ok(Compared::TooLarge(needed));
     }
     let mut sums = if !is_turned {
         if (one.rows, one.columns) != (two.rows, two.columns) {
@@ -269,8 +271,9 @@ impl Pair {
     fn relative(&self) -> f64 {
         match (self.error == 0.0, self.squares > 0.0) {
             (true, _) => 0.0,
-            (false, true) => (self.error / self.squares).sqrt(),
-            (false, false) => f64::INFINITY,
+            // NaN and infinity are as far from a number as can be.
+            (false, true) if self.error.is_finite() => (self.error / self.squares).sqrt(),
+            (false, _) => f64::INFINITY,
         }
     }
 

@@ -15,7 +15,7 @@ use apr_view::View;
 use base16ct::lower::encode_string;
 
 pub(super) use self::write::{Destination, Extras, show_warnings, write};
-use super::{analyze, weights};
+use super::{analyze, prune, weights};
 use crate::args::{
     Compress, ContainerArgs, ConvertArgs, ExportArgs, ImportArgs, Sha256, WriteArgs,
 };
@@ -85,31 +85,47 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
         return analyze::run(&view, &model.name, context);
     }
     expect_whole(args.prefix.as_deref(), context);
-    let (job, model) = convert_job(args, context)?;
-    write(&job, &model, Destination::of(&args.write), Extras::default(), context)
+    let (job, model, prune::Found { pruning, layers, widths, sparse }) = pruned_job(args, context)?;
+    let extras = Extras { pruning, layers, widths, sparse, ..Extras::default() };
+    write(&job, &model, Destination::of(&args.write), extras, context)
 }
 
 /// What a conversion does, and with what.
 pub(super) fn convert_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
+    let (job, model, _) = pruned_job(args, context)?;
+    Ok((job, model))
+}
+
+fn pruned_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model, prune::Found)> {
     let target = target(&args.model, args.format, &args.write)?;
     let external_data = args.graph.external_data();
     let target = PlanOptions { streaming: args.streaming, external_data, ..target };
     let target = layout(target, args.align, args.shard_size)?;
     let job = Job {
         prefix: args.prefix.clone(),
-        weights: weights::asked(
-            &args.model,
-            &args.requantize,
-            &args.write,
-            &args.container,
-            context,
-        )?,
+        weights: match args.prune.has_zeros() {
+            true => weights::asked_to_prune(
+                &args.model,
+                &args.requantize,
+                &args.write,
+                &args.container,
+                context,
+            )?,
+            false => weights::asked(
+                &args.model,
+                &args.requantize,
+                &args.write,
+                &args.container,
+                context,
+            )?,
+        },
         graph: args.graph.wishes(),
         // A part of a model is converted, too.
         validation: ValidationConfig { complete: false, ..validation(&args.write) },
         ..Job::new(contain(target, &args.container, context)?)
     };
-    opened(job, &args.model, context)
+    let opened = opened(job, &args.model, context)?;
+    prune::pruned(&args.prune, &args.requantize.options, &args.model, opened, context)
 }
 
 /// Writes another format.

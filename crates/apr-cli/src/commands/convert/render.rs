@@ -7,6 +7,7 @@ use apr_importance::SearchReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::JobReport;
 use apr_ops::physics::Level;
+use apr_prune::{LayerReport, PruneReport, SparseReport, WidthReport};
 use apr_quality::CanaryReport;
 use apr_quantize::{Quality, TensorQuality, TypeQuality};
 use apr_registry::{DType, Escaped, Loss};
@@ -28,6 +29,18 @@ pub(super) struct WriteReport {
     /// How the types of tensors were chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) search: Option<SearchReport>,
+    /// What became zero.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pruning: Option<PruneReport>,
+    /// What layers went.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) layers: Option<LayerReport>,
+    /// What heads and neurons went.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) widths: Option<WidthReport>,
+    /// What is stored without zeros.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sparse: Option<SparseReport>,
     /// How it answered the inputs of a canary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) canary: Option<CanaryReport>,

@@ -7,6 +7,7 @@ use apr::job::{Output, Written};
 use apr_importance::SearchReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::{Job, Planned};
+use apr_prune::{LayerReport, PruneReport, SparseReport, WidthReport};
 use apr_quality::CanaryReport;
 use apr_registry::crypto::Stanza;
 use apr_registry::{Code, Escaped};
@@ -15,7 +16,7 @@ use serde::Serialize;
 use super::render::{SHOWN, WriteReport, render, render_family, render_plan, render_validation};
 use crate::args::WriteArgs;
 use crate::commands::canary::{self, CanaryFile};
-use crate::commands::search;
+use crate::commands::{prune, search};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -110,6 +111,14 @@ pub(crate) struct Extras {
     pub(crate) changes: Vec<String>,
     /// How the types of tensors were chosen.
     pub(crate) search: Option<SearchReport>,
+    /// What became zero.
+    pub(crate) pruning: Option<PruneReport>,
+    /// What layers went.
+    pub(crate) layers: Option<LayerReport>,
+    /// What heads and neurons went.
+    pub(crate) widths: Option<WidthReport>,
+    /// What is stored without zeros.
+    pub(crate) sparse: Option<SparseReport>,
 }
 
 /// What would be written.
@@ -119,6 +128,14 @@ struct DryReport<'r> {
     plan: &'r ConvertReport,
     #[serde(skip_serializing_if = "Option::is_none")]
     search: Option<&'r SearchReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pruning: Option<&'r PruneReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layers: Option<&'r LayerReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    widths: Option<&'r WidthReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sparse: Option<&'r SparseReport>,
 }
 
 /// Does a job, or with `--dry-run` reports what would be written.
@@ -135,9 +152,20 @@ pub(crate) fn write(
     job.plan(&source, |planned| {
         let Some(path) = to.output.filter(|_| !to.dry_run) else {
             show_warnings(&planned, context);
-            let report = DryReport { plan: planned.report(), search: extras.search.as_ref() };
+            let report = DryReport {
+                plan: planned.report(),
+                search: extras.search.as_ref(),
+                pruning: extras.pruning.as_ref(),
+                layers: extras.layers.as_ref(),
+                widths: extras.widths.as_ref(),
+                sparse: extras.sparse.as_ref(),
+            };
             return context.printer.report(&report, |out, report| {
                 render_plan(out, report.plan)?;
+                report.layers.iter().try_for_each(|found| prune::render_layers(out, found))?;
+                report.widths.iter().try_for_each(|found| prune::render_widths(out, found))?;
+                report.pruning.iter().try_for_each(|found| prune::render(out, found))?;
+                report.sparse.iter().try_for_each(|found| prune::render_sparse(out, found))?;
                 report.search.iter().try_for_each(|found| search::render(out, found))
             });
         };
@@ -174,8 +202,9 @@ pub(crate) fn write(
             // On a terminal they are shown when they arise.
             job.conversion.warnings.extend(model.notes.iter().cloned().chain(context.tell_notes()));
         }
-        let Extras { changes, search } = extras;
-        let report = WriteReport { job, changes, search, canary: checked };
+        let Extras { changes, search, pruning, layers, widths, sparse } = extras;
+        let report =
+            WriteReport { job, changes, search, pruning, layers, widths, sparse, canary: checked };
         let summary = |out: &mut dyn Write, report: &WriteReport| {
             let target = path.display().to_string();
             writeln!(
@@ -185,6 +214,10 @@ pub(crate) fn write(
                 Escaped(&target)
             )?;
             report.changes.iter().try_for_each(|change| writeln!(out, "  {}", Escaped(change)))?;
+            report.layers.iter().try_for_each(|found| prune::render_layers(out, found))?;
+            report.widths.iter().try_for_each(|found| prune::render_widths(out, found))?;
+            report.pruning.iter().try_for_each(|found| prune::render(out, found))?;
+            report.sparse.iter().try_for_each(|found| prune::render_sparse(out, found))?;
             render(out, &report.job.conversion)?;
             report.search.iter().try_for_each(|found| search::render(out, found))?;
             render_family(out, report)?;

@@ -99,16 +99,25 @@ fn extension(path: &Path) -> String {
 
 /// The bytes of an audio or image file, which must fit the memory limit.
 pub(in crate::commands) fn read_media(path: &Path, context: &Context) -> Outcome<Vec<u8>> {
+    bounded(path, context.max_memory())
+}
+
+/// A file of so many bytes at most: that of a pipe or a device is not known before.
+fn bounded(path: &Path, most: u64) -> Outcome<Vec<u8>> {
     let wrong = |error| io_error(&error, path);
-    let len = std::fs::metadata(path).map_err(wrong)?.len();
-    if len > context.max_memory() {
-        let message = format!(
-            "the file ({len} bytes) exceeds the memory limit: raise \
-                               --max-memory"
-        );
+    let file = std::fs::File::open(path).map_err(wrong)?;
+    let len = file.metadata().map_err(wrong)?.len();
+    let mut bytes = Vec::new();
+    if len <= most {
+        // One byte more tells a file that is too long.
+        file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(wrong)?;
+    }
+    if len.max(bytes.len() as u64) > most {
+        let message =
+            format!("the file exceeds the memory limit ({most} bytes): raise --max-memory");
         return Err(Error::memory(message).in_file(path.display()).into());
     }
-    Ok(std::fs::read(path).map_err(wrong)?)
+    Ok(bytes)
 }
 
 pub(in crate::commands) fn read_text(path: &Path) -> Outcome<String> {
@@ -140,6 +149,10 @@ fn bounded_text(from: impl Read, path: &Path) -> Outcome<String> {
         let message = format!("the text is longer than {MAX_TEXT} bytes");
         return Err(Error::memory(message).in_file(path.display()).into());
     }
+    utf8(bytes, path)
+}
+
+fn utf8(bytes: Vec<u8>, path: &Path) -> Outcome<String> {
     let wrong = |error: std::string::FromUtf8Error| {
         let at = error.utf8_error().valid_up_to() as u64;
         Error::format("the text is not UTF-8").at(at).in_file(path.display())
@@ -168,7 +181,7 @@ fn named_arrays(
 fn read_arrays(path: &Path, context: &Context) -> Outcome<Vec<(Option<String>, Array)>> {
     match extension(path).as_str() {
         "json" => {
-            let text = std::fs::read_to_string(path).map_err(|error| io_error(&error, path))?;
+            let text = utf8(bounded(path, context.max_memory() / 2)?, path)?;
             return Ok(Array::from_json(&text).map_err(|error| error.in_file(path.display()))?);
         }
         "pb" => return Ok(vec![message(path, context)?]),
@@ -181,16 +194,6 @@ fn read_arrays(path: &Path, context: &Context) -> Outcome<Vec<(Option<String>, A
 
 /// A message of ONNX, whose type the input that it is for says. A tensor has a name of its own.
 fn message(path: &Path, context: &Context) -> Outcome<(Option<String>, Array)> {
-    let mut bytes = Vec::new();
-    let most = context.max_memory() / 2;
-    let file = std::fs::File::open(path).map_err(|error| io_error(&error, path))?;
-    file.take(most + 1).read_to_end(&mut bytes).map_err(|error| io_error(&error, path))?;
-    if bytes.len() as u64 > most {
-        let message = format!(
-            "the file exceeds the memory limit ({most} bytes): raise \
-                               --max-memory"
-        );
-        return Err(Error::memory(message).in_file(path.display()).into());
-    }
+    let bytes = bounded(path, context.max_memory() / 2)?;
     Ok(Array::from_protobuf(bytes))
 }

@@ -221,7 +221,13 @@ fn divergence(out: &mut dyn Write, found: &Divergence) -> io::Result<()> {
     for weight in found.not_compared.iter().take(WEIGHTS) {
         writeln!(out, "  {ODD}Not compared: {}{ODD:#}", Escaped(weight))?;
     }
-    Ok(())
+    match found.memory_needed {
+        Some(needed) => {
+            let mebibytes = needed.div_ceil(1 << 20);
+            writeln!(out, "  {DIM}raise --max-memory to {mebibytes}MiB to compare them{DIM:#}")
+        }
+        None => Ok(()),
+    }
 }
 
 fn weight_line(out: &mut dyn Write, weight: &WeightDrift) -> io::Result<()> {

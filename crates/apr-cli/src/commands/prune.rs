@@ -1,0 +1,310 @@
+//! `apr convert --prune` and its kin: the model that a job reads, with weights or layers less.
+
+use std::io::{self, Write};
+use std::num::NonZeroU64;
+use std::path::Path;
+
+use apr_core::counted;
+use apr_ops::job::Job;
+use apr_prune::{
+    Amount, LayerReport, Left, PruneReport, PrunedTensor, Pruning, Scope, SparseReport, Sparsity,
+    WidthChoice, WidthReport, plan, plan_layers, plan_widths, sparsify,
+};
+use apr_registry::{Error, Escaped};
+use apr_view::parse_filter;
+
+use super::imatrix;
+use crate::args::{PruneArgs, PruneScope, QuantizeOptions};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::model::Model;
+use crate::printer::{DIM, ODD};
+use crate::progress::Bar;
+use crate::{human, signals};
+
+/// Tensors with the largest errors that are shown.
+const SHOWN: usize = 10;
+
+/// What was pruned.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) pruning: Option<PruneReport>,
+    pub(super) layers: Option<LayerReport>,
+    pub(super) widths: Option<WidthReport>,
+    pub(super) sparse: Option<SparseReport>,
+}
+
+/// The model that a job reads, pruned. A job whose gate and dequantization were for that has none
+/// of them any more.
+pub(super) fn pruned(
+    args: &PruneArgs,
+    options: &QuantizeOptions,
+    path: &Path,
+    (job, mut model): (Job, Model),
+    context: &Context,
+) -> Outcome<(Job, Model, Found)> {
+    let mut found = Found::default();
+    check(args, options)?;
+    if let Some(layers) = &args.prune_layers {
+        let source = context.source(&*model.reader, &model.name)?;
+        let planned = plan_layers(&source, layers).map_err(unsuited)?;
+        drop(source);
+        let (reader, report) = planned.apply(model.reader)?;
+        model.reader = reader;
+        found.layers = Some(report);
+    }
+    if args.prune_heads.is_some() || args.prune_neurons.is_some() {
+        let count = |number: Option<NonZeroU64>| number.map_or(0, NonZeroU64::get);
+        let mut choice = WidthChoice::default();
+        (choice.heads, choice.neurons) = (count(args.prune_heads), count(args.prune_neurons));
+        signals::stop_cleanly(&context.interrupt)?;
+        let source = context.source(&*model.reader, &model.name)?;
+        let pipeline = context.pipeline()?;
+        let planned = plan_widths(&source, choice, &pipeline, &()).map_err(unsuited)?;
+        drop(source);
+        let (reader, report) = planned.apply(model.reader)?;
+        model.reader = reader;
+        found.widths = Some(report);
+    }
+    let (mut job, mut model) = zeroed(args, options, path, (job, model), &mut found, context)?;
+    if let Some(layout) = args.sparse {
+        check_sparse(&job)?;
+        let targets = args.target.as_deref().map(parse_filter).transpose().map_err(unsuited)?;
+        signals::stop_cleanly(&context.interrupt)?;
+        let bar = Bar::new(&context.printer, bytes(&model));
+        let sparsity = Sparsity { layout, targets };
+        let (reader, report) = sparsify(model.reader, &sparsity, &context.pipeline()?, &bar)?;
+        model.reader = reader;
+        if report.tensors.is_empty() {
+            let idle = "--sparse changed nothing: no tensor is smaller without its zeros";
+            job.weights.warnings.push(idle.to_owned());
+        }
+        found.sparse = Some(report);
+    }
+    Ok((job, model, found))
+}
+
+fn bytes(model: &Model) -> u64 {
+    let bytes = model.reader.tensors().iter().map(|info| info.byte_len().unwrap_or_default());
+    bytes.fold(0, u64::saturating_add)
+}
+
+/// Refuses sparse tensors where they would not be written, or get another dtype on the way.
+fn check_sparse(job: &Job) -> Outcome {
+    let wrong = [
+        (!job.target.target()?.seals, "--sparse is for .apr output"),
+        (
+            job.weights.quantize.is_some(),
+            "--sparse stores floats, and --quantize makes blocks: choose one",
+        ),
+        (
+            job.weights.precision.is_some() || job.weights.dequantize.is_some(),
+            "--sparse stores tensors as they are: cast or dequantize in a run before",
+        ),
+    ];
+    match wrong.iter().find(|(is_wrong, _)| *is_wrong) {
+        Some((_, message)) => Err(Failure::Usage((*message).to_owned())),
+        None => Ok(()),
+    }
+}
+
+/// The model with weights that are zero, where that is asked for.
+fn zeroed(
+    args: &PruneArgs,
+    options: &QuantizeOptions,
+    path: &Path,
+    (job, mut model): (Job, Model),
+    found: &mut Found,
+    context: &Context,
+) -> Outcome<(Job, Model)> {
+    let Some(amount) = amount(args) else { return Ok((job, model)) };
+    let mut pruning = Pruning::new(amount);
+    pruning.targets = args.target.as_deref().map(parse_filter).transpose().map_err(unsuited)?;
+    pruning.dequantize = job.weights.dequantize;
+    let mut notes = Vec::new();
+    if let Some(data) = &options.calibration {
+        let (matrix, told) = imatrix::calibrated(data, path, context)?;
+        pruning.importance = Some(matrix);
+        notes = told;
+    }
+    let source = context.source(&*model.reader, &model.name)?;
+    let planned = plan(&source, pruning).map_err(|error| unsuited_weights(error, &model))?;
+    drop(source);
+
+    signals::stop_cleanly(&context.interrupt)?;
+    let bar = Bar::new(&context.printer, bytes(&model));
+    let (reader, report) = planned.apply(model.reader, &context.pipeline()?, &bar)?;
+    model.reader = reader;
+    let mut job = job;
+    if let (Some(gate), None) = (job.weights.gate, &job.weights.quantize) {
+        let failures = report.failures(&gate);
+        match job.weights.gate_only_tells {
+            true => notes.extend(failures),
+            false if !failures.is_empty() => {
+                return Err(Failure::Pruned { failures, report: Box::new(report) });
+            }
+            false => {}
+        }
+        job.weights.gate = None;
+    }
+    if !model.reader.tensors().iter().any(|info| info.dtype.is_quantized()) {
+        job.weights.dequantize = None;
+    }
+    job.weights.warnings.extend(notes);
+    found.pruning = Some(report);
+    Ok((job, model))
+}
+
+/// Refuses options that would do nothing, and what would be measured of other layers.
+fn check(args: &PruneArgs, options: &QuantizeOptions) -> Outcome {
+    if args.target.is_some() && !args.has_zeros() && args.sparse.is_none() {
+        return Err(Failure::Usage(
+            "--target applies to --prune, --prune-nm, --prune-threshold and --sparse".to_owned(),
+        ));
+    }
+    if options.calibration.is_some() && args.has_less() {
+        return Err(Failure::Usage(
+            "--calibration measures the whole model: drop layers, heads and neurons in a run of \
+             its own"
+                .to_owned(),
+        ));
+    }
+    if options.calibration.is_some() && args.prune_scope == Some(PruneScope::Global) {
+        return Err(Failure::Usage(
+            "--calibration weighs the weights of a row: it goes with --prune-scope tensor or \
+             --prune-nm"
+                .to_owned(),
+        ));
+    }
+    if options.calibration.is_some() && args.threshold().is_some() {
+        return Err(Failure::Usage(
+            "--calibration weighs the weights of a row: --prune-threshold is for magnitudes alone"
+                .to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// What does not suit the model is wrong with the arguments, unless a tensor is named.
+fn unsuited(error: Error) -> Failure {
+    match error.tensor() {
+        Some(_) => Failure::Model(error),
+        None => Failure::Usage(error.message().to_owned()),
+    }
+}
+
+/// The same; quantized weights can be pruned when they are floats.
+fn unsuited_weights(error: Error, model: &Model) -> Failure {
+    let tensors = model.reader.tensors().iter();
+    let mut quantized = tensors.filter(|info| info.dtype.is_quantized());
+    match error.tensor() {
+        Some(name) if quantized.any(|info| info.name == *name) => {
+            Failure::Usage(format!("{error}; pass --dequantize f16"))
+        }
+        _ => unsuited(error),
+    }
+}
+
+fn amount(args: &PruneArgs) -> Option<Amount> {
+    let scope = match args.prune_scope {
+        Some(PruneScope::Global) => Scope::Global,
+        Some(PruneScope::Tensor) | None => Scope::Tensor,
+    };
+    let share = args.prune.map(|share| Amount::Share { share, scope });
+    let pattern = args.prune_nm.map(|pattern| {
+        let (keep, of) = (pattern.keep, pattern.of);
+        Amount::Pattern { keep, of }
+    });
+    share.or(pattern).or_else(|| args.threshold().map(Amount::Threshold))
+}
+
+/// What went, in words.
+pub(super) fn render_layers(out: &mut dyn Write, report: &LayerReport) -> io::Result<()> {
+    let dropped: Vec<String> = report.dropped.iter().map(u64::to_string).collect();
+    writeln!(
+        out,
+        "  dropped {} of {} layers ({}): {}, {}",
+        report.dropped.len(),
+        report.layers,
+        dropped.join(", "),
+        counted(report.tensors as u64, "tensor"),
+        human::bytes(report.bytes)
+    )?;
+    writeln!(out, "  {DIM}counted anew: {}{DIM:#}", Escaped(&report.configuration.join(", ")))
+}
+
+/// What heads and neurons went, in words.
+pub(super) fn render_widths(out: &mut dyn Write, report: &WidthReport) -> io::Result<()> {
+    let parts = [("heads", report.heads), ("neurons", report.neurons)];
+    let parts = parts.iter().filter_map(|(what, count)| count.map(|count| (what, count)));
+    let parts: Vec<String> =
+        parts.map(|(what, [before, now])| format!("{now} of {before} {what}")).collect();
+    writeln!(
+        out,
+        "  {} left in each of {}, {} less",
+        parts.join(" and "),
+        counted(report.layers.len() as u64, "layer"),
+        human::bytes(report.bytes)
+    )?;
+    writeln!(out, "  {DIM}counted anew: {}{DIM:#}", Escaped(&report.configuration.join(", ")))
+}
+
+/// What is stored without zeros.
+pub(super) fn render_sparse(out: &mut dyn Write, report: &SparseReport) -> io::Result<()> {
+    let before = report.tensors.iter().map(|tensor| tensor.bytes_before).sum();
+    let now = report.tensors.iter().map(|tensor| tensor.bytes).sum();
+    writeln!(
+        out,
+        "  {} stored as {}: {} instead of {}; {} dense, which is smaller",
+        counted(report.tensors.len() as u64, "tensor"),
+        report.layout,
+        human::bytes(now),
+        human::bytes(before),
+        counted(report.not_smaller as u64, "tensor")
+    )?;
+    render_left(out, "not sparse", &report.left)
+}
+
+/// Tensors that were left alone.
+fn render_left(out: &mut dyn Write, what: &str, left: &[Left]) -> io::Result<()> {
+    let more = match left.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = left.iter().take(SHOWN).map(|left| format!("{} ({})", left.name, left.why));
+    let named: Vec<String> = named.collect();
+    if named.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "  {ODD}{what}{ODD:#}: {}{more}", Escaped(&named.join(", ")))
+}
+
+/// What became zero, and what that cost.
+pub(super) fn render(out: &mut dyn Write, report: &PruneReport) -> io::Result<()> {
+    let total = &report.total;
+    writeln!(
+        out,
+        "  pruned {} by {}: {:.2} % of {} weights are zero (before: {:.2} %), relative error \
+         {:.2} %",
+        counted(report.tensors.len() as u64, "tensor"),
+        report.method,
+        100.0 * total.share(),
+        human::count(total.elements),
+        100.0 * total.zeros_before as f64 / total.elements.max(1) as f64,
+        100.0 * total.relative_error
+    )?;
+    let mut worst: Vec<&PrunedTensor> = report.tensors.iter().collect();
+    worst.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
+    writeln!(out, "  {DIM}the worst:{DIM:#}")?;
+    for tensor in worst.into_iter().take(SHOWN) {
+        writeln!(
+            out,
+            "    {:>7.2}%  cosine {:.6}  {:>6.2} % zero  {}",
+            100.0 * tensor.relative_error,
+            tensor.cosine,
+            100.0 * tensor.share(),
+            Escaped::short(&tensor.name)
+        )?;
+    }
+    render_left(out, "not pruned", &report.left)
+}

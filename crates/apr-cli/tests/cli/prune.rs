@@ -1,0 +1,279 @@
+//! `apr convert --prune` and its kin, compared with what numpy and transformers make of the same
+//! weights (`fixtures/prune/pruning.py`).
+
+use std::fs;
+
+use apr_testkit::hub::sha256;
+use apr_testkit::locate;
+use serde_json::Value;
+
+use crate::support::Sandbox;
+
+/// What pruning comes to.
+fn expected() -> Value {
+    let text = fs::read(locate::fixture("prune/pruning.json")).expect("a fixture");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+/// Name and bytes of each tensor of a safetensors file.
+fn tensors(file: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let size = u64::from_le_bytes(file[..8].try_into().expect("eight bytes"));
+    let data = 8 + usize::try_from(size).expect("a small file");
+    let header: Value = serde_json::from_slice(&file[8..data]).expect("a header");
+    let entries = header.as_object().expect("an object").iter();
+    let offset = |entry: &Value, at: usize| {
+        usize::try_from(entry["data_offsets"][at].as_u64().expect("a number")).expect("small")
+    };
+    let tensor = |(name, entry): (&String, &Value)| {
+        (name.clone(), file[data..][offset(entry, 0)..offset(entry, 1)].to_vec())
+    };
+    entries.filter(|(name, _)| *name != "__metadata__").map(tensor).collect()
+}
+
+/// A folder with tiny-llama in it.
+fn with_llama() -> Sandbox {
+    let sandbox = Sandbox::new();
+    for entry in fs::read_dir(locate::fixture("tiny-llama")).expect("a fixture") {
+        let path = entry.expect("a file").path();
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+        if !name.ends_with(".py") {
+            sandbox.write(&format!("llama/{name}"), fs::read(&path).expect("a file"));
+        }
+    }
+    sandbox
+}
+
+fn zeros(bytes: &[u8]) -> usize {
+    bytes.chunks(2).filter(|value| **value == [0, 0]).count()
+}
+
+#[test]
+fn qa_63_pruning_sets_exactly_the_weights_to_zero_that_numpy_does() {
+    let (sandbox, expected) = (with_llama(), expected());
+    let before = tensors(&sandbox.read("llama/model.safetensors"));
+    for (name, options) in [
+        ("prune 0.5", "--prune 0.5"),
+        ("prune 0.731", "--prune 0.731"),
+        ("global 0.8", "--prune 0.8 --prune-scope global"),
+        ("2:4", "--prune-nm 2:4"),
+        ("1:8", "--prune-nm 1:8"),
+        ("threshold 0.03", "--prune-threshold 0.03"),
+    ] {
+        sandbox.apr(&format!("convert llama -o m.safetensors -f {options}")).ok();
+        let after = tensors(&sandbox.read("m.safetensors"));
+        assert_eq!(before.len(), after.len());
+        let digests = expected[name].as_object().expect("digests");
+        for ((tensor, old), (_, new)) in before.iter().zip(&after) {
+            match digests.get(tensor) {
+                Some(digest) => assert_eq!(digest, &sha256(new), "{name}: {tensor}"),
+                None => assert!(old == new, "{name}: {tensor} is not pruned"),
+            }
+        }
+    }
+    sandbox.apr("convert llama -o m.safetensors -f --prune 0.5").ok();
+    for (tensor, bytes) in tensors(&sandbox.read("m.safetensors")) {
+        if expected["prune 0.5"].get(&tensor).is_some() {
+            assert_eq!(zeros(&bytes) * 2, bytes.len() / 2, "{tensor}");
+        }
+    }
+}
+
+#[test]
+fn activations_weigh_weights_as_transformers_measures_them() {
+    let (sandbox, expected) = (with_llama(), expected());
+    let wanda = &expected["wanda"];
+    sandbox.write("text.txt", wanda["text"].as_str().expect("a text"));
+    let line = "convert llama -o m.safetensors --prune 0.4 --calibration text.txt --json";
+    let report = sandbox.apr(line).ok().json();
+    assert_eq!(report["pruning"]["method"], "wanda");
+    let name = wanda["tensor"].as_str().expect("a name");
+    let mask = wanda["mask"].as_str().expect("bits");
+    let mask: Vec<u8> = (0..mask.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&mask[at..at + 2], 16).expect("hexadecimal"))
+        .collect();
+    let after = tensors(&sandbox.read("m.safetensors"));
+    let (_, bytes) = after.iter().find(|(tensor, _)| tensor == name).expect("the tensor");
+    let gone = bytes
+        .chunks(2)
+        .enumerate()
+        .filter(|(at, value)| (**value == [0, 0]) == (mask[at / 8] >> (7 - at % 8) & 1 == 1));
+    // Sums in another order may turn round two scores that are equal but for that.
+    let (same, all) = (gone.count(), bytes.len() / 2);
+    assert!(same * 10_000 >= all * 9_995, "{same} of {all} weights as expected");
+}
+
+#[test]
+fn what_is_pruned_is_reported_and_what_is_not_is_named() {
+    let sandbox = with_llama();
+    let run = sandbox.apr("convert llama -o m.apr --prune 0.5 --dry-run");
+    run.ok().says(&["pruned 14 tensors by magnitude: 50.00 %", "the worst:", "not pruned:"]);
+    assert!(!sandbox.path("m.apr").exists());
+
+    let line = "convert llama -o m.apr --prune 0.25 --target *.q_proj.* --json";
+    let report = sandbox.apr(line).ok().json();
+    let pruning = &report["pruning"];
+    assert_eq!(pruning["tensors"].as_array().map(Vec::len), Some(2));
+    assert_eq!(pruning["tensors"][0]["zeros"], 128 * 128 / 4);
+    assert_eq!(pruning["share"], 0.25);
+    let inspected = sandbox.apr("inspect m.apr --json").ok().json();
+    assert_eq!(inspected["metadata"]["sparsity"]["method"], "magnitude");
+    assert_eq!(inspected["metadata"]["sparsity"]["scope"], "tensor");
+    sandbox.apr("validate m.apr").clean();
+}
+
+#[test]
+fn a_gate_judges_what_pruning_cost() {
+    let sandbox = with_llama();
+    let line = "convert llama -o m.apr --prune 0.5 --max-drift";
+    sandbox.apr(&format!("{line} 0.1")).fails(5, &["quality gate failed", "L2 drift: 0.24"]);
+    assert!(!sandbox.path("m.apr").exists());
+    sandbox.apr(&format!("{line} 0.1 --force")).ok().says(&["L2 drift: 0.24"]);
+    sandbox.apr(&format!("{line} 0.3 -f")).ok();
+    sandbox.apr("convert llama -o m.apr --prune 0.5 --quality-check -f").fails(5, &["cosine"]);
+}
+
+#[test]
+fn quantized_weights_are_pruned_as_floats() {
+    let sandbox = with_llama();
+    sandbox.apr("quantize llama --type q8_0 -o q.gguf").ok();
+    sandbox
+        .apr("convert q.gguf -o m.gguf --prune 0.5")
+        .fails(2, &["blk.0.", "q8_0", "--dequantize f16"]);
+    let line = "convert q.gguf -o m.gguf --prune 0.5 --dequantize f16 --json";
+    let report = sandbox.apr(line).ok().json();
+    let total = &report["pruning"]["total"];
+    assert_eq!(total["zeros"].as_u64().map(|zeros| zeros * 2), total["elements"].as_u64());
+    let tensors = sandbox.apr("tensors m.gguf --stats --json").ok().json();
+    let tensors = tensors["tensors"].as_array().expect("a list").clone();
+    let queries = tensors.iter().find(|tensor| tensor["name"] == "blk.0.attn_q.weight");
+    assert_eq!(queries.expect("it is there")["dtype"], "f16");
+    // Pruned before it is quantized: zeros stay zeros.
+    sandbox.apr("convert llama -o z.gguf --prune 0.5 --quantize q8_0").ok().says(&["pruned 14"]);
+}
+
+#[test]
+fn layers_go_and_the_rest_computes_what_a_shorter_model_does() {
+    let sandbox = with_llama();
+    let run = sandbox.apr("convert llama -o short --format safetensors --prune-layers 0,");
+    run.ok().says(&["dropped 1 of 2 layers (0)", "num_hidden_layers"]);
+    let config: Value = serde_json::from_slice(&sandbox.read("short/config.json")).expect("JSON");
+    assert_eq!(config["num_hidden_layers"], 1);
+    let before = tensors(&sandbox.read("llama/model.safetensors"));
+    let after = tensors(&sandbox.read("short/model.safetensors"));
+    let old = |name: &str| before.iter().find(|(other, _)| other == name).expect(name);
+    for (name, bytes) in &after {
+        assert!(old(&name.replace("layers.0.", "layers.1.")).1 == *bytes, "{name}");
+    }
+    assert_eq!(after.len(), 12);
+    sandbox.apr("run short --tokens 256,49,50 --want logits --json").ok();
+
+    let packed = sandbox.apr("convert llama -o short.apr --prune-layers 1 --json").ok().json();
+    assert_eq!(packed["layers"]["dropped"], serde_json::json!([0]));
+    sandbox.apr("validate short.apr").clean();
+    sandbox.apr("convert short.apr -o short.gguf").ok();
+    let inspected = sandbox.apr("inspect short.gguf --json").ok().json();
+    assert_eq!(inspected["tensor_count"], 12);
+}
+
+#[test]
+fn heads_and_neurons_go_as_numpy_takes_them_and_transformers_loads_the_rest() {
+    let (sandbox, expected) = (with_llama(), expected());
+    let line = "convert llama -o narrow --format safetensors --prune-heads 2 --prune-neurons 64";
+    sandbox.apr(line).ok().says(&["2 of 4 heads and 192 of 256 neurons left in each of 2 layers"]);
+    let after = tensors(&sandbox.read("narrow/model.safetensors"));
+    let digests = expected["narrow"].as_object().expect("digests");
+    for (name, digest) in digests {
+        let (_, bytes) = after.iter().find(|(tensor, _)| tensor == name).expect(name);
+        assert_eq!(digest, &sha256(bytes), "{name}");
+    }
+    let config: Value = serde_json::from_slice(&sandbox.read("narrow/config.json")).expect("JSON");
+    let counts = ["num_attention_heads", "num_key_value_heads", "intermediate_size", "head_dim"];
+    assert_eq!(counts.map(|key| config[key].as_u64()), [2, 1, 192, 32].map(Some));
+
+    // The rest computes what it does in transformers.
+    sandbox.apr("run narrow --tokens 256,49,50,43 --want logits -o logits.npy").ok();
+    let file = sandbox.read("logits.npy");
+    let values: Vec<f32> = file[file.len() - 259 * 4..]
+        .chunks(4)
+        .map(|value| f32::from_le_bytes(value.try_into().expect("four bytes")))
+        .collect();
+    let logits = expected["logits"].as_array().expect("numbers");
+    for (found, wanted) in values.iter().zip(logits) {
+        let wanted = wanted.as_f64().expect("a number");
+        assert!((f64::from(*found) - wanted).abs() < 1e-3, "{found} {wanted}");
+    }
+    for (line, said) in [
+        ("--prune-heads 1", "drop a multiple of 2"),
+        ("--prune-heads 4", "no head would be left of 4"),
+        ("--prune-neurons 256", "no neuron would be left of 256"),
+    ] {
+        sandbox.apr(&format!("convert llama -o out.apr {line}")).fails(2, &[said]);
+    }
+}
+
+#[test]
+fn sparse_tensors_come_back_as_they_were() {
+    let sandbox = with_llama();
+    for (layout, pruned) in [("csr", "--prune 0.9"), ("block:2", "--prune-threshold 0.2")] {
+        sandbox.apr(&format!("convert llama -o dense.apr -f {pruned}")).ok();
+        let line = format!("convert llama -o sparse.apr -f {pruned} --sparse {layout} --json");
+        let report = sandbox.apr(&line).ok().json();
+        let stored = report["sparse"]["tensors"].as_array().expect("a list");
+        assert!(!stored.is_empty(), "{layout}: {report}");
+        assert!(sandbox.read("sparse.apr").len() < sandbox.read("dense.apr").len(), "{layout}");
+        sandbox.apr("validate sparse.apr").ok();
+        sandbox.apr("diff sparse.apr dense.apr").ok();
+        // A stored form is made of a dense one by another program: this one reads it.
+        sandbox.apr("convert sparse.apr -o back.safetensors -f").ok();
+        sandbox.apr("convert dense.apr -o front.safetensors -f").ok();
+        assert!(
+            tensors(&sandbox.read("back.safetensors"))
+                == tensors(&sandbox.read("front.safetensors")),
+            "{layout}"
+        );
+    }
+    sandbox
+        .apr("convert llama -o sparse.apr -f --sparse csr")
+        .ok()
+        .says(&["--sparse changed nothing"]);
+    sandbox.apr("convert llama -o m.safetensors --sparse csr").fails(2, &[".apr output"]);
+    sandbox
+        .apr("convert llama -o m.apr --sparse csr --precision fp16")
+        .fails(2, &["cast or dequantize in a run before"]);
+}
+
+#[test]
+fn what_can_not_be_pruned_is_refused_before_anything_is_written() {
+    let sandbox = with_llama();
+    sandbox.apr("convert llama -o m.gguf").ok();
+    for (line, said) in [
+        ("llama --prune 1.5", "expected a share from 0 to 1"),
+        ("llama --prune-nm 4:2", "expected N:M"),
+        ("llama --prune-threshold 0", "expected a positive number"),
+        ("llama --prune 0.5 --prune-nm 2:4", "cannot be used with"),
+        ("llama --prune 0.5 --target nothing*", "no tensor's name matches 'nothing*'"),
+        ("llama --target *.q_proj.*", "--target applies to"),
+        ("llama --prune-layers 2", "no layer would be left"),
+        ("llama --prune-layers 0", "no layer is to be dropped"),
+        ("llama --prune-layers 7,", "there is no layer 7"),
+        ("m.gguf --prune-layers 1", "layers of GGUF files can't be dropped"),
+        ("llama --prune-nm 2:3", "no groups of 3"),
+    ] {
+        sandbox.apr(&format!("convert {line} -o out.apr")).fails(2, &[said]);
+        assert!(!sandbox.path("out.apr").exists(), "{line}");
+    }
+}
+
+#[test]
+fn parts_of_a_pruned_model_are_those_of_the_whole() {
+    let sandbox = with_llama();
+    sandbox.apr("convert llama -o whole.apr --prune 0.5").ok();
+    sandbox.apr("plan --parts 2 -o plan.json convert llama -o parts.apr --prune 0.5").ok();
+    for part in 0..2 {
+        sandbox.apr(&format!("run-part plan.json {part}")).ok();
+    }
+    sandbox.apr("finish plan.json").ok();
+    let report = sandbox.apr("diff whole.apr parts.apr --json").ok().json();
+    assert_eq!(report["same"], true);
+}

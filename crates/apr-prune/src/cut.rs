@@ -1,0 +1,183 @@
+//! The weights of smallest magnitude: exactly so many, found in two passes and 640 KiB.
+
+use std::ops::Range;
+
+use apr_core::{CheckpointReader, Phase, Pipeline, Progress, Result};
+
+use crate::weights::{Buffers, pieces, read};
+
+/// Bits of a magnitude that the first pass counts by; the second counts by the rest.
+const HIGH: u32 = 16;
+const LOW: u32 = 31 - HIGH;
+
+/// Where the weights of a tensor that go end, in the order of magnitude and then of position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// All of a smaller magnitude go.
+    magnitude: u32,
+    /// Of this magnitude, those before this position.
+    before: u64,
+}
+
+impl Cut {
+    /// The cut at a threshold: what is smaller goes.
+    pub(crate) fn below(threshold: f32) -> Self {
+        Self { magnitude: magnitude(threshold), before: 0 }
+    }
+
+    /// Whether an element goes.
+    pub(crate) fn takes(self, value: f32, position: u64) -> bool {
+        let own = magnitude(value);
+        own < self.magnitude || (own == self.magnitude && position < self.before)
+    }
+}
+
+/// Magnitudes in the order of these numbers are in order; NaN is beyond all.
+fn magnitude(value: f32) -> u32 {
+    value.to_bits() & (u32::MAX >> 1)
+}
+
+/// A piece of one of the tensors: its place in the list, and elements.
+type Piece = (usize, Range<u64>);
+
+/// Counts of one piece.
+#[derive(Default)]
+struct Slot {
+    buffers: Buffers,
+    counts: Vec<u32>,
+}
+
+/// The cuts after which exactly `count` weights of these tensors go, the smallest first: where two
+/// are of one magnitude, the one of the earlier tensor, and the earlier one of a tensor.
+///
+/// # Errors
+/// E002 and E007 when a tensor can't be read.
+pub(crate) fn smallest<P: Pipeline>(
+    reader: &dyn CheckpointReader,
+    tensors: &[usize],
+    count: u64,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<Vec<Cut>> {
+    let elements = |tensor: &usize| reader.tensors()[*tensor].shape.elements().unwrap_or_default();
+    let of_all: Vec<Piece> = tensors
+        .iter()
+        .enumerate()
+        .flat_map(|(at, tensor)| pieces(elements(tensor), 1).map(move |range| (at, range)))
+        .collect();
+    let pass = Pass { reader, tensors, pieces: &of_all, pipeline, progress };
+
+    let high = pass.count(|value| Some(magnitude(value) >> LOW), 1 << HIGH)?;
+    let (bucket, smaller) = bucket_of(&high, count);
+    let in_bucket = |value| {
+        let own = magnitude(value);
+        (own >> LOW == bucket).then_some(own & ((1 << LOW) - 1))
+    };
+    let low = pass.count(in_bucket, 1 << LOW)?;
+    let (rest, among) = bucket_of(&low, count - smaller);
+    let last = bucket << LOW | rest;
+    let ties = count - smaller - among;
+
+    let mut cuts = vec![Cut { magnitude: last, before: 0 }; tensors.len()];
+    let all = low.get(rest as usize).copied().unwrap_or_default();
+    // Zeros stay zeros, whichever of them are said to go.
+    if last == 0 || ties == 0 {
+        return Ok(cuts);
+    }
+    if ties == all {
+        cuts.iter_mut().for_each(|cut| cut.before = u64::MAX);
+        return Ok(cuts);
+    }
+    pass.end_of_ties(last, ties, &mut cuts)?;
+    Ok(cuts)
+}
+
+/// What every pass over the tensors needs.
+struct Pass<'p, P> {
+    reader: &'p dyn CheckpointReader,
+    tensors: &'p [usize],
+    pieces: &'p [Piece],
+    pipeline: &'p P,
+    progress: &'p dyn Progress,
+}
+
+impl<P: Pipeline> Pass<'_, P> {
+    /// How many elements there are of each of so many classes.
+    fn count(&self, class: impl Fn(f32) -> Option<u32> + Sync, classes: usize) -> Result<Vec<u64>> {
+        self.begin();
+        let mut total = vec![0_u64; classes];
+        self.pipeline.run(
+            self.pieces.len(),
+            |task, slot: &mut Slot| {
+                let (at, range) = &self.pieces[task];
+                read(self.reader, self.tensors[*at], range.clone(), &mut slot.buffers)?;
+                slot.counts.clear();
+                slot.counts.resize(classes, 0);
+                for class in slot.buffers.values.iter().filter_map(|value| class(*value)) {
+                    slot.counts[class as usize] += 1;
+                }
+                Ok(())
+            },
+            |task, slot| {
+                total.iter_mut().zip(&slot.counts).for_each(|(all, one)| *all += u64::from(*one));
+                self.done(task);
+                Ok(())
+            },
+        )?;
+        Ok(total)
+    }
+
+    /// Of the weights of this magnitude, the first `ties` go.
+    fn end_of_ties(&self, last: u32, mut ties: u64, cuts: &mut [Cut]) -> Result<()> {
+        self.begin();
+        self.pipeline.run(
+            self.pieces.len(),
+            |task, slot: &mut Slot| {
+                let (at, range) = &self.pieces[task];
+                read(self.reader, self.tensors[*at], range.clone(), &mut slot.buffers)?;
+                let values = slot.buffers.values.iter().zip(0..);
+                let found = values.filter(|(value, _)| magnitude(**value) == last);
+                slot.counts.clear();
+                slot.counts.extend(found.map(|(_, place)| place));
+                Ok(())
+            },
+            |task, slot| {
+                let (at, range) = &self.pieces[task];
+                let found = slot.counts.len() as u64;
+                if ties >= found {
+                    cuts[*at].before = range.end;
+                    ties -= found;
+                } else if ties > 0 {
+                    let place = usize::try_from(ties).ok().and_then(|ties| slot.counts.get(ties));
+                    cuts[*at].before = range.start + place.copied().map_or(0, u64::from);
+                    ties = 0;
+                }
+                self.done(task);
+                Ok(())
+            },
+        )
+    }
+
+    fn begin(&self) {
+        let pieces = self.pieces.iter().map(|(_, range)| range.end - range.start);
+        self.progress.begin(Phase::Measuring, pieces.sum::<u64>() * 4);
+    }
+
+    fn done(&self, task: usize) {
+        let (_, range) = &self.pieces[task];
+        self.progress.advance((range.end - range.start) * 4);
+    }
+}
+
+/// The class in which the element of this rank is, the first having rank 1, and how many are in
+/// classes before.
+fn bucket_of(counts: &[u64], rank: u64) -> (u32, u64) {
+    let mut before = 0;
+    for (class, count) in (0..).zip(counts) {
+        if before + count >= rank {
+            return (class, before);
+        }
+        before += count;
+    }
+    (u32::MAX >> LOW, before)
+}

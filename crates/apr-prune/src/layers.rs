@@ -1,0 +1,261 @@
+//! Layers that go: the rest moves up, and the configuration counts anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apr_core::{
+    CheckpointReader, Companion, Container, Convention, Error, Metadata, Result, Stored,
+    TensorInfo, pass_on,
+};
+use apr_source::Source;
+use apr_view::View;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::configuration::{Configuration, counted};
+
+/// Entries of a configuration that count the layers of a single stack.
+const COUNTS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
+
+/// Entries that name layers by their numbers, or by rules about them.
+const NUMBERED: [&str; 9] = [
+    "mlp_only_layers",
+    "moe_layers",
+    "decoder_sparse_step",
+    "first_k_dense_replace",
+    "moe_layer_freq",
+    "max_window_layers",
+    "cross_attention_layers",
+    "global_attn_every_n_layers",
+    "attn_layer_indices",
+];
+
+/// Which layers go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LayerChoice {
+    /// So many before the last one. The deeper layers of language models do least, but for the last
+    /// one (Gromov et al. 2024, arXiv:2403.17887).
+    Count(usize),
+    /// These, from 0 on.
+    Listed(Vec<u64>),
+}
+
+/// What layers went.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LayerReport {
+    /// Layers of the source.
+    pub layers: u64,
+    /// Those that went, by their numbers in the source.
+    pub dropped: Vec<u64>,
+    /// Tensors that went with them.
+    pub tensors: usize,
+    /// Bytes of those tensors.
+    pub bytes: u64,
+    /// Entries of the configuration that were changed.
+    pub configuration: Vec<String>,
+}
+
+/// A checkpoint without some of its layers.
+#[derive(Debug, Clone)]
+#[must_use = "nothing is dropped until it is applied"]
+pub struct LayerPlan {
+    /// Tensors that stay, under their new names.
+    tensors: Vec<(usize, String)>,
+    report: LayerReport,
+}
+
+/// Decides which layers of a model go.
+///
+/// # Errors
+/// E001 for a model of an unknown family, one with several stacks of layers, a layer that it does
+/// not have, all layers, a GGUF file, and a configuration that names layers by their numbers.
+pub fn plan_layers(source: &Source<'_>, choice: &LayerChoice) -> Result<LayerPlan> {
+    let reader = source.reader();
+    let Some(model) = source.family()? else {
+        return Err(Error::format("the model's family is unknown, and so are its layers"));
+    };
+    let (family, title) = (model.family(), model.family().title());
+    if reader.format().convention == Convention::LlamaCpp {
+        return Err(Error::format(
+            "layers of GGUF files can't be dropped: convert the model to safetensors or .apr first",
+        ));
+    }
+    let layers = model.dimension("layers").filter(|_| family.has_one_stack());
+    let Some(layers) = layers.filter(|layers| *layers > 0) else {
+        return Err(Error::format(format!("{title} models do not have one stack of layers")));
+    };
+    let dropped = dropped(choice, layers)?;
+    if let Some(key) = numbered(reader, layers)? {
+        return Err(Error::format(format!(
+            "the configuration names layers by number in '{key}', which would name others"
+        )));
+    }
+
+    let mut tensors = Vec::new();
+    let (mut gone, mut bytes) = (0, 0_u64);
+    for (position, info) in reader.tensors().iter().enumerate() {
+        let Some(canonical) = model.canonical(position) else {
+            return Err(Error::format(format!(
+                "{title} models have no such tensor, so its layer is \
+                                              unknown"
+            ))
+            .for_tensor(&info.name));
+        };
+        let Some(layer) = family.layer(canonical) else {
+            tensors.push((position, info.name.clone()));
+            continue;
+        };
+        if dropped.binary_search(&layer).is_ok() {
+            gone += 1;
+            bytes = bytes.saturating_add(info.byte_len()?);
+            continue;
+        }
+        let new = layer - dropped.partition_point(|other| *other < layer) as u64;
+        let name = family.in_layer(canonical, new);
+        let name = name.and_then(|name| family.source_name(&name, model.naming()));
+        let name = name.ok_or_else(|| {
+            Error::format("it has no name in another layer").for_tensor(&info.name)
+        })?;
+        tensors.push((position, name));
+    }
+
+    let report = LayerReport { layers, dropped, tensors: gone, bytes, configuration: Vec::new() };
+    Ok(LayerPlan { tensors, report })
+}
+
+/// The layers that go, in order.
+fn dropped(choice: &LayerChoice, layers: u64) -> Result<Vec<u64>> {
+    let dropped: BTreeSet<u64> = match choice {
+        LayerChoice::Count(count) => {
+            let count = *count as u64;
+            let last = layers - 1;
+            if count > last {
+                BTreeSet::from_iter(0..layers)
+            } else {
+                (last - count..last).collect()
+            }
+        }
+        LayerChoice::Listed(listed) => listed.iter().copied().collect(),
+    };
+    if let Some(absent) = dropped.iter().find(|layer| **layer >= layers) {
+        return Err(Error::format(format!(
+            "there is no layer {absent}: the model has {layers}, from 0 to {}",
+            layers - 1
+        )));
+    }
+    match dropped.len() as u64 {
+        0 => Err(Error::format("no layer is to be dropped")),
+        all if all == layers => Err(Error::format("no layer would be left")),
+        _ => Ok(dropped.into_iter().collect()),
+    }
+}
+
+/// An entry of the configuration that names layers by number, where there is one that matters.
+fn numbered(reader: &dyn CheckpointReader, layers: u64) -> Result<Option<String>> {
+    let config = Configuration::of(reader)?;
+    let matters = |key: &&&str| match config.get(**key) {
+        None | Some(Value::Null | Value::Bool(_)) => false,
+        Some(Value::Array(entries)) => !entries.is_empty() && entries.len() as u64 != layers,
+        // A step of 1 is every layer, and 0 is none.
+        Some(number) => number.as_u64().is_none_or(|number| number > 1 && number < layers),
+    };
+    Ok(NUMBERED.iter().find(matters).map(|key| (*key).to_owned()))
+}
+
+/// Counts the layers anew; the entries that were changed.
+fn count_anew(config: &mut Map<String, Value>, layers: u64, dropped: &[u64]) -> Vec<String> {
+    let mut changed = counted(config, &COUNTS, layers, layers - dropped.len() as u64);
+    for (key, value) in config.iter_mut() {
+        if let Value::Array(entries) = value
+            && entries.len() as u64 == layers
+            && (key.contains("layer") || key.contains("window"))
+        {
+            let mut places = 0..;
+            entries.retain(|_| !dropped.contains(&places.next().unwrap_or_default()));
+            changed.push(key.clone());
+        }
+    }
+    changed
+}
+
+impl LayerPlan {
+    /// Drops the layers of the checkpoint that was planned for.
+    ///
+    /// # Errors
+    /// E001 for a configuration that is no JSON object or counts no layers, E007 when it can't be
+    /// read.
+    pub fn apply<'b>(
+        self,
+        base: Box<dyn CheckpointReader + 'b>,
+    ) -> Result<(Box<dyn CheckpointReader + 'b>, LayerReport)> {
+        let Self { tensors, mut report } = self;
+        let LayerReport { layers, ref dropped, .. } = report;
+        let names: BTreeMap<usize, &str> =
+            tensors.iter().map(|(position, name)| (*position, name.as_str())).collect();
+        let mut view = View::new(&*base);
+        view.rename(|position, _| names.get(&position).map(|name| (*name).to_owned()));
+        let mut metadata = view.metadata().clone();
+        drop(view);
+        let change = |config: &mut Map<String, Value>| count_anew(config, layers, dropped);
+        let (configuration, changed) = Configuration::changed(&*base, &mut metadata, change)?;
+        if changed.is_empty() {
+            return Err(Error::format("no configuration says how many layers the model has"));
+        }
+        report.configuration = changed;
+        let companions = configuration.companions(&*base);
+        let infos = tensors.iter().map(|(position, name)| TensorInfo {
+            name: name.clone(),
+            ..base.tensors()[*position].clone()
+        });
+        let infos = infos.collect();
+        let positions = tensors.iter().map(|(position, _)| *position).collect();
+        let shortened = Shortened { base, metadata, infos, positions, companions, configuration };
+        Ok((Box::new(shortened), report))
+    }
+}
+
+/// A checkpoint with fewer layers.
+struct Shortened<'b> {
+    base: Box<dyn CheckpointReader + 'b>,
+    metadata: Metadata,
+    infos: Vec<TensorInfo>,
+    positions: Vec<usize>,
+    companions: Vec<Companion>,
+    configuration: Configuration,
+}
+
+impl CheckpointReader for Shortened<'_> {
+    pass_on!(base: format, files, left_out, warnings);
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        self.base.stored(self.positions[tensor])
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.base.read_tensor(self.positions[tensor], offset, buf)
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        self.base.tensor_slice(self.positions[tensor])
+    }
+
+    fn container(&self) -> Container<'_> {
+        self.base.container().altered()
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        self.configuration.read_companion(&*self.base, companion)
+    }
+}

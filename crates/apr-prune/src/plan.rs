@@ -1,0 +1,304 @@
+//! What is pruned, and how much of it.
+
+use std::sync::Arc;
+
+use apr_core::{CheckpointReader, DType, Error, Pipeline, Progress, Result};
+use apr_quantize::{Imatrix, Kept, Role, importance, roles_of};
+use apr_source::Source;
+use globset::GlobMatcher;
+use serde::Serialize;
+
+use crate::cut::{Cut, smallest};
+use crate::mask::{Mask, Norms};
+use crate::pruned::Pruned;
+use crate::report::PruneReport;
+
+/// How much goes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Amount {
+    /// This share of the weights, from 0 to 1, those of smallest magnitude first.
+    Share {
+        /// The share, rounded to whole weights, half to even.
+        share: f64,
+        /// What it is a share of.
+        scope: Scope,
+    },
+    /// All of a smaller magnitude than this.
+    Threshold(f32),
+    /// All but `keep` of every `of` consecutive weights of a row.
+    Pattern {
+        /// Weights that stay.
+        keep: usize,
+        /// Weights of a group.
+        of: usize,
+    },
+}
+
+/// What a share is a share of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scope {
+    /// Each tensor.
+    #[default]
+    Tensor,
+    /// All tensors together.
+    Global,
+}
+
+/// How to prune.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Pruning {
+    /// How much.
+    pub amount: Amount,
+    /// Tensors whose names match; without one, the matrices and convolution kernels, but neither
+    /// embeddings nor the output projection.
+    pub targets: Option<GlobMatcher>,
+    /// Mean squares of the inputs of each column, by which magnitudes are weighed.
+    pub importance: Option<Imatrix>,
+    /// Quantized tensors become floats of this dtype first.
+    pub dequantize: Option<DType>,
+}
+
+impl Pruning {
+    /// By magnitude, of what is pruned where nothing else is said.
+    #[must_use]
+    pub const fn new(amount: Amount) -> Self {
+        Self { amount, targets: None, importance: None, dequantize: None }
+    }
+}
+
+/// A tensor that is not pruned, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Left {
+    /// Its name.
+    pub name: String,
+    /// The reason.
+    pub why: String,
+}
+
+/// What is pruned of a checkpoint.
+#[derive(Debug, Clone)]
+#[must_use = "nothing is pruned until it is applied"]
+pub struct PrunePlan {
+    pruning: Pruning,
+    /// Positions, and norms of the inputs of the columns.
+    tensors: Vec<(usize, Option<Arc<[f32]>>)>,
+    left: Vec<Left>,
+}
+
+/// Decides what is pruned of a model.
+///
+/// # Errors
+/// E001 for a share beyond 0 to 1, a threshold that is no positive number, a pattern that keeps
+/// more than there is, quantized tensors that are not to be dequantized, a glob that matches
+/// nothing, and a model without anything to prune.
+pub fn plan(source: &Source<'_>, pruning: Pruning) -> Result<PrunePlan> {
+    check(&pruning)?;
+    let reader = source.reader();
+    let roles = roles_of(reader, source.family()?);
+    let norms = match &pruning.importance {
+        Some(matrix) => {
+            let squares = importance(reader, source.family()?, matrix)?;
+            let norms = |squares: Arc<[f32]>| squares.iter().map(|square| square.sqrt()).collect();
+            squares.into_iter().map(|squares| squares.map(norms)).collect()
+        }
+        None => vec![None; roles.len()],
+    };
+
+    let (mut tensors, mut left) = (Vec::new(), Vec::new());
+    let (mut matches, mut first_unsuited) = (0_usize, None);
+    for (position, ((info, role), norms)) in
+        reader.tensors().iter().zip(roles).zip(norms).enumerate()
+    {
+        let is_target = pruning.targets.as_ref().map(|glob| glob.is_match(&info.name));
+        matches += usize::from(is_target == Some(true));
+        let why = match (is_target, role) {
+            (Some(false), _) | (None, Some(Role::Kept(Kept::Vector)) | None) => continue,
+            (None, Some(Role::TokenEmbedding)) => Some("the token embeddings".to_owned()),
+            (None, Some(Role::Output)) => Some("the output projection".to_owned()),
+            (None, Some(Role::Kept(why))) => Some(why.to_string()),
+            (None, Some(Role::Matrix)) | (Some(true), _) => {
+                let why = unsuited(info, &pruning, &norms);
+                first_unsuited = first_unsuited.or_else(|| why.as_ref().map(|_| left.len()));
+                why
+            }
+            (None, Some(_)) => continue,
+        };
+        match why {
+            Some(why) => left.push(Left { name: info.name.clone(), why }),
+            None if info.dtype.is_quantized() && pruning.dequantize.is_none() => {
+                let message = format!("it is {}: weights are pruned as floats", info.dtype);
+                return Err(Error::format(message).for_tensor(&info.name));
+            }
+            None => tensors.push((position, norms)),
+        }
+    }
+
+    if tensors.is_empty() {
+        let message = match (&pruning.targets, first_unsuited.and_then(|at| left.get(at))) {
+            (Some(glob), _) if matches == 0 => {
+                format!("no tensor's name matches '{}'", glob.glob())
+            }
+            (_, Some(Left { name, why })) => format!("nothing to prune: {name}: {why}"),
+            _ => "nothing to prune: the model has no matrices of floats".to_owned(),
+        };
+        return Err(Error::format(message));
+    }
+    Ok(PrunePlan { pruning, tensors, left })
+}
+
+fn check(pruning: &Pruning) -> Result<()> {
+    let wrong = match pruning.amount {
+        Amount::Share { share, .. } if !(0.0..=1.0).contains(&share) => {
+            format!("a share of {share} is not between 0 and 1")
+        }
+        Amount::Threshold(threshold) if !(threshold.is_finite() && threshold > 0.0) => {
+            format!("a threshold of {threshold} is no positive number")
+        }
+        Amount::Pattern { keep, of } if keep == 0 || keep >= of => {
+            format!("a pattern of {keep} of {of} prunes nothing, or all")
+        }
+        Amount::Share { scope: Scope::Global, .. } | Amount::Threshold(_)
+            if pruning.importance.is_some() =>
+        {
+            "activations weigh the weights of a row: they go with a share of each tensor, or with \
+             a pattern"
+                .to_owned()
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::format(wrong))
+}
+
+/// Why a tensor can't be pruned as asked.
+fn unsuited(
+    info: &apr_core::TensorInfo,
+    pruning: &Pruning,
+    norms: &Option<Arc<[f32]>>,
+) -> Option<String> {
+    let row_len = info.shape.row_len();
+    match pruning.amount {
+        _ if !(info.dtype.is_float() || info.dtype.is_quantized()) => {
+            Some(format!("its elements are {}", info.dtype))
+        }
+        _ if info.shape.elements().is_none_or(|elements| elements == 0) => {
+            Some("it has no elements".to_owned())
+        }
+        Amount::Pattern { of, .. } if !row_len.is_multiple_of(of as u64) => {
+            Some(format!("its rows of {row_len} are no groups of {of}"))
+        }
+        _ if pruning.importance.is_some() && norms.is_none() => {
+            Some("its inputs were not measured".to_owned())
+        }
+        _ => None,
+    }
+}
+
+impl PrunePlan {
+    /// How many tensors are pruned.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether there are none; a plan has some.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    /// Finds the thresholds, and prunes the checkpoint that was planned for.
+    ///
+    /// # Errors
+    /// E002 and E007 when a tensor can't be read.
+    pub fn apply<'b, P: Pipeline>(
+        &self,
+        base: Box<dyn CheckpointReader + 'b>,
+        pipeline: &P,
+        progress: &dyn Progress,
+    ) -> Result<(Box<dyn CheckpointReader + 'b>, PruneReport)> {
+        let masks = self.masks(&*base, pipeline, progress)?;
+        let pruned = Pruned::new(base, masks, self.pruning.dequantize)?;
+        let (total, tensors) = pruned.measure(pipeline, progress)?;
+        let share = match self.pruning.amount {
+            Amount::Share { share, .. } => Some(share),
+            _ => None,
+        };
+        let report =
+            PruneReport { method: self.method(), share, total, tensors, left: self.left.clone() };
+        Ok((Box::new(pruned.recorded(&report, self.scope())), report))
+    }
+
+    fn scope(&self) -> Option<Scope> {
+        match self.pruning.amount {
+            Amount::Share { scope, .. } => Some(scope),
+            _ => None,
+        }
+    }
+
+    fn method(&self) -> String {
+        let measure = match self.pruning.importance {
+            Some(_) => "wanda",
+            None => "magnitude",
+        };
+        match self.pruning.amount {
+            Amount::Share { .. } => measure.to_owned(),
+            Amount::Threshold(_) => "threshold".to_owned(),
+            Amount::Pattern { keep, of } => format!("{measure} {keep}:{of}"),
+        }
+    }
+
+    /// What decides about each tensor.
+    fn masks<P: Pipeline>(
+        &self,
+        base: &dyn CheckpointReader,
+        pipeline: &P,
+        progress: &dyn Progress,
+    ) -> Result<Vec<(usize, Mask)>> {
+        let positions: Vec<usize> = self.tensors.iter().map(|(position, _)| *position).collect();
+        let elements = |position: &usize| {
+            base.tensors().get(*position).and_then(|info| info.shape.elements()).unwrap_or(0)
+        };
+        let smallest = |positions: &[usize], share: f64| {
+            let all: u64 = positions.iter().map(elements).sum();
+            smallest(base, positions, share_of(share, all), pipeline, progress)
+        };
+        let cuts: Vec<Cut> = match self.pruning.amount {
+            Amount::Share { share, scope: Scope::Global } => smallest(&positions, share)?,
+            Amount::Share { share, scope: Scope::Tensor } if self.pruning.importance.is_none() => {
+                let cut = |position: &usize| smallest(std::slice::from_ref(position), share);
+                positions.iter().map(cut).collect::<Result<Vec<_>>>()?.concat()
+            }
+            Amount::Threshold(threshold) => vec![Cut::below(threshold); positions.len()],
+            _ => Vec::new(),
+        };
+        if !cuts.is_empty() {
+            return Ok(positions.into_iter().zip(cuts.into_iter().map(Mask::Cut)).collect());
+        }
+        let mask = |(position, norms): &(usize, Option<Arc<[f32]>>)| {
+            let shape = &base.tensors()[*position].shape;
+            let row_len = crate::weights::in_memory(shape.row_len())?;
+            let norms = norms.as_ref().map(|norms| {
+                let rows = shape.dims().iter().rev().nth(1).copied().unwrap_or(1);
+                Norms { norms: norms.clone(), row_len, rows }
+            });
+            let mask = match (self.pruning.amount, norms) {
+                (Amount::Pattern { keep, of }, norms) => Mask::Groups { keep, of, norms },
+                (Amount::Share { share, .. }, Some(norms)) => {
+                    let count = crate::weights::in_memory(share_of(share, shape.row_len()))?;
+                    Mask::Rows { count, norms }
+                }
+                _ => Mask::Cut(Cut::below(0.0)),
+            };
+            Ok((*position, mask))
+        };
+        self.tensors.iter().map(mask).collect()
+    }
+}
+
+/// So many of all, rounded half to even.
+fn share_of(share: f64, all: u64) -> u64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to all")]
+    let count = (share * all as f64).round_ties_even() as u64;
+    count.min(all)
+}

@@ -1,0 +1,151 @@
+//! What pruning did to each tensor.
+
+use apr_quantize::QualityGate;
+use serde::Serialize;
+
+use crate::plan::Left;
+
+/// What was pruned, and what it cost.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct PruneReport {
+    /// `magnitude`, `threshold`, `wanda`, or a pattern such as `2:4`.
+    pub method: String,
+    /// The share of weights that was to become zero, where one was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
+    /// All pruned tensors together.
+    pub total: PruneTotal,
+    /// Each pruned tensor, in the order of the checkpoint.
+    pub tensors: Vec<PrunedTensor>,
+    /// Tensors that were left alone, and why.
+    pub left: Vec<Left>,
+}
+
+/// Sums over all tensors that were pruned.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[non_exhaustive]
+pub struct PruneTotal {
+    /// Weights.
+    pub elements: u64,
+    /// Zeros before.
+    pub zeros_before: u64,
+    /// Zeros now.
+    pub zeros: u64,
+    /// Norm of what went, relative to the norm of the weights.
+    pub relative_error: f64,
+}
+
+/// What pruning did to a tensor.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct PrunedTensor {
+    /// Its name in the source.
+    pub name: String,
+    /// Weights.
+    pub elements: u64,
+    /// Zeros before.
+    pub zeros_before: u64,
+    /// Zeros now.
+    pub zeros: u64,
+    /// Norm of what went, relative to the norm of the tensor.
+    pub relative_error: f64,
+    /// Cosine of the angle between the tensor before and now.
+    pub cosine: f64,
+}
+
+impl PruneReport {
+    /// What exceeds a gate; empty if it passes.
+    #[must_use]
+    pub fn failures(&self, gate: &QualityGate) -> Vec<String> {
+        let mut failures = Vec::new();
+        let drift = self.total.relative_error;
+        if exceeds(drift, gate.max_drift) {
+            failures.push(format!("L2 drift: {drift:.4} (max: {})", gate.max_drift));
+        }
+        let cosine = cosine(drift);
+        if exceeds(-cosine, -gate.min_cosine) {
+            failures.push(format!("cosine similarity: {cosine:.5} (min: {})", gate.min_cosine));
+        }
+        let limit = gate.max_tensor_drift;
+        let beyond = self.tensors.iter().filter(|tensor| exceeds(tensor.relative_error, limit));
+        failures.extend(beyond.map(|tensor| {
+            format!("L2 drift of {}: {:.4} (max: {limit})", tensor.name, tensor.relative_error)
+        }));
+        failures
+    }
+}
+
+/// Whether a value is greater than its limit; NaN is.
+fn exceeds(value: f64, limit: f64) -> bool {
+    value > limit || value.is_nan()
+}
+
+/// The cosine of the angle to what is left, which is at a right angle to what went.
+fn cosine(relative_error: f64) -> f64 {
+    (1.0 - relative_error * relative_error).max(0.0).sqrt()
+}
+
+impl PruneTotal {
+    /// Zeros now, of all weights.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        ratio(self.zeros as f64, self.elements as f64)
+    }
+}
+
+impl PrunedTensor {
+    /// Zeros now, of all weights.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        ratio(self.zeros as f64, self.elements as f64)
+    }
+}
+
+/// What is counted of a tensor.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) elements: u64,
+    pub(crate) zeros_before: u64,
+    pub(crate) zeros: u64,
+    /// Sum of squares before.
+    pub(crate) energy: f64,
+    /// Sum of squares of what went.
+    pub(crate) lost: f64,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.elements += other.elements;
+        self.zeros_before += other.zeros_before;
+        self.zeros += other.zeros;
+        self.energy += other.energy;
+        self.lost += other.lost;
+    }
+
+    pub(crate) fn total(&self) -> PruneTotal {
+        let Self { elements, zeros_before, zeros, .. } = *self;
+        PruneTotal { elements, zeros_before, zeros, relative_error: self.relative_error() }
+    }
+
+    pub(crate) fn of_tensor(&self, name: &str) -> PrunedTensor {
+        let Self { elements, zeros_before, zeros, .. } = *self;
+        let relative_error = self.relative_error();
+        PrunedTensor {
+            name: name.to_owned(),
+            elements,
+            zeros_before,
+            zeros,
+            relative_error,
+            cosine: cosine(relative_error),
+        }
+    }
+
+    fn relative_error(&self) -> f64 {
+        ratio(self.lost, self.energy).sqrt()
+    }
+}
+
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}

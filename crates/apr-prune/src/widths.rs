@@ -1,0 +1,470 @@
+//! Attention heads and neurons that go: the same number of each layer, so that the configuration
+//! can say how many are left.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use apr_core::{
+    CheckpointReader, Companion, Container, Convention, Error, Metadata, Phase, Pipeline, Progress,
+    Result, Shape, Stored, TensorInfo, pass_on,
+};
+use apr_source::Source;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::configuration::{Configuration, counted};
+use crate::weights::{Buffers, in_memory, read};
+
+/// Entries of a configuration that count heads of queries.
+const HEADS: [&str; 3] = ["num_attention_heads", "n_head", "n_heads"];
+/// Entries that count heads of keys and values.
+const KEY_VALUE_HEADS: [&str; 2] = ["num_key_value_heads", "n_kv_heads"];
+/// Entries that count neurons.
+const NEURONS: [&str; 3] = ["intermediate_size", "hidden_dim", "ffn_dim"];
+/// The entry that says how wide a head is.
+const HEAD_DIM: &str = "head_dim";
+
+/// What goes of each layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WidthChoice {
+    /// Heads of queries, with the heads of keys and values that they share.
+    pub heads: u64,
+    /// Neurons: rows of what goes into the activation function, columns of what follows it.
+    pub neurons: u64,
+}
+
+/// What went of each layer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct WidthReport {
+    /// Heads of queries before and now, where some went.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heads: Option<[u64; 2]>,
+    /// Neurons before and now, where some went.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub neurons: Option<[u64; 2]>,
+    /// What went of each layer.
+    pub layers: Vec<LayerWidth>,
+    /// Bytes that went.
+    pub bytes: u64,
+    /// Entries of the configuration that were changed.
+    pub configuration: Vec<String>,
+}
+
+/// What went of a layer.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[non_exhaustive]
+pub struct LayerWidth {
+    /// Groups of heads: one head of keys and values each, with the heads of queries that share it.
+    pub groups: Vec<u64>,
+    /// Neurons.
+    pub neurons: Vec<u64>,
+}
+
+/// A checkpoint with fewer heads or neurons.
+#[derive(Debug, Clone)]
+#[must_use = "nothing goes until it is applied"]
+pub struct WidthPlan {
+    kept: Vec<Option<Kept>>,
+    counts: Vec<(&'static [&'static str], u64, u64)>,
+    head_dim: Option<u64>,
+    report: WidthReport,
+}
+
+/// What stays of a tensor: ranges of its rows, or of its columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Kept {
+    of_columns: bool,
+    ranges: Vec<Range<u64>>,
+}
+
+/// A unit that goes or stays as a whole: the same ranges of rows, or columns, of several tensors.
+struct Unit {
+    tensor: usize,
+    of_columns: bool,
+    /// Rows or columns of each unit, which lie together.
+    width: u64,
+}
+
+/// Decides which heads and neurons go: of each layer those with the smallest sum of squares over
+/// all their weights.
+///
+/// # Errors
+/// E001 for a model of an unknown family, one whose projections are not matrices of their own, a
+/// number of heads that cuts a group, all of them, quantized tensors, and a GGUF file; E002 and
+/// E007 when a tensor can't be read.
+pub fn plan_widths<P: Pipeline>(
+    source: &Source<'_>,
+    choice: WidthChoice,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<WidthPlan> {
+    let reader = source.reader();
+    let Some(model) = source.family()? else {
+        return Err(Error::format("the model's family is unknown, and so are its heads"));
+    };
+    let title = model.family().title();
+    if reader.format().convention == Convention::LlamaCpp {
+        return Err(Error::format(
+            "heads and neurons of GGUF files can't be dropped: convert the model to safetensors \
+             or .apr first",
+        ));
+    }
+    let dimension = |name: &str| {
+        model.dimension(name).filter(|count| *count > 0).ok_or_else(|| {
+            Error::format(format!("{title} models do not say how many {name} they have"))
+        })
+    };
+    let layers = dimension("layers")?;
+    let (mut counts, mut head_dim, mut groups) = (Vec::new(), None, None);
+    if choice.heads > 0 {
+        let (heads, width) = (dimension("heads")?, dimension(HEAD_DIM)?);
+        let shared = model.dimension("kv_heads").filter(|count| *count > 0).unwrap_or(heads);
+        let group = heads / shared;
+        if !choice.heads.is_multiple_of(group.max(1)) || !heads.is_multiple_of(shared) {
+            return Err(Error::format(format!(
+                "{group} heads of queries share one of keys and values: drop a multiple of {group}"
+            )));
+        }
+        if choice.heads >= heads {
+            return Err(Error::format(format!("no head would be left of {heads}")));
+        }
+        let gone = choice.heads / group;
+        counts.push((&HEADS[..], heads, heads - choice.heads));
+        counts.push((&KEY_VALUE_HEADS[..], shared, shared - gone));
+        head_dim = Some(width);
+        groups = Some((shared, group * width, width, gone));
+    }
+    let mut neurons = None;
+    if choice.neurons > 0 {
+        let all = dimension("intermediate")?;
+        if choice.neurons >= all {
+            return Err(Error::format(format!("no neuron would be left of {all}")));
+        }
+        counts.push((&NEURONS[..], all, all - choice.neurons));
+        neurons = Some(all);
+    }
+
+    let named = (0..reader.tensors().len()).filter_map(|at| Some((model.canonical(at)?, at)));
+    let positions: BTreeMap<&str, usize> = named.collect();
+    let mut kept: Vec<Option<Kept>> = vec![None; reader.tensors().len()];
+    let mut gone = Vec::new();
+    let total = layers.saturating_mul(choice.heads.max(choice.neurons));
+    progress.begin(Phase::Measuring, total);
+    for layer in 0..layers {
+        let units = |names: &[(&str, bool, u64)]| {
+            let mut units = Vec::new();
+            for (name, of_columns, width) in names {
+                let (of_columns, width) = (*of_columns, *width);
+                for part in ["weight", "bias"] {
+                    if of_columns && part == "bias" {
+                        continue;
+                    }
+                    let name = format!("layers.{layer}.{name}.{part}");
+                    if let Some(&tensor) = positions.get(name.as_str()) {
+                        units.push(Unit { tensor, of_columns, width });
+                    }
+                }
+            }
+            units
+        };
+        let mut width = LayerWidth::default();
+        if let Some((shared, queries, keys, count)) = groups {
+            let projections = [
+                ("attn.q_proj", false, queries),
+                ("attn.k_proj", false, keys),
+                ("attn.v_proj", false, keys),
+                ("attn.o_proj", true, queries),
+            ];
+            let units = units(&projections);
+            check(reader, &units, shared, 4, title)?;
+            width.groups = least(reader, &units, shared, count, pipeline)?;
+            keep(&mut kept, &units, shared, &width.groups);
+        }
+        if let Some(all) = neurons {
+            let projections = [
+                ("mlp.gate_proj", false, 1),
+                ("mlp.up_proj", false, 1),
+                ("mlp.down_proj", true, 1),
+            ];
+            let units = units(&projections);
+            check(reader, &units, all, 2, title)?;
+            width.neurons = least(reader, &units, all, choice.neurons, pipeline)?;
+            keep(&mut kept, &units, all, &width.neurons);
+        }
+        gone.push(width);
+        progress.advance(choice.heads.max(choice.neurons));
+    }
+
+    let report = WidthReport {
+        heads: groups.and(counts.first()).map(|(_, before, now)| [*before, *now]),
+        neurons: neurons.map(|all| [all, all - choice.neurons]),
+        layers: gone,
+        bytes: 0,
+        configuration: Vec::new(),
+    };
+    Ok(WidthPlan { kept, counts, head_dim, report })
+}
+
+/// Refuses projections that are not there or not so wide.
+fn check(
+    reader: &dyn CheckpointReader,
+    units: &[Unit],
+    all: u64,
+    at_least: usize,
+    title: &str,
+) -> Result<()> {
+    let weights = units.iter().filter(|unit| reader.tensors()[unit.tensor].shape.dims().len() == 2);
+    if weights.count() < at_least {
+        return Err(Error::format(format!(
+            "the projections of {title} models are no matrices of their own"
+        )));
+    }
+    for unit in units {
+        let info = &reader.tensors()[unit.tensor];
+        if info.dtype.is_quantized() {
+            let message = format!("it is {}: floats can be cut", info.dtype);
+            return Err(Error::format(message).for_tensor(&info.name));
+        }
+        let dims = info.shape.dims();
+        let len = if unit.of_columns { dims.get(1) } else { dims.first() };
+        if dims.len() > 2 || len.copied() != all.checked_mul(unit.width) {
+            let message = format!("its shape {} is not that of {all} units", info.shape);
+            return Err(Error::format(message).for_tensor(&info.name));
+        }
+    }
+    Ok(())
+}
+
+/// The units with the smallest sums of squares, in order.
+fn least<P: Pipeline>(
+    reader: &dyn CheckpointReader,
+    units: &[Unit],
+    all: u64,
+    count: u64,
+    pipeline: &P,
+) -> Result<Vec<u64>> {
+    let mut sums = vec![0.0_f64; in_memory(all)?];
+    for unit in units {
+        let info = &reader.tensors()[unit.tensor];
+        let row_len = info.shape.row_len().max(1);
+        let rows = info.shape.elements().unwrap_or_default() / row_len;
+        let row_len = if info.shape.dims().len() == 1 { 1 } else { row_len };
+        let rows = if row_len == 1 { info.shape.elements().unwrap_or_default() } else { rows };
+        let step = (crate::weights::PIECE / row_len).max(1);
+        let tasks = in_memory(rows.div_ceil(step))?;
+        pipeline.run(
+            tasks,
+            |task, slot: &mut (Buffers, Vec<f64>)| {
+                let first = task as u64 * step;
+                let last = (first + step).min(rows);
+                let (buffers, found) = slot;
+                read(reader, unit.tensor, first * row_len..last * row_len, buffers)?;
+                found.clear();
+                found.resize(sums_len(unit, first, last, row_len)?, 0.0);
+                let row_len = in_memory(row_len)?;
+                for (row, values) in buffers.values.chunks(row_len).enumerate() {
+                    for (column, value) in values.iter().enumerate() {
+                        let place = if unit.of_columns { column } else { row };
+                        found[place] += f64::from(*value) * f64::from(*value);
+                    }
+                }
+                Ok(())
+            },
+            |task, (_, found)| {
+                let first = if unit.of_columns { 0 } else { task as u64 * step };
+                for (place, sum) in (first..).zip(found) {
+                    if let Some(all) = sums.get_mut(in_memory(place / unit.width)?) {
+                        *all += *sum;
+                    }
+                }
+                Ok(())
+            },
+        )?;
+    }
+    let mut order: Vec<usize> = (0..sums.len()).collect();
+    order.sort_by(|a, b| sums[*a].total_cmp(&sums[*b]).then(a.cmp(b)));
+    order.truncate(in_memory(count)?);
+    order.sort_unstable();
+    Ok(order.into_iter().map(|unit| unit as u64).collect())
+}
+
+/// How many sums rows `first` to `last` have: one a row, or one a column.
+fn sums_len(unit: &Unit, first: u64, last: u64, row_len: u64) -> Result<usize> {
+    in_memory(if unit.of_columns { row_len } else { last - first })
+}
+
+/// Writes down what stays of the tensors of these units.
+fn keep(kept: &mut [Option<Kept>], units: &[Unit], all: u64, gone: &[u64]) {
+    for unit in units {
+        let stay = (0..all).filter(|place| gone.binary_search(place).is_err());
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for place in stay {
+            let (start, end) = (place * unit.width, (place + 1) * unit.width);
+            match ranges.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => ranges.push(start..end),
+            }
+        }
+        kept[unit.tensor] = Some(Kept { of_columns: unit.of_columns, ranges });
+    }
+}
+
+impl WidthPlan {
+    /// Drops heads and neurons of the checkpoint that was planned for.
+    ///
+    /// # Errors
+    /// E001 for a configuration that is no JSON object or counts none of them, E007 when it can't
+    /// be read.
+    pub fn apply<'b>(
+        self,
+        base: Box<dyn CheckpointReader + 'b>,
+    ) -> Result<(Box<dyn CheckpointReader + 'b>, WidthReport)> {
+        let Self { kept, counts, head_dim, mut report } = self;
+        let count_anew = |config: &mut Map<String, Value>| {
+            let mut changed = Vec::new();
+            for (keys, before, now) in &counts {
+                changed.extend(counted(config, keys, *before, *now));
+            }
+            if let Some(width) = head_dim.filter(|_| !changed.is_empty()) {
+                // Otherwise it is taken to be the hidden size over the heads.
+                if config.get(HEAD_DIM).and_then(Value::as_u64) != Some(width) {
+                    config.insert(HEAD_DIM.to_owned(), width.into());
+                    changed.push(HEAD_DIM.to_owned());
+                }
+            }
+            changed
+        };
+        let mut metadata = base.metadata().clone();
+        let (configuration, changed) = Configuration::changed(&*base, &mut metadata, count_anew)?;
+        if changed.is_empty() {
+            return Err(Error::format("no configuration says how many heads or neurons there are"));
+        }
+        report.configuration = changed;
+
+        let (mut infos, mut bytes) = (base.tensors().to_vec(), 0_u64);
+        for (info, kept) in infos.iter_mut().zip(&kept) {
+            let Some(kept) = kept else { continue };
+            let before = info.byte_len()?;
+            let mut dims = info.shape.dims().to_vec();
+            let left = kept.ranges.iter().map(|range| range.end - range.start).sum();
+            dims[usize::from(kept.of_columns)] = left;
+            info.shape = Shape::from(dims);
+            bytes = bytes.saturating_add(before - info.byte_len()?);
+        }
+        report.bytes = bytes;
+        let companions = configuration.companions(&*base);
+        let narrowed = Narrowed { base, metadata, infos, kept, companions, configuration };
+        Ok((Box::new(narrowed), report))
+    }
+}
+
+/// A checkpoint with fewer heads or neurons.
+struct Narrowed<'b> {
+    base: Box<dyn CheckpointReader + 'b>,
+    metadata: Metadata,
+    infos: Vec<TensorInfo>,
+    kept: Vec<Option<Kept>>,
+    companions: Vec<Companion>,
+    configuration: Configuration,
+}
+
+impl CheckpointReader for Narrowed<'_> {
+    pass_on!(base: format, files, left_out, warnings);
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.infos
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        match self.kept[tensor] {
+            None => self.base.stored(tensor),
+            Some(_) => Stored::derived_from(&*self.base, &[tensor]),
+        }
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let Some(kept) = &self.kept[tensor] else {
+            return self.base.read_tensor(tensor, offset, buf);
+        };
+        let info = &self.infos[tensor];
+        let end = offset.checked_add(buf.len() as u64);
+        if end.is_none_or(|end| info.byte_len().is_ok_and(|len| end > len)) {
+            let error = Error::corrupt("the read ends past the tensor").for_tensor(&info.name);
+            return Err(error.at(offset));
+        }
+        let width = info.dtype.block_bytes();
+        let dims = self.base.tensors()[tensor].shape.dims();
+        // Rows are runs of bytes that stay or go as a whole.
+        let row = if dims.len() > 1 { dims[1] * width } else { width };
+        if kept.of_columns {
+            let of_row: Vec<Range<u64>> =
+                kept.ranges.iter().map(|range| range.start * width..range.end * width).collect();
+            let len: u64 = of_row.iter().map(|range| range.end - range.start).sum();
+            let mut done = 0;
+            while done < buf.len() {
+                let at = offset + done as u64;
+                let (line, within) = (at / len, at % len);
+                let count = in_memory((len - within).min((buf.len() - done) as u64))?;
+                let out = &mut buf[done..][..count];
+                self.gather(tensor, &of_row, line * row, within, out)?;
+                done += count;
+            }
+            return Ok(());
+        }
+        let runs: Vec<Range<u64>> =
+            kept.ranges.iter().map(|range| range.start * row..range.end * row).collect();
+        self.gather(tensor, &runs, 0, offset, buf)
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        match self.kept[tensor] {
+            None => self.base.tensor_slice(tensor),
+            Some(_) => None,
+        }
+    }
+
+    fn container(&self) -> Container<'_> {
+        self.base.container().altered()
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        self.configuration.read_companion(&*self.base, companion)
+    }
+}
+
+impl Narrowed<'_> {
+    /// Fills `out` with what `runs` of bytes, each `from` bytes further on, come to one after
+    /// another, from byte `at` of that on.
+    fn gather(
+        &self,
+        tensor: usize,
+        runs: &[Range<u64>],
+        from: u64,
+        at: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let (mut before, mut done) = (0, 0);
+        for run in runs {
+            let len = run.end - run.start;
+            let wanted = at + done as u64;
+            if wanted < before + len && done < out.len() {
+                let skip = wanted - before;
+                let count = in_memory((len - skip).min((out.len() - done) as u64))?;
+                let piece = &mut out[done..][..count];
+                self.base.read_tensor(tensor, from + run.start + skip, piece)?;
+                done += count;
+            }
+            before += len;
+        }
+        Ok(())
+    }
+}
