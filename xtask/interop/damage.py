@@ -4,8 +4,9 @@ Each model is quantized six ways, with one tensor damaged before: a norm scaled 
 block of a projection zeroed. The comparison with the sound original has to name that tensor at the first step that is out of
 line. Undamaged models must have no such step.
 
-A canary of the sound original, and the comparison of outputs, have to fail for every damaged model, and to pass for the
-undamaged one in half precision; how many types of the undamaged one pass is printed.
+How many damaged models fail a canary of the sound original, and the comparison of outputs, is printed, with their usual
+tolerances: those let pass what quantization costs, and so damage that costs less. The undamaged model in half precision has to
+pass both.
 
     damage.py APR FOLDER TEXT [FOLDER TEXT ...]
 
@@ -160,8 +161,7 @@ def main():
     print(f"\n{hits} of {cases} damaged tensors named; {alarms} false alarms")
     for judge in seen:
         print(f"{judge}: {seen[judge]} of {cases} damaged models fail, {passed[judge]} of {undamaged} undamaged ones pass")
-    good = hits * 10 >= cases * 9 and not alarms and not halves and all(count == cases for count in seen.values())
-    sys.exit(0 if good else 1)
+    sys.exit(0 if hits * 10 >= cases * 9 and not alarms and not halves else 1)
 
 
 main()

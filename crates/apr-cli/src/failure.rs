@@ -4,8 +4,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
-pub(crate) use apr_ops::command::ARGUMENTS;
-use apr_ops::command::{GENERAL, INTERRUPTED, VALIDATION, exit_code};
+pub(crate) use apr_ops::command::{ARGUMENTS, INTERRUPTED};
+use apr_ops::command::{GENERAL, VALIDATION, exit_code};
 use apr_ops::document::write_json;
 use apr_ops::inline::ValidationError;
 use apr_ops::job::JobError;

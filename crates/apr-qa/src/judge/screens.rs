@@ -3,25 +3,25 @@
 use apr_arch::Families;
 use apr_core::human::statistic;
 use apr_core::{CheckpointReader, Serial};
-use apr_ops::tensors::{TensorsOptions, list};
+use apr_ops::tensors::{TensorRow, TensorsOptions, list};
 use apr_registry::{OpenOptions, open};
 use apr_source::Architecture;
 use apr_testkit::onnx::cyclic;
 use apr_tui::{Job, Subject, picture};
 
-use super::tooling::model;
+use super::tooling::{model, scaled};
 use crate::bench::Bench;
 use crate::judgement::{Judgement, ensure, passed};
 use crate::made::Made;
 
-/// Columns and rows that the whole made model fits on.
+/// Columns and rows that the whole test model fits on.
 const SIZE: (u16, u16) = (160, 100);
 
 fn shown(bench: &Bench<'_>, reader: &dyn CheckpointReader, keys: &str) -> String {
     let unchanged = || Ok(());
     let families = Families::builtin();
     let model =
-        Subject { name: "made", reader, families: &families, architecture: Architecture::Auto };
+        Subject { name: "test", reader, families: &families, architecture: Architecture::Auto };
     let job = Job {
         model,
         other: None,
@@ -36,30 +36,44 @@ pub(crate) fn graph(bench: &Bench<'_>) -> Judgement {
     let made = model(bench, &Made::llama())?;
     let screen = shown(bench, made.reader(), "g");
     for name in ["embeddings/tokens", "layers.0", "final_norm", "head/logits"] {
-        ensure(screen.contains(name), format!("the graph of a made model has no box {name}"))?;
+        ensure(screen.contains(name), format!("the graph of a test model has no box {name}"))?;
     }
+    ensure(!screen.contains(CYCLE), "a cycle was named where there is none")?;
     let reader = open(cyclic(), "cyclic.onnx", OpenOptions::default())?;
     let screen = shown(bench, &*reader, "g");
-    ensure(screen.contains("first -> second -> first"), "a cycle of nodes was not named")?;
-    passed("the boxes of a made model, and a made graph whose nodes wait for each other: named")
+    ensure(screen.contains(CYCLE), "a cycle of nodes was not named")?;
+    passed("the boxes of a test model; the cycle of a test graph was named")
+}
+
+/// The first tensor whose statistics are not on the screen of a model.
+fn missing(screen: &str, reader: &dyn CheckpointReader) -> Result<Option<String>, Fault> {
+    let options = TensorsOptions { stats: true, ..TensorsOptions::default() };
+    let report = list(reader, "test", &options, &Serial, &())?;
+    let is_shown = |row: &TensorRow| {
+        let line = screen.lines().find(|line| line.contains(&format!(" {} ", row.name)));
+        let stats = row.stats.as_ref();
+        let numbers = [stats.and_then(|stats| stats.mean), stats.and_then(|stats| stats.std)];
+        line.is_some_and(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            numbers.into_iter().flatten().all(|number| words.contains(&&*statistic(number)))
+        })
+    };
+    Ok(report.tensors.iter().find(|row| !is_shown(row)).map(|row| row.name.clone()))
 }
 
 pub(crate) fn statistics(bench: &Bench<'_>) -> Judgement {
     let made = model(bench, &Made::llama())?;
     let screen = shown(bench, made.reader(), "sa");
-    let options = TensorsOptions { stats: true, ..TensorsOptions::default() };
-    let report = list(made.reader(), "made", &options, &Serial, &())?;
-    for row in &report.tensors {
-        let name = &row.name;
-        let line = screen.lines().find(|line| line.contains(&format!(" {name} ")));
-        let stats = row.stats.as_ref();
-        let numbers = [stats.and_then(|stats| stats.mean), stats.and_then(|stats| stats.std)];
-        let is_shown = line.is_some_and(|line| {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            numbers.into_iter().flatten().all(|number| words.contains(&&*statistic(number)))
-        });
-        ensure(is_shown, format!("the statistics of {name} are not on the screen"))?;
+    if let Some(name) = missing(&screen, made.reader())? {
+        return failed(format!("the statistics of {name} are not on the screen"));
     }
-    let count = report.tensors.len();
-    passed(format!("mean and deviation of the {count} tensors of a made model, as in the report"))
+    let other = model(bench, &scaled())?;
+    let Some(name) = missing(&screen, other.reader())? else {
+        return failed("statistics of another model were found on the screen");
+    };
+    let count = made.reader().tensors().len();
+    passed(format!(
+        "mean and deviation of the {count} tensors of a test model, as in the report; those of \
+         {name}, scaled, are others"
+    ))
 }
