@@ -9,7 +9,11 @@ use apr_view::values;
 use crate::grid::{Grid, on_grid};
 
 /// Elements of a block: 512 KiB for each model.
-pub(crate) const BLOCK: u64 = 1 << 16;
+const BLOCK: u64 = 1 << 16;
+
+/// Elements of a row that are held at a time, where a method needs whole rows: 32 MiB for each
+/// model.
+const MAX_ROW: u64 = 1 << 22;
 
 /// A tensor of a model.
 #[derive(Clone)]
@@ -56,6 +60,21 @@ impl Elements<'_> {
         self.shape.row_len().max(1)
     }
 
+    /// How many elements are read at a time: whole rows, where `by_row`.
+    ///
+    /// # Errors
+    /// E008 where a row does not fit.
+    pub(crate) fn step(&self, by_row: bool) -> Result<u64> {
+        let row = self.row_len();
+        match by_row {
+            true if row > MAX_ROW => {
+                Err(Error::memory(format!("a row of {row} elements does not fit in memory")))
+            }
+            true => Ok((BLOCK / row).max(1) * row),
+            false => Ok(BLOCK),
+        }
+    }
+
     /// Reads a range of elements.
     ///
     /// # Errors
@@ -92,8 +111,7 @@ impl Elements<'_> {
         by_row: bool,
         mut take: impl FnMut(&Block) -> Result<()>,
     ) -> Result<()> {
-        let (count, row) = (self.count(), self.row_len());
-        let step = if by_row { (BLOCK / row).max(1) * row } else { BLOCK };
+        let (count, step) = (self.count(), self.step(by_row)?);
         let mut start = 0;
         while start < count {
             (self.poll)()?;

@@ -8,7 +8,7 @@ use apr_core::{
 };
 use apr_tensor::cast::cast_float;
 
-use crate::elements::{BLOCK, Elements, Input};
+use crate::elements::{Elements, Input};
 use crate::plan::{Making, Model, Planner};
 use crate::recipe::Recipe;
 use crate::report::{MergeReport, MergedModel, Meter, Sums, changes};
@@ -257,7 +257,7 @@ impl Computed<'_> {
     fn compute(&self, range: std::ops::Range<u64>, mut take: impl FnMut(&[u8])) -> Result<()> {
         let kernel = self.kernel()?;
         let (count, row) = (self.elements.count(), self.elements.row_len());
-        let step = if kernel.by_row() { (BLOCK / row).max(1) * row } else { BLOCK };
+        let step = self.elements.step(kernel.by_row())?;
         let (mut values, mut wide, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
         let mut start = range.start;
         while start < range.end {
@@ -277,7 +277,7 @@ impl Computed<'_> {
             let (Some(before), Some(after)) = (before, values.get(wanted)) else {
                 return Err(Error::corrupt("a block is shorter than its tensor"));
             };
-            self.meter.add(start, last, Sums::of(before, after));
+            self.meter.add(start..last, count, Sums::of(before, after));
             wide.clear();
             wide.extend(after.iter().flat_map(|value| value.to_le_bytes()));
             if self.out == DType::F64 {

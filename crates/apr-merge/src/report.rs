@@ -1,6 +1,7 @@
 //! What a merge changed.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Mutex;
 
 use serde::Serialize;
@@ -118,27 +119,41 @@ pub(crate) struct Meter(Mutex<Pieces>);
 
 #[derive(Default)]
 struct Pieces {
-    /// First and last element, and the sums of those between.
+    /// First element, the one after the last, and the sums of those between.
     pieces: BTreeMap<u64, (u64, Sums)>,
+    /// Elements of all pieces.
+    covered: u64,
+}
+
+impl Pieces {
+    fn total(&self) -> Sums {
+        let mut total = Sums::default();
+        self.pieces.values().for_each(|(_, sums)| total.add(sums));
+        total
+    }
 }
 
 impl Meter {
-    /// Adds the elements of a range, unless some of them were added before.
-    pub(crate) fn add(&self, start: u64, end: u64, sums: Sums) {
+    /// Adds the elements of a range, unless some of them were added before. Once all `count` are
+    /// there, one piece is left: tensors may be read in millions of them.
+    pub(crate) fn add(&self, range: Range<u64>, count: u64, sums: Sums) {
         let Ok(mut pieces) = self.0.lock() else { return };
-        let pieces = &mut pieces.pieces;
-        let before = pieces.range(..end).next_back();
-        if before.is_none_or(|(_, (last, _))| *last <= start) {
-            pieces.insert(start, (end, sums));
+        let before = pieces.pieces.range(..range.end).next_back();
+        if before.is_some_and(|(_, (last, _))| *last > range.start) {
+            return;
+        }
+        pieces.covered += range.end - range.start;
+        pieces.pieces.insert(range.start, (range.end, sums));
+        if pieces.covered == count {
+            let total = pieces.total();
+            pieces.pieces = BTreeMap::from([(0, (count, total))]);
         }
     }
 
     /// The sums, put together in the order of the elements: the result does not depend on threads.
     fn total(&self) -> Option<Sums> {
         let pieces = self.0.lock().ok()?;
-        let mut total = Sums::default();
-        pieces.pieces.values().for_each(|(_, sums)| total.add(sums));
-        (!pieces.pieces.is_empty()).then_some(total)
+        (!pieces.pieces.is_empty()).then(|| pieces.total())
     }
 }
 

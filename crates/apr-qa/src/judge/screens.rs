@@ -11,7 +11,7 @@ use apr_tui::{Job, Subject, picture};
 
 use super::tooling::{model, scaled};
 use crate::bench::Bench;
-use crate::judgement::{Judgement, ensure, passed};
+use crate::judgement::{Fault, Judgement, ensure, failed, passed};
 use crate::made::Made;
 
 /// Columns and rows that the whole test model fits on.
@@ -33,6 +33,8 @@ fn shown(bench: &Bench<'_>, reader: &dyn CheckpointReader, keys: &str) -> String
 }
 
 pub(crate) fn graph(bench: &Bench<'_>) -> Judgement {
+    const CYCLE: &str = "first -> second -> first";
+
     let made = model(bench, &Made::llama())?;
     let screen = shown(bench, made.reader(), "g");
     for name in ["embeddings/tokens", "layers.0", "final_norm", "head/logits"] {
