@@ -1,17 +1,26 @@
 //! Screens that keys drive, on a terminal of tmux.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use apr_testkit::locate;
 use apr_testkit::onnx::cyclic;
 use apr_testkit::tmux::Tmux;
 use serde_json::Value;
 
 use crate::support::Sandbox;
 
-const LLAMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+/// A model in each sandbox: screens leave out what a longer path has no room for.
+const LLAMA: &str = "tiny-llama";
+
+fn with_llama() -> Sandbox {
+    let sandbox = Sandbox::new();
+    symlink(locate::fixture(LLAMA), sandbox.path(LLAMA)).expect("a link");
+    sandbox
+}
 
 /// A shell script on a terminal; `"$APR"` is the command.
 fn on_terminal(sandbox: &Sandbox, size: (u16, u16), script: &str) -> Tmux {
@@ -50,7 +59,7 @@ fn an_interactive_trace_shows_the_numbers_of_the_report_step_by_step() {
     if !Tmux::is_there() {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = with_llama();
     let line = format!("trace {LLAMA} --prompt 12+34= --trace-payload --weights --json");
     let report = sandbox.apr(&line).ok().json();
     let pass = &report["passes"][0];
@@ -108,7 +117,7 @@ fn the_trace_of_the_screen_is_exported_as_the_report_is() {
     if !Tmux::is_there() {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = with_llama();
     let line = format!("trace {LLAMA} --tokens 1,5,20 --trace-payload --weights --json");
     let mut report = sandbox.apr(&line).ok().json();
     let script = format!(r#""$APR" trace {LLAMA} --tokens 1,5,20 --interactive; echo "code $?""#);
@@ -150,7 +159,7 @@ fn two_models_are_compared_step_by_step() {
     if !Tmux::is_there() {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = with_llama();
     sandbox.apr(&format!("quantize {LLAMA} --type q4_0 -o q4.gguf")).ok();
     let line = format!("trace {LLAMA} q4.gguf --diff --tokens 1,5,20 --max-tokens 0");
     let report = sandbox.apr(&format!("{line} --json")).ok().json();
@@ -177,7 +186,7 @@ fn ctrl_c_and_ctrl_z_give_the_terminal_back() {
     if !Tmux::is_there() {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = with_llama();
     let script = format!(
         r#"stty -a > before
         "$APR" trace {LLAMA} --tokens 1,5 --interactive; echo "code $?"
@@ -199,7 +208,7 @@ fn ctrl_c_and_ctrl_z_give_the_terminal_back() {
     };
     assert_eq!(state("before"), state("after"));
 
-    let sandbox = Sandbox::new();
+    let sandbox = with_llama();
     let tmux = on_terminal(&sandbox, (80, 24), "exec bash --norc -i");
     tmux.keys(&["-l", &format!(r#""$APR" trace {LLAMA} --tokens 1,5 --interactive"#)]);
     tmux.keys(&["Enter"]);
@@ -214,7 +223,7 @@ fn ctrl_c_and_ctrl_z_give_the_terminal_back() {
 
 #[test]
 fn without_a_terminal_a_screen_says_what_to_use_instead() {
-    let sandbox = Sandbox::new();
+    let sandbox = with_llama();
     let line = format!("trace {LLAMA} --tokens 1,5 --interactive");
     sandbox
         .apr(&line)
@@ -229,7 +238,7 @@ fn qa_54_a_graph_is_drawn_and_one_that_is_cyclic_too() {
     if !Tmux::is_there() {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = with_llama();
     let tmux = on_terminal(&sandbox, (80, 24), &format!(r#""$APR" tui {LLAMA}; echo "code $?""#));
     let _ = tmux.shows(&["Tensors View", "21 tensors"]);
     tmux.keys(&["g"]);
@@ -246,7 +255,7 @@ fn qa_54_a_graph_is_drawn_and_one_that_is_cyclic_too() {
     tmux.keys(&["q"]);
     let _ = tmux.shows(&["code 0"]);
 
-    let sandbox = Sandbox::new().with("cyclic.onnx", cyclic());
+    let sandbox = with_llama().with("cyclic.onnx", cyclic());
     let script = r#""$APR" tui cyclic.onnx; echo "code $?""#;
     let tmux = on_terminal(&sandbox, (80, 24), script);
     let _ = tmux.shows(&["Tensors View", "0 tensors"]);
@@ -262,7 +271,7 @@ fn qa_55_statistics_are_those_of_the_command_line() {
     if !Tmux::is_there() {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = with_llama();
     let report = sandbox.apr(&format!("tensors {LLAMA} --stats --json")).ok().json();
     let inspect = sandbox.apr(&format!("inspect {LLAMA} --json")).ok().json();
     let tensors = report["tensors"].as_array().unwrap();
@@ -321,7 +330,7 @@ fn a_model_that_shrinks_while_it_is_open_is_told() {
     if !Tmux::is_there() {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = with_llama();
     sandbox.write_sparse("m.safetensors", 1 << 20);
     let script = r#""$APR" tui m.safetensors; echo "code $?""#;
     let tmux = on_terminal(&sandbox, (80, 24), script);
@@ -342,7 +351,7 @@ fn a_model_is_explored_without_colours_where_that_is_asked_for() {
     if !Tmux::is_there() {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = with_llama();
     for (setting, has_colors) in [("", true), ("NO_COLOR=1", false)] {
         let script = format!(r#"{setting} "$APR" tui {LLAMA}; echo "code $?""#);
         let tmux = on_terminal(&sandbox, (80, 24), &script);
@@ -365,7 +374,7 @@ fn two_models_are_compared_on_a_screen() {
     if !Tmux::is_there() {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = with_llama();
     sandbox.apr(&format!("quantize {LLAMA} --type q4_0 -o q4.gguf")).ok();
     let report = sandbox.apr(&format!("diff {LLAMA} q4.gguf --json")).ok().json();
     let other = Sandbox::of(&sandbox.kept());
@@ -394,7 +403,7 @@ fn a_screen_ends_when_its_terminal_goes_away() {
         return;
     }
     for line in ["tui", "trace --prompt 12+34= --interactive"] {
-        let sandbox = Sandbox::new();
+        let sandbox = with_llama();
         // Signals are ignored, so that only the terminal itself says that it is gone.
         let script = format!("trap '' HUP; echo $$ > pid; exec \"$APR\" {line} {LLAMA}");
         let tmux = on_terminal(&sandbox, (80, 24), &script);
