@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// After this long a screen counts as not coming.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a screen that shows what is waited for may go on moving.
+const STILL: Duration = Duration::from_secs(1);
 /// How often a screen is looked at.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -96,7 +98,8 @@ impl Tmux {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The screen once it shows all of these.
+    /// The screen once it shows all of these, and stands still: what is looked at while a picture
+    /// is drawn has parts of two. One that moves on is taken after a second.
     ///
     /// # Panics
     /// Where it never does.
@@ -104,10 +107,19 @@ impl Tmux {
     #[must_use]
     pub fn shows(&self, texts: &[&str]) -> String {
         let begun = Instant::now();
+        let mut seen: Option<(Instant, String)> = None;
         loop {
             let screen = self.screen();
             if texts.iter().all(|text| screen.contains(text)) {
-                return screen;
+                let since = match seen {
+                    Some((_, before)) if before == screen => return screen,
+                    Some((since, _)) if since.elapsed() > STILL => return screen,
+                    Some((since, _)) => since,
+                    None => Instant::now(),
+                };
+                seen = Some((since, screen.clone()));
+            } else {
+                seen = None;
             }
             assert!(begun.elapsed() < PATIENCE, "{texts:?} is not on the screen:\n{screen}");
             sleep(PAUSE);

@@ -172,7 +172,7 @@ fn two_models_are_compared_step_by_step() {
     tmux.keys(&["/"]);
     tmux.keys(&["-l", "layers.0/mlp"]);
     tmux.keys(&["Enter", "n"]);
-    let screen = tmux.shows(&["Current Layer: layers.0/mlp ", "Drift to q4.gguf"]);
+    let screen = tmux.shows(&["Current Layer: layers.0/mlp ", "Drift to q4.gguf", "L2="]);
     for (label, name) in [("L2=", "relative_l2"), ("cosine=", "cosine"), ("max=", "max_abs")] {
         let drift = &screen[screen.find("Drift to").unwrap()..];
         assert_shown(behind(drift, label), &step[name]);
