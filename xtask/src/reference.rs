@@ -228,8 +228,8 @@ pub(crate) fn set_up_optimum() -> Outcome {
     share_environment("optimum")
 }
 
-/// Makes a virtual environment of this name with its requirements, which takes everything large from
-/// that of [`set_up_transformers`].
+/// Makes a virtual environment of this name with its requirements, which takes everything large
+/// from that of [`set_up_transformers`].
 fn share_environment(name: &str) -> Outcome {
     let packages = |python: &Path| {
         let asked = output(

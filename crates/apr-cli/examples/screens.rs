@@ -1,5 +1,5 @@
-//! Draws the pictures of screens in the documentation: what tmux shows of the binary, on the model of
-//! the repository.
+//! Draws the pictures of screens in the documentation: what tmux shows of the binary, on the model
+//! of the repository.
 //!
 //! `cargo xtask picture` builds the binary and calls this with its path and the folder of the
 //! pictures.

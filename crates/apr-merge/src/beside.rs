@@ -196,7 +196,8 @@ mod tests {
 
     #[test]
     fn configurations_follow_layers_and_dtype() {
-        let config = br#"{"num_hidden_layers": 2, "layer_types": ["x", "y"], "torch_dtype": "float32", "sizes": [1, 2, 3]}"#;
+        let config = br#"{"num_hidden_layers": 2, "layer_types": ["x", "y"],
+            "torch_dtype": "float32", "sizes": [1, 2, 3]}"#;
         let bytes = configuration(config, Some(&[0, 1, 1]), Some(DType::BF16)).expect("changed");
         let found: Value = serde_json::from_slice(&bytes).expect("JSON");
         let expected = json!({

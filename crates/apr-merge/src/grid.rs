@@ -1,9 +1,9 @@
 //! Rounding as the reference computes: one rounding to the working dtype after every operation.
 //!
-//! Values travel as `f64`. A sum, product, quotient or root of two numbers of `f32` that is computed
-//! in `f64` and then rounded to `f32` is what `f32` arithmetic gives: 53 bits are enough that the
-//! two roundings never differ from one. PyTorch computes each operation on 16-bit floats in `f32`
-//! and rounds its result, which is what [`Half`] and [`Brain`] do.
+//! Values travel as `f64`. A sum, product, quotient or root of two numbers of `f32` that is
+//! computed in `f64` and then rounded to `f32` is what `f32` arithmetic gives: 53 bits are enough
+//! that the two roundings never differ from one. PyTorch computes each operation on 16-bit floats
+//! in `f32` and rounds its result, which is what [`Half`] and [`Brain`] do.
 
 use apr_core::DType;
 

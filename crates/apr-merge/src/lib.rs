@@ -1,10 +1,11 @@
 //! Merging models.
 //!
-//! A merge is a [`Merged`] checkpoint over open ones: it has the tensors of the first of them, or of
-//! the base, and computes their elements as they are read, a block at a time. The ordinary passes
-//! convert, check and write it like any other. What a method has to know of a whole tensor (norms,
-//! angles, the magnitude below which differences are left out) is found in passes over its blocks
-//! when the tensor is first read; nothing but these scalars is kept, whatever the tensor's size.
+//! A merge is a [`Merged`] checkpoint over open ones: it has the tensors of the first of them, or
+//! of the base, and computes their elements as they are read, a block at a time. The ordinary
+//! passes convert, check and write it like any other. What a method has to know of a whole tensor
+//! (norms, angles, the magnitude below which differences are left out) is found in passes over its
+//! blocks when the tensor is first read; nothing but these scalars is kept, whatever the tensor's
+//! size.
 //!
 //! [`Recipe`] says what is merged how, for the plain cases in code and for the others in mergekit's
 //! YAML ([`parse`]). Methods, parameters and arithmetic are those of mergekit 0.1.5, as they were

@@ -96,7 +96,7 @@ impl<'a> Merged<'a> {
     /// their tensors is read.
     ///
     /// # Errors
-    /// E001 with the first thing that does not fit: a parameter, a tensor, a shape, a configuration.
+    /// E001 with the first thing that does not fit: a parameter, tensor, shape or configuration.
     pub fn plan(recipe: &Recipe, models: &[Model<'a>], options: &MergeOptions<'a>) -> Result<Self> {
         let mut warnings = compatible::check(recipe, models, options.relaxed)?;
         let plan = Planner::new(recipe, models, options.relaxed).plan()?;

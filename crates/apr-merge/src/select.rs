@@ -2,8 +2,8 @@
 //!
 //! Ranks are found by refining histograms over the bit patterns of magnitudes, 16 bits at a time,
 //! with one pass over the elements for each: two for `f32`, four for `f64`, one for 16-bit floats.
-//! Elements of equal magnitude have an order too, that of their positions: what is kept is described
-//! by a magnitude and a position, whatever the size of the tensor.
+//! Elements of equal magnitude have an order too, that of their positions: what is kept is
+//! described by a magnitude and a position, whatever the size of the tensor.
 
 use apr_core::{DType, Result};
 

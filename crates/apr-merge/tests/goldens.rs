@@ -10,9 +10,9 @@ use apr_testkit::locate;
 use apr_view::values;
 
 /// Methods whose scalars follow from sums over a whole tensor, which PyTorch's vectors add up in an
-/// order of their own: in `f32` their last bits differ, and so do those of the two coefficients that
-/// follow. What is compared there is in units of the largest term, one for each of the two, since
-/// terms may cancel.
+/// order of their own: in `f32` their last bits differ, and so do those of the two coefficients
+/// that follow. What is compared there is in units of the largest term, one for each of the two,
+/// since terms may cancel.
 const SUMMED: [&str; 13] = [
     "slerp",
     "nuslerp",

@@ -139,7 +139,8 @@ points! {
         "Metadata of 200 MB are refused without taking memory.";
     17 Security Model format::utf8_names, "Names in UTF-8": "Names are UTF-8.";
     18 Security Model format::unique_names, "Unique names": "Names are unique.";
-    19 Structure Model format::dimensions, "Dimension limit": "A tensor has at most eight dimensions.";
+    19 Structure Model format::dimensions, "Dimension limit":
+        "A tensor has at most eight dimensions.";
     20 Structure Tool format::scalar, "Scalars": "A scalar has no dimensions.";
     21 Structure Tool format::dtypes, "Data types":
         "Every dtype is read; an undefined one is refused.";
@@ -210,7 +211,8 @@ points! {
     67 Security Tool tooling::analysis, "Source analysis": "A broken source fails its analysis.";
     68 Security Tool tooling::inline_validation, "Inline validation":
         "A conversion stops at a bad tensor.";
-    69 Security Tool tooling::relaxed, "Forced conversion": "A forced conversion goes on, and records why.";
+    69 Security Tool tooling::relaxed, "Forced conversion":
+        "A forced conversion goes on, and records why.";
     70 Security Tool tooling::cache_folder, "Cache folder":
         "The cache folder is the one that was set.";
     71 Metadata Tool tooling::configuration, "Configuration": "The configuration file is used.";

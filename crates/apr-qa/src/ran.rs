@@ -181,7 +181,7 @@ fn taken(runner: &Runner<'_>) -> Result<Taken, RunError> {
         _ if takes(&[Meaning::TokenIds]) => Payload::Tokens(tokens),
         _ => {
             return Err(RunError::request(
-                "it takes neither text nor audio nor images, and there are no other built-in inputs",
+                "it takes neither text nor audio nor images, and no other inputs are built in",
             ));
         }
     };

@@ -14,7 +14,8 @@
 //!     let reader = apr::open(read(name)?, "model.safetensors", &Limits::default())?;
 //!     models.push(Model { name: name.into(), reader: Arc::from(reader) });
 //! }
-//! let sources = ["a-f32", "b-f32"].map(|model| Source { model: model.into(), ..Source::default() });
+//! let source = |model: &str| Source { model: model.into(), ..Source::default() };
+//! let sources = ["a-f32", "b-f32"].map(source);
 //! let recipe = Recipe::new(Method::Average, sources.into());
 //! let merged = Merged::plan(&recipe, &models, &MergeOptions::default())?;
 //! assert_eq!(merged.tensors().len(), 30);

@@ -108,7 +108,8 @@ fn changes(options: &QuantizeOptions, write: &WriteArgs, container: &ContainerAr
     }
 }
 
-/// Refuses options that would do nothing, since nothing is quantized; `prunes`: weights become zero.
+/// Refuses options that would do nothing, since nothing is quantized; `prunes`: weights become
+/// zero.
 fn check_idle(options: &QuantizeOptions, prunes: bool) -> Outcome {
     let given = [
         ("--embedding-type", options.embedding_type.is_some()),

@@ -156,8 +156,8 @@ fn random_methods_depend_on_the_seed_alone_and_keep_all_at_density_one() {
 
 #[test]
 fn a_configuration_of_slices_makes_a_deeper_model() {
-    let text = "merge_method: passthrough\nslices:\n- sources:\n  - {model: a-f32, layer_range: [0, \
-                2]}\n- sources:\n  - {model: b-f32, layer_range: [1, 3]}\n";
+    let text = "merge_method: passthrough\nslices:\n- sources:\n  - {model: a-f32, layer_range: \
+                [0, 2]}\n- sources:\n  - {model: b-f32, layer_range: [1, 3]}\n";
     let sandbox = with_fixtures().with("merge.yml", text);
     for line in ["merge --config merge.yml -o deep", "merge merge.yml -o deep -f"] {
         sandbox.apr(line).ok().says(&["passthrough of 2 models", "39 copied"]);
@@ -176,9 +176,9 @@ fn a_configuration_of_slices_makes_a_deeper_model() {
 #[test]
 fn later_documents_merge_what_earlier_ones_made() {
     let text = "name: first\nmerge_method: linear\nmodels:\n- {model: a.safetensors, parameters: \
-                {weight: 1}}\n- {model: b.safetensors, parameters: {weight: 3}}\n---\nmerge_method: \
-                linear\nmodels:\n- {model: first, parameters: {weight: 1}}\n- {model: \
-                c.safetensors, parameters: {weight: 1}}\n";
+                {weight: 1}}\n- {model: b.safetensors, parameters: {weight: 3}}\n---\n\
+                merge_method: linear\nmodels:\n- {model: first, parameters: {weight: 1}}\n\
+                - {model: c.safetensors, parameters: {weight: 1}}\n";
     let sandbox = Sandbox::new()
         .with("a.safetensors", model(&[1.0]))
         .with("b.safetensors", model(&[3.0]))

@@ -18,8 +18,8 @@ const MOST: usize = 10_000;
 /// earlier ones as models.
 ///
 /// ```
-/// let text = "merge_method: linear\nmodels:\n- {model: a, parameters: {weight: 0.7}}\n- {model: b}\n\
-///             parameters: {weight: [0.2, 0.4]}\n";
+/// let text = "merge_method: linear\nmodels:\n- {model: a, parameters: {weight: 0.7}}\n\
+///             - {model: b}\nparameters: {weight: [0.2, 0.4]}\n";
 /// let recipes = apr_merge::parse(text)?;
 /// assert_eq!(recipes[0].models(), ["a", "b"]);
 /// # Ok::<(), apr_core::Error>(())

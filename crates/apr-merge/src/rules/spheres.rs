@@ -165,8 +165,8 @@ struct Step {
     after: f64,
 }
 
-/// Elements up to which the mean so far is kept between steps: 64 MiB. A larger tensor's is computed
-/// anew from the first step on.
+/// Elements up to which the mean so far is kept between steps: 64 MiB. A larger tensor's is
+/// computed anew from the first step on.
 const KEPT: u64 = 1 << 23;
 
 /// The Karcher mean of the directions, with the mean of the lengths.

@@ -126,8 +126,8 @@ pub(crate) fn tokens(bench: &Bench<'_>) -> Judgement {
             let most = written.added.iter().max().copied().unwrap_or_default();
             let count = counted(written.added.len() as u64, "token");
             passed(format!(
-                "{count} generated, ids up to {most}; the vocabulary has {size}; token {id} of a test \
-                 model is found to be beyond a vocabulary of {REPEATED}"
+                "{count} generated, ids up to {most}; the vocabulary has {size}; token {id} of a \
+                 test model is found to be beyond a vocabulary of {REPEATED}"
             ))
         }
     }

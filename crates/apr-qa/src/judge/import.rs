@@ -232,8 +232,8 @@ pub(crate) fn transposed(bench: &Bench<'_>) -> Judgement {
     let name = "model.layers.0.mlp.down_proj.weight";
     let turned = Made::llama().with(name, |weights| weights.shape.reverse());
     passed(format!(
-        "a test GPT-2's projection is transposed in GGUF, and as it was in safetensors made of that; \
-         a test weight that is turned itself: {}",
+        "a test GPT-2's projection is transposed in GGUF, and as it was in safetensors made of \
+         that; a test weight that is turned itself: {}",
         misfit(bench, &turned)?
     ))
 }

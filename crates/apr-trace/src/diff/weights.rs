@@ -23,7 +23,7 @@ pub struct WeightDrift {
     pub dtype: DType,
     /// Its dtype in the other one.
     pub other_dtype: DType,
-    /// Norm of the difference over the norm of the original; infinite where elements are not finite.
+    /// Norm of the difference over that of the original; infinite where elements are not finite.
     pub relative_l2: f64,
     /// Cosine between both.
     pub cosine: f64,
