@@ -10,11 +10,13 @@ use apr_importance::{Inputs, MeasureOptions, Measured, measure};
 use apr_quality::{Sample, Subject, WindowOptions, Windows};
 use apr_quantize::{ColumnSums, Imatrix, ImatrixSums};
 use apr_registry::Escaped;
+use apr_run::Facts;
 use serde::Serialize;
 
 use super::beside::TextFile;
 use super::run::{read_media, read_text};
 use super::running::{self, Opened};
+use super::search::lines;
 use crate::args::{ImatrixArgs, ImatrixForm, Part};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -111,7 +113,12 @@ fn idle((name, entry): (&String, &ColumnSums)) -> Option<IdleExperts> {
 
 /// What a model is measured on.
 enum Data<'d> {
-    Text { path: &'d Path, args: WindowArgs },
+    Text {
+        path: &'d Path,
+        args: WindowArgs,
+    },
+    /// Each line of a text, for a model that continues none.
+    Lines(&'d Path),
     Files(Vec<&'d Path>),
 }
 
@@ -153,8 +160,12 @@ pub(super) fn calibrated(
     }
     let opened = Opened::new(model_path, context)?;
     let is_text = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("txt"));
+    let facts = Facts::of(&*opened.model().reader)?;
     let data = match is_text {
-        true => Data::Text { path, args: WindowArgs::default() },
+        true if running::generating(context).generates(&facts) => {
+            Data::Text { path, args: WindowArgs::default() }
+        }
+        true => Data::Lines(path),
         false => Data::Files(vec![path]),
     };
     let found = measured(&opened, &data, MeasureOptions::default(), context)?;
@@ -184,6 +195,10 @@ fn measured(
             Data::Text { path, args } => {
                 windows = cut(path, *args, &subject)?;
                 (Inputs::Windows(&windows), path.display().to_string())
+            }
+            Data::Lines(path) => {
+                samples = lines(&read_text(path)?, usize::MAX)?;
+                (Inputs::Samples(&samples), path.display().to_string())
             }
             Data::Files(paths) => {
                 let sample = |path: &&Path| {

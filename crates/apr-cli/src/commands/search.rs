@@ -97,7 +97,7 @@ fn check_idle(args: &SearchArgs, is_text: bool, continues: bool) -> Outcome {
 }
 
 /// The lines of a text, for a model that continues none.
-fn lines(text: &str, most: usize) -> Outcome<Vec<Sample>> {
+pub(super) fn lines(text: &str, most: usize) -> Outcome<Vec<Sample>> {
     if text.trim().is_empty() {
         return Err(Failure::Usage("the calibration text is empty".to_owned()));
     }

@@ -146,3 +146,13 @@ fn what_can_not_be_measured_is_refused_and_nothing_is_written() {
     sandbox.apr(&format!("{line} --text sums.txt")).fails(1, &["exist"]);
     assert_eq!(sandbox.read("i.gguf"), b"there");
 }
+
+/// A text has no windows for a model that continues none: its lines are inputs.
+#[test]
+fn an_encoder_is_calibrated_on_lines() {
+    let bert = locate::fixture("run/tiny-bert").display().to_string();
+    let sandbox = Sandbox::new().with("t.txt", "the cat\n\nthe dog sat\n").with("empty.txt", "\n");
+    let line = format!("quantize {bert} --type q8_0 -o m.apr --relaxed --calibration");
+    sandbox.apr(&format!("{line} t.txt")).ok();
+    sandbox.apr(&format!("{line} empty.txt -f")).fails(2, &["the calibration text is empty"]);
+}
