@@ -29,7 +29,7 @@ const HEAD_DIM: &str = "head_dim";
 pub struct WidthChoice {
     /// Heads of queries, with the heads of keys and values that they share.
     pub heads: u64,
-    /// Neurons: rows of what goes into the activation function, columns of what follows it.
+    /// Neurons: rows of the projections before the activation function, columns of the one after.
     pub neurons: u64,
 }
 

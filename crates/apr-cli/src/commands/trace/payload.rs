@@ -1,4 +1,4 @@
-//! What goes in, as it was typed.
+//! Inputs of a trace, from the arguments of the command line.
 
 use apr_run::Facts;
 use apr_trace::Payload;
