@@ -55,8 +55,9 @@ impl Session<'_> {
     /// they need is run. Those within a function that is called begin with the name of the call:
     /// `layers.3/attention/shares`.
     ///
-    /// Unless [`RunLimits::max_work`] says otherwise, a run may take 10^10 steps of work, and for
-    /// each element of `inputs` 10^5 and 8 times as many as there are elements of weights.
+    /// Unless [`RunLimits::max_work`] says otherwise, a run may take 10^5 steps of work for each
+    /// element of `inputs`, and 8 times as many as there are elements of weights; and 10^10 more,
+    /// less what earlier runs took of those, but at least a 64th of them.
     ///
     /// # Errors
     /// With the name of the node at fault: E001 for inputs that do not fit, or numbers out of
@@ -90,7 +91,9 @@ impl Session<'_> {
             )));
         }
 
-        let own = machine.run_frame(frame, plan, &needed)?;
+        let own = machine.run_frame(frame, plan, &needed);
+        self.count_work(given, work.spent());
+        let own = own?;
         let (peak_bytes, stopped, within) = machine.finish();
         let mut outputs = Vec::new();
         if let Some(own) = own {

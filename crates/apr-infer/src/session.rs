@@ -1,6 +1,7 @@
 //! A graph with its weights, ready to run.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use apr_core::{CheckpointReader, Error, Result};
 use apr_graph::{AttributeValue, Body, Graph, Origin, ValueId};
@@ -25,8 +26,11 @@ pub struct RunLimits {
     pub seed: u64,
 }
 
-/// Steps that every run may take, which is some seconds.
+/// Steps that the runs of a session may take together beyond those that follow from what they are
+/// given, which is some seconds.
 const WORK: u64 = 10_000_000_000;
+/// Of these, steps that a run may take whatever was taken before.
+const WORK_OF_EACH: u64 = WORK / 64;
 /// Steps for each element that is given: a hundred nodes.
 const WORK_BY_ELEMENT: u64 = 100_000;
 /// Steps for each element that is given and each of the weights. A product of matrices takes a
@@ -52,6 +56,8 @@ pub struct Session<'a> {
     kept_bytes: u64,
     /// Elements of all weights.
     weight_elements: u64,
+    /// Steps that runs took beyond those that follow from what they were given.
+    beyond: AtomicU64,
     /// Constants, small weights and handles of large ones, by body and value.
     given: HashMap<(usize, ValueId), Value>,
 }
@@ -81,6 +87,7 @@ impl<'a> Session<'a> {
             limits,
             kept_bytes: 0,
             weight_elements: 0,
+            beyond: AtomicU64::new(0),
             given: HashMap::new(),
             large: Vec::new(),
         };
@@ -135,10 +142,20 @@ impl<'a> Session<'a> {
     /// their weights and with what they are given, and what a file of some kilobytes asks for may
     /// not.
     pub(crate) fn work_limit(&self, given: u64) -> u64 {
+        let left = WORK.saturating_sub(self.beyond.load(Ordering::Relaxed)).max(WORK_OF_EACH);
+        self.limits.max_work.unwrap_or_else(|| self.work_of(given).saturating_add(left))
+    }
+
+    /// Steps that follow from this many elements.
+    fn work_of(&self, given: u64) -> u64 {
         let by_weights = self.weight_elements.saturating_mul(WORK_BY_WEIGHT);
-        let by_element = by_weights.saturating_add(WORK_BY_ELEMENT);
-        let usual = given.saturating_mul(by_element).saturating_add(WORK);
-        self.limits.max_work.unwrap_or(usual)
+        given.saturating_mul(by_weights.saturating_add(WORK_BY_ELEMENT))
+    }
+
+    /// Counts what a run took that was given so many elements: a file that makes each run long
+    /// would else take as many times as long as it is run.
+    pub(crate) fn count_work(&self, given: u64, spent: u64) {
+        self.beyond.fetch_add(spent.saturating_sub(self.work_of(given)), Ordering::Relaxed);
     }
 
     fn ready(&mut self, weight: Weight<'a>) -> Result<Value> {
@@ -167,5 +184,35 @@ impl<'a> Session<'a> {
             }
             _ => Err(Error::format("the attribute must be a tensor")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_core::Limits;
+    use apr_graph::GraphBuilder;
+    use apr_testkit::apr2::Apr2Builder;
+
+    use super::*;
+
+    #[test]
+    fn runs_share_the_work_that_does_not_follow_from_what_they_are_given() {
+        let file = Apr2Builder::new().metadata("{}").build();
+        let weights = apr_format::apr2::open(file, "empty.apr", &Limits::default()).unwrap();
+        let graph = GraphBuilder::new(17).finish();
+        let mut session = Session::new(&graph, &weights, RunLimits::default()).unwrap();
+        assert_eq!(session.work_limit(3), 3 * WORK_BY_ELEMENT + WORK);
+
+        // What follows from the inputs is taken from nobody.
+        session.count_work(3, 3 * WORK_BY_ELEMENT);
+        assert_eq!(session.work_limit(0), WORK);
+        session.count_work(0, 10);
+        assert_eq!(session.work_limit(0), WORK - 10);
+        session.count_work(0, 3 * WORK);
+        assert_eq!(session.work_limit(2), 2 * WORK_BY_ELEMENT + WORK_OF_EACH);
+
+        // What was asked for is that of each run.
+        session.limits.max_work = Some(7);
+        assert_eq!(session.work_limit(3), 7);
     }
 }
