@@ -170,7 +170,9 @@ fn taken(runner: &Runner<'_>) -> Result<Taken, RunError> {
     let is_sound = takes(&[Meaning::Mel, Meaning::Waveform]);
     let is_picture = takes(&[Meaning::Pixels]);
     // A tone is no noise, and sums are what small models know.
-    let sample = samples.swap_remove(if is_sound { NOISE - 1 } else { 2 * NOISE });
+    let wanted = if is_sound { NOISE - 1 } else { 2 * NOISE };
+    // A model without inputs has one.
+    let sample = samples.swap_remove(wanted.min(samples.len().saturating_sub(1)));
     let Sample { name, text, tokens, audio, image, .. } = sample;
     let payload = match (is_sound, is_picture, audio, image, text) {
         (true, _, Some(bytes), ..) => Payload::Audio { name, bytes },
