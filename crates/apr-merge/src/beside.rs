@@ -5,6 +5,7 @@ use std::fmt::Write;
 use apr_core::{Convention, DType, Format, Metadata, keys};
 use serde_json::{Map, Value, json};
 
+use crate::card::{add_to_header, code, fence, front_matter};
 use crate::recipe::Recipe;
 use crate::report::MergedModel;
 
@@ -104,28 +105,13 @@ pub(crate) fn record(
     if format.convention != Convention::Framework {
         return;
     }
-    let mut header = metadata.object(keys::SAFETENSORS).cloned().unwrap_or_default();
-    let entries = header.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
-    if let Value::Object(entries) = entries {
-        entries.entry("format").or_insert_with(|| "pt".into());
-        entries.insert(MERGE.to_owned(), record.to_string().into());
-    }
-    metadata.set(keys::SAFETENSORS, header);
+    add_to_header(metadata, MERGE, &record);
 }
 
 /// The model card, with what hubs read in front: the models that it was made of, and tags. Terms
 /// come from the main model's card.
 pub(crate) fn card(recipe: &Recipe, models: &[&str], title: &str, main: Option<&[u8]>) -> String {
-    let mut card = "---\nbase_model:\n".to_owned();
-    for model in models {
-        let _ = writeln!(card, "- {}", quoted(model));
-    }
-    card += "library_name: transformers\n";
-    for line in main.map(terms).unwrap_or_default() {
-        card += &line;
-        card.push('\n');
-    }
-    card += "tags:\n- mergekit\n- merge\n---\n";
+    let mut card = front_matter(models.iter().copied(), main, &["mergekit", "merge"]);
     let _ = writeln!(card, "# {title}\n\nA merge of {} models, made with apr.\n", models.len());
     card += "## Merge Details\n### Merge Method\n\n";
     let name = recipe.method.title();
@@ -149,45 +135,6 @@ pub(crate) fn card(recipe: &Recipe, models: &[&str], title: &str, main: Option<&
     let fence = fence(&recipe.text);
     let _ = writeln!(card, "{fence}yaml\n{}\n{fence}", recipe.text.trim_end());
     card
-}
-
-/// A name in code.
-fn code(name: &str) -> String {
-    format!("`{}`", name.replace(['`', '\n', '\r'], "_"))
-}
-
-/// A name as a scalar of YAML.
-fn quoted(name: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-    let starts_plain = name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/');
-    if starts_plain && name.chars().all(is_plain) {
-        return name.to_owned();
-    }
-    Value::from(name).to_string()
-}
-
-/// A fence that the text does not contain.
-fn fence(text: &str) -> String {
-    let mut fence = "```".to_owned();
-    while text.contains(&fence) {
-        fence.push('`');
-    }
-    fence
-}
-
-/// The lines about licences of a card's front matter.
-fn terms(card: &[u8]) -> Vec<String> {
-    let text = String::from_utf8_lossy(card);
-    let mut lines = text.trim_start_matches('\u{feff}').lines();
-    if lines.next().map(str::trim_end) != Some("---") {
-        return Vec::new();
-    }
-    lines
-        .take_while(|line| line.trim_end() != "---")
-        .filter(|line| line.starts_with("license"))
-        .filter(|line| line.split_once(':').is_some_and(|(_, value)| !value.trim().is_empty()))
-        .map(str::to_owned)
-        .collect()
 }
 
 #[cfg(test)]

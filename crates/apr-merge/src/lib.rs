@@ -15,6 +15,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod beside;
+pub mod card;
 mod compatible;
 mod elements;
 mod grid;
@@ -34,4 +35,4 @@ pub use merged::{MergeOptions, Merged};
 pub use method::{Method, UnknownMethod};
 pub use plan::Model;
 pub use recipe::{Choice, Parts, Recipe, Setting, Settings, Slice, Source, Tokenizer, parse};
-pub use report::{Change, MergeReport, MergedModel, TensorChange};
+pub use report::{Change, Measured, MergeReport, MergedModel, Meter, Sums, TensorChange, changes};

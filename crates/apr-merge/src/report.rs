@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
 
+use apr_tensor::drift::Drift;
 use serde::Serialize;
 
 use crate::method::Method;
@@ -68,9 +69,18 @@ pub struct TensorChange {
     pub change: Change,
 }
 
+/// What is known of a part of a tensor, and can be put together.
+pub trait Measured: Copy + Default {
+    /// With what is known of another part.
+    fn add(&mut self, other: &Self);
+
+    /// How far the part moved.
+    fn change(&self) -> Change;
+}
+
 /// Sums over elements.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Sums {
+pub struct Sums {
     before: f64,
     after: f64,
     product: f64,
@@ -91,7 +101,9 @@ impl Sums {
         }
         sums
     }
+}
 
+impl Measured for Sums {
     fn add(&mut self, other: &Self) {
         self.before += other.before;
         self.after += other.after;
@@ -113,30 +125,45 @@ impl Sums {
     }
 }
 
-/// The sums of a tensor, which come from any thread in any order, and perhaps twice.
-#[derive(Default)]
-pub(crate) struct Meter(Mutex<Pieces>);
+impl Measured for Drift {
+    fn add(&mut self, other: &Self) {
+        self.merge(other);
+    }
 
-#[derive(Default)]
-struct Pieces {
+    fn change(&self) -> Change {
+        let moved = self.max_error > 0.0;
+        Change {
+            relative_error: self.relative_error().unwrap_or(if moved { f64::MAX } else { 0.0 }),
+            cosine: self.cosine().unwrap_or(if moved { 0.0 } else { 1.0 }),
+            max_error: self.max_error,
+        }
+    }
+}
+
+/// The sums of a tensor, which come from any thread in any order, and perhaps twice.
+#[derive(Debug, Default)]
+pub struct Meter<M = Sums>(Mutex<Pieces<M>>);
+
+#[derive(Debug, Default)]
+struct Pieces<M> {
     /// First element, the one after the last, and the sums of those between.
-    pieces: BTreeMap<u64, (u64, Sums)>,
+    pieces: BTreeMap<u64, (u64, M)>,
     /// Elements of all pieces.
     covered: u64,
 }
 
-impl Pieces {
-    fn total(&self) -> Sums {
-        let mut total = Sums::default();
+impl<M: Measured> Pieces<M> {
+    fn total(&self) -> M {
+        let mut total = M::default();
         self.pieces.values().for_each(|(_, sums)| total.add(sums));
         total
     }
 }
 
-impl Meter {
+impl<M: Measured> Meter<M> {
     /// Adds the elements of a range, unless some of them were added before. Once all `count` are
     /// there, one piece is left: tensors may be read in millions of them.
-    pub(crate) fn add(&self, range: Range<u64>, count: u64, sums: Sums) {
+    pub fn add(&self, range: Range<u64>, count: u64, sums: M) {
         let Ok(mut pieces) = self.0.lock() else { return };
         let before = pieces.pieces.range(..range.end).next_back();
         if before.is_some_and(|(_, (last, _))| *last > range.start) {
@@ -151,17 +178,18 @@ impl Meter {
     }
 
     /// The sums, put together in the order of the elements: the result does not depend on threads.
-    fn total(&self) -> Option<Sums> {
+    fn total(&self) -> Option<M> {
         let pieces = self.0.lock().ok()?;
         (!pieces.pieces.is_empty()).then(|| pieces.total())
     }
 }
 
 /// The changes of tensors with these names and meters, all together, and the worst.
-pub(crate) fn changes<'t>(
-    tensors: impl Iterator<Item = (&'t str, &'t Meter)>,
+#[must_use]
+pub fn changes<'t, M: Measured + 't>(
+    tensors: impl Iterator<Item = (&'t str, &'t Meter<M>)>,
 ) -> (Vec<TensorChange>, Vec<TensorChange>, Change) {
-    let mut total = Sums::default();
+    let mut total = M::default();
     let mut changes = Vec::new();
     for (name, meter) in tensors {
         let Some(sums) = meter.total() else { continue };

@@ -264,6 +264,7 @@ const EXAMPLES: [(&str, &[Example]); 48] = [
                 "merge differences to the first model by TIES",
             ),
             ("apr merge --config merge.yml -o merged", "run a configuration of mergekit"),
+            ("apr merge base --lora adapter:0.8 -o tuned.apr", "merge a LoRA adapter, times 0.8"),
         ],
     ),
     (

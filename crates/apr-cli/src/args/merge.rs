@@ -22,6 +22,17 @@ fn parse_method() -> impl TypedValueParser<Value = Method> {
     PossibleValuesParser::new(values).map(|name| name.parse().unwrap_or(Method::Average))
 }
 
+/// An adapter's location, and the number after its last colon.
+fn parse_adapter(text: &str) -> Result<(PathBuf, f64), String> {
+    let scale = |text: &str| text.parse().ok().filter(|scale: &f64| scale.is_finite());
+    let split = text.rsplit_once(':').and_then(|(path, end)| Some((path, scale(end)?)));
+    match split {
+        Some(("", _)) => Err("expected ADAPTER or ADAPTER:X, such as adapter:0.5".to_owned()),
+        Some((path, scale)) => Ok((PathBuf::from(path), scale)),
+        None => Ok((PathBuf::from(text), 1.0)),
+    }
+}
+
 fn parse_parameter(text: &str) -> Result<(String, f64), String> {
     let expected = || "expected NAME=NUMBER, such as select_topk=0.5".to_owned();
     let (name, value) = text.split_once('=').ok_or_else(expected)?;
@@ -44,6 +55,10 @@ pub(crate) struct MergeArgs {
     pub(crate) models: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
+    /// LoRA, DoRA, LoHa or LoKr adapter that is merged into the one model, times X [default: 1];
+    /// may be given several times
+    #[arg(long, value_name = "ADAPTER[:X]", value_parser = parse_adapter)]
+    pub(crate) lora: Vec<(PathBuf, f64)>,
     /// Merge method [default: average]
     #[arg(short, long, alias = "method", value_name = "METHOD", value_parser = parse_method())]
     pub(crate) strategy: Option<Method>,

@@ -207,8 +207,12 @@ fn model(value: &Value) -> Result<String> {
                 }
                 None => return Err(Error::format("a model has no 'path'")),
             };
+            let adapter = keys.take("lora").filter(|lora| !lora.is_null());
             keys.finish()?;
-            path
+            match adapter {
+                Some(adapter) => format!("{path}+{}", model(&adapter)?),
+                None => path,
+            }
         }
         Value::Number(number) => number.to_string(),
         _ => return Err(Error::format("a model's name is not text")),
@@ -216,12 +220,8 @@ fn model(value: &Value) -> Result<String> {
     if name.is_empty() {
         return Err(Error::format("a model's name is empty"));
     }
-    if let Some((base, adapter)) = name.split_once('+') {
-        return Err(Error::format(format!(
-            "adapters are not supported in a configuration: '{}' with '{}'",
-            short(base),
-            short(adapter)
-        )));
+    if name.split('+').any(str::is_empty) {
+        return Err(Error::format(format!("'{}' lacks a model or its adapter", short(&name))));
     }
     Ok(name)
 }
@@ -382,7 +382,7 @@ tokenizer_source: union
             (&format!("{head}{models}parameters: {{weight: heavy}}"), "not a number"),
             (&format!("{head}{models}parameters: {{weight: .nan}}"), "not a number"),
             (&format!("{head}{models}dtype: int8"), "'int8'"),
-            (&format!("{head}models: [{{model: a+b}}]"), "adapters"),
+            (&format!("{head}models: [{{model: a+}}]"), "its adapter"),
             (
                 &format!("{head}slices: [{{sources: [{{model: a, layer_range: [2, 1]}}]}}]"),
                 "layer_range",

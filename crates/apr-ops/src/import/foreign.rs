@@ -29,6 +29,19 @@ pub struct Foreign<'a> {
     pub config: Option<Map<String, Value>>,
 }
 
+impl Foreign<'_> {
+    /// Writes down what a GGUF file says of the model as its configuration would, for whoever goes
+    /// by that.
+    pub fn state_configuration(&mut self) {
+        let Some(mut config) = self.config.take() else { return };
+        let metadata = self.prepared.view.metadata_mut();
+        if let Some(model_type) = config.remove("model_type") {
+            metadata.set(keys::MODEL_TYPE, model_type);
+        }
+        metadata.set(keys::ARCHITECTURE, config);
+    }
+}
+
 /// Prepares a checkpoint for a format other than `.apr`: under the names and in the layout that it
 /// has there, without what an import added for the container alone.
 ///

@@ -13,7 +13,7 @@ use apr_registry::{CheckpointReader, Error, Loss, Metadata, PlanOptions, keys, o
 use apr_source::Source;
 use apr_source::naming::canonical;
 use apr_view::{Unpacked, View};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::description::Job;
 use super::error::JobError;
@@ -42,9 +42,9 @@ impl Job {
         then: impl FnOnce(Planned<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
         self.check_blocks()?;
-        let foreign = self.foreign(&source.through(reader)).map_err(JobError::from)?;
-        let Foreign { mut prepared, mut losses, config, .. } = foreign;
-        state_configuration(&mut prepared.view, config);
+        let mut foreign = self.foreign(&source.through(reader)).map_err(JobError::from)?;
+        foreign.state_configuration();
+        let Foreign { prepared, mut losses, .. } = foreign;
         let metadata = prepared.view.metadata().clone();
         let mut storage = Storage::default();
         storage.precision = self.weights.precision;
@@ -271,16 +271,6 @@ fn invalid(name: &str, error: &str) -> JobError {
          may do"
     );
     Error::version(message).in_file(name).into()
-}
-
-/// Writes down what a GGUF file says of the model, as its configuration would: graphs are made by
-/// that.
-pub(super) fn state_configuration(view: &mut View<'_>, config: Option<Map<String, Value>>) {
-    let Some(mut config) = config else { return };
-    if let Some(model_type) = config.remove("model_type") {
-        view.metadata_mut().set(keys::MODEL_TYPE, model_type);
-    }
-    view.metadata_mut().set(keys::ARCHITECTURE, config);
 }
 
 /// What the file says beside graph and tensors: as the file that the model came from did.

@@ -16,7 +16,6 @@ use apr_source::naming::canonical;
 use apr_tensor::cast::can_cast;
 use apr_view::View;
 
-use super::computed::state_configuration;
 use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
@@ -51,9 +50,9 @@ impl Job {
             return Err(JobError::Request(message.to_owned()).into());
         }
 
-        let foreign = self.foreign(&source.through(reader)).map_err(JobError::from)?;
-        let Foreign { mut prepared, losses, config, .. } = foreign;
-        state_configuration(&mut prepared.view, config);
+        let mut foreign = self.foreign(&source.through(reader)).map_err(JobError::from)?;
+        foreign.state_configuration();
+        let Foreign { prepared, losses, .. } = foreign;
         let mut view = View::new(&prepared.view);
         view.keep_companions(|name| name != onnx::skeleton::COMPANION);
         let mut warnings = prepared.warnings.clone();

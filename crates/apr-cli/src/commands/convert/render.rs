@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use apr_core::counted;
 use apr_importance::SearchReport;
+use apr_lora::AdaptReport;
 use apr_merge::MergeReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::JobReport;
@@ -42,6 +43,9 @@ pub(super) struct WriteReport {
     /// What is stored without zeros.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) sparse: Option<SparseReport>,
+    /// What adapters changed, of each model that has some.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) adapters: Vec<AdaptReport>,
     /// What was merged, and how far the result is from the base.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) merge: Option<MergeReport>,

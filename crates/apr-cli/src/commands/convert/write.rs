@@ -5,6 +5,7 @@ use std::path::Path;
 
 use apr::job::{Output, Written};
 use apr_importance::SearchReport;
+use apr_lora::AdaptReport;
 use apr_merge::MergeReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::{Job, Planned};
@@ -125,6 +126,8 @@ impl<'a> Subject<'a> {
 pub(crate) struct Extras<'a> {
     /// What a merge changed, once it is done.
     pub(crate) merge: Option<&'a dyn Fn() -> MergeReport>,
+    /// What adapters changed, once it is done.
+    pub(crate) adapters: Option<&'a dyn Fn() -> Vec<AdaptReport>>,
     /// What it does to the source, in words.
     pub(crate) changes: Vec<String>,
     /// How the types of tensors were chosen.
@@ -231,8 +234,9 @@ pub(crate) fn write_subject(
             // On a terminal they are shown when they arise.
             job.conversion.warnings.extend(model.notes.iter().cloned().chain(context.tell_notes()));
         }
-        let Extras { changes, search, pruning, layers, widths, sparse, merge } = extras;
+        let Extras { changes, search, pruning, layers, widths, sparse, merge, adapters } = extras;
         let merge = merge.map(|merged| merged());
+        let adapters = adapters.map(|adapted| adapted()).unwrap_or_default();
         let report = WriteReport {
             job,
             changes,
@@ -241,6 +245,7 @@ pub(crate) fn write_subject(
             layers,
             widths,
             sparse,
+            adapters,
             merge,
             canary: checked,
         };
@@ -258,6 +263,11 @@ pub(crate) fn write_subject(
             report.pruning.iter().try_for_each(|found| prune::render(out, found))?;
             report.sparse.iter().try_for_each(|found| prune::render_sparse(out, found))?;
             render(out, &report.job.conversion)?;
+            let is_all = report.merge.is_none();
+            report
+                .adapters
+                .iter()
+                .try_for_each(|found| merge::render_adapters(out, found, is_all))?;
             report.merge.iter().try_for_each(|merge| merge::render(out, merge))?;
             report.search.iter().try_for_each(|found| search::render(out, found))?;
             render_family(out, report)?;

@@ -1,5 +1,6 @@
 //! `apr merge`.
 
+mod adapters;
 mod recipe;
 mod render;
 
@@ -9,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use apr::job::title;
 use apr_merge::{MergeOptions, Merged, Model as Input, Recipe};
-use apr_ops::import::{Foreign, restore};
+use apr_ops::import::restore;
 use apr_ops::inline::ValidationConfig;
 use apr_ops::job::Job;
 use apr_registry::{
@@ -17,8 +18,8 @@ use apr_registry::{
 };
 use apr_source::Source;
 
-use self::recipe::Description;
-pub(super) use self::render::render;
+use self::recipe::{Description, Location};
+pub(super) use self::render::{render, render_adapters};
 use super::convert::{
     self, Destination, Extras, Subject, contain, layout, target_format, validation,
 };
@@ -31,25 +32,48 @@ use crate::model::Model;
 /// Merges models.
 pub(super) fn run(args: &MergeArgs, context: &Context) -> Outcome {
     context.sources.expect_whole();
+    if !args.lora.is_empty() {
+        return adapters::run(args, context);
+    }
     let Description { recipes, is_file } = recipe::describe(args, context)?;
     // It is the merge's, and no model's.
     let context = &context.without_config();
     let folder = args.models_dir.as_deref();
     let named = recipe::locations(&recipes, is_file, folder)?;
-    let target = target(args, named.first().map(|(_, path)| path.as_path()))?;
-    let opened: Vec<(String, Model)> = named
+    let target = target(args, named.first().map(|named| named.path.as_path()))?;
+    let opened: Vec<Opened> = named
         .into_iter()
-        .map(|(name, path)| Ok((name, convert::open_for(target.format, &path, context)?)))
+        .map(|Location { name, path, adapters }| {
+            let model = convert::open_for(target.format, &path, context)?;
+            let adapters = adapters
+                .into_iter()
+                .map(|path| adapters::open(&path, context))
+                .collect::<Outcome<_>>()?;
+            Ok(Opened { name, model, adapters })
+        })
         .collect::<Outcome<_>>()?;
-    let first = opened.first().map(|(_, model)| PathBuf::from(&model.name)).unwrap_or_default();
-    let job = Job {
-        weights: weights::asked(&first, &args.requantize, &args.write, &args.container, context)?,
+    let first = opened.first().map(|first| PathBuf::from(&first.model.name)).unwrap_or_default();
+    let job = job(&first, target, args, context)?;
+    merge(&recipes, &opened, &job, args, context)
+}
+
+/// A model that takes part, with adapters that are merged into it before.
+struct Opened {
+    /// As the recipe names it.
+    name: String,
+    model: Model,
+    adapters: Vec<Model>,
+}
+
+/// What writes the result.
+fn job(first: &Path, target: PlanOptions, args: &MergeArgs, context: &Context) -> Outcome<Job> {
+    Ok(Job {
+        weights: weights::asked(first, &args.requantize, &args.write, &args.container, context)?,
         // A part of a model is merged, too.
         validation: ValidationConfig { complete: false, ..validation(&args.write) },
         title: args.write.output.as_deref().and_then(title),
         ..Job::new(contain(target, &args.container, context)?)
-    };
-    merge(&recipes, &opened, &job, args, context)
+    })
 }
 
 /// The layout of the output.
@@ -69,23 +93,22 @@ fn target(args: &MergeArgs, first: Option<&Path>) -> Outcome<PlanOptions> {
 /// Plans the merges, one over the other, and writes the last one.
 fn merge(
     recipes: &[Recipe],
-    opened: &[(String, Model)],
+    opened: &[Opened],
     job: &Job,
     args: &MergeArgs,
     context: &Context,
 ) -> Outcome {
     let sources: Vec<(&str, Source<'_>)> = opened
         .iter()
-        .map(|(name, model)| Ok((name.as_str(), context.source(&*model.reader, &model.name)?)))
+        .map(|Opened { name, model, .. }| {
+            Ok((name.as_str(), context.source(&*model.reader, &model.name)?))
+        })
         .collect::<Outcome<_>>()?;
     check_families(&sources)?;
-    let mut models = inputs(&sources, opened, recipes)?;
     let relaxed = args.write.relaxed || args.write.force;
-    let interrupt = context.interrupt.clone();
-    let poll = Arc::new(move || match interrupt.0.load(Ordering::Relaxed) {
-        true => Err(Error::io(IoCause::Interrupted, "interrupted")),
-        false => Ok(()),
-    });
+    let poll = poll(context);
+    let mut models = inputs(&sources, opened, recipes)?;
+    let adapted = adapters::merge_into(&mut models, opened, &sources, relaxed, &poll)?;
     let Some((last, before)) = recipes.split_last() else {
         return Err(Failure::Usage("there is nothing to merge".to_owned()));
     };
@@ -103,11 +126,21 @@ fn merge(
         merged = merged.with_card(&title)?;
     }
     let name = last.models().join(" + ");
-    let notes: Vec<String> = opened.iter().flat_map(|(_, model)| model.notes.clone()).collect();
+    let notes: Vec<String> = opened.iter().flat_map(|one| one.model.notes.clone()).collect();
     let subject = Subject { reader: &merged, name: &name, notes: &notes };
     let report = || merged.report();
-    let extras = Extras { merge: Some(&report), ..Extras::default() };
+    let adapters = || adapted.iter().map(|adapted| adapted.report()).collect();
+    let extras = Extras { merge: Some(&report), adapters: Some(&adapters), ..Extras::default() };
     convert::write_subject(job, subject, Destination::of(&args.write), extras, context)
+}
+
+/// Ends a long measurement where the user interrupts.
+fn poll(context: &Context) -> Arc<dyn Fn() -> apr_core::Result<()> + Send + Sync> {
+    let interrupt = context.interrupt.clone();
+    Arc::new(move || match interrupt.0.load(Ordering::Relaxed) {
+        true => Err(Error::io(IoCause::Interrupted, "interrupted")),
+        false => Ok(()),
+    })
 }
 
 /// What people will call the output.
@@ -143,29 +176,36 @@ fn check_families(sources: &[(&str, Source<'_>)]) -> Outcome {
 /// otherwise those that frameworks have.
 fn inputs<'a>(
     sources: &[(&str, Source<'a>)],
-    opened: &'a [(String, Model)],
+    opened: &'a [Opened],
     recipes: &[Recipe],
 ) -> Outcome<Vec<Input<'a>>> {
     let convention = |model: &Model| model.reader.format().convention;
-    let mut conventions = opened.iter().map(|(_, model)| convention(model));
+    let mut conventions = opened.iter().map(|one| convention(&one.model));
     let first = conventions.next();
     let is_sliced =
         recipes.iter().any(|recipe| matches!(recipe.parts, apr_merge::Parts::Slices(_)));
     // Pairs of a GGUF file do not follow slices of layers.
+    let has_adapters = opened.iter().any(|one| !one.adapters.is_empty());
     let alike = conventions.all(|other| Some(other) == first)
+        && !(has_adapters && first != Some(Convention::Framework))
         && !(is_sliced && first == Some(Convention::LlamaCpp));
     sources
         .iter()
         .zip(opened)
-        .map(|((name, source), (_, model))| {
-            let reader: Arc<dyn CheckpointReader + 'a> = if alike {
-                Arc::new(apr_view::View::new(&*model.reader))
-            } else {
-                let format: &'static Format = &safetensors::FORMAT;
-                let Foreign { prepared, .. } = restore(source, format, ValidationConfig::off())?;
-                Arc::new(prepared.view)
+        .map(|((name, source), Opened { model, .. })| {
+            let reader: Arc<dyn CheckpointReader + 'a> = match alike {
+                true => Arc::new(apr_view::View::new(&*model.reader)),
+                false => as_framework(source)?,
             };
             Ok(Input { name: (*name).to_owned(), reader })
         })
         .collect()
+}
+
+/// A model under the names and in the layout that frameworks have.
+fn as_framework<'a>(source: &Source<'a>) -> Outcome<Arc<dyn CheckpointReader + 'a>> {
+    let format: &'static Format = &safetensors::FORMAT;
+    let mut foreign = restore(source, format, ValidationConfig::off())?;
+    foreign.state_configuration();
+    Ok(Arc::new(foreign.prepared.view))
 }

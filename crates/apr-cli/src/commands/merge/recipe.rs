@@ -50,7 +50,12 @@ fn config(args: &MergeArgs, context: &Context) -> Outcome<Option<PathBuf>> {
 
 /// A configuration says everything: options that would contradict it are refused.
 fn check_alone(args: &MergeArgs) -> Outcome {
-    let given = [
+    refuse(&of_methods(args), "a configuration")
+}
+
+/// Options about a method, and whether they are given.
+pub(super) fn of_methods(args: &MergeArgs) -> [(&'static str, bool); 8] {
+    [
         ("--strategy", args.strategy.is_some()),
         ("--base", args.base.is_some()),
         ("--weights", !args.weights.is_empty()),
@@ -59,10 +64,14 @@ fn check_alone(args: &MergeArgs) -> Outcome {
         ("--lambda", args.lambda.is_some()),
         ("--normalize", args.normalize.is_some()),
         ("--parameter", !args.parameter.is_empty()),
-    ];
+    ]
+}
+
+/// Refuses options that do not go along with something.
+pub(super) fn refuse(given: &[(&str, bool)], beside: &str) -> Outcome {
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => {
-            Err(Failure::Usage(format!("{option} and a configuration exclude each other")))
+            Err(Failure::Usage(format!("{option} and {beside} exclude each other")))
         }
         None => Ok(()),
     }
@@ -155,21 +164,37 @@ fn spread(recipe: &mut Recipe, args: &MergeArgs) -> Outcome {
     Ok(())
 }
 
+/// Where a model is that a merge names.
+pub(super) struct Location {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    /// Adapters that are merged into it before.
+    pub(super) adapters: Vec<PathBuf>,
+}
+
 /// The models that merges name, each with where it is; what an earlier merge makes is nowhere.
 pub(super) fn locations(
     recipes: &[Recipe],
     is_file: bool,
     folder: Option<&Path>,
-) -> Outcome<Vec<(String, PathBuf)>> {
-    let mut found: Vec<(String, PathBuf)> = Vec::new();
+) -> Outcome<Vec<Location>> {
+    let mut found: Vec<Location> = Vec::new();
     let mut made: Vec<&str> = Vec::new();
     for recipe in recipes {
         for name in recipe.models() {
-            if made.contains(&name) || found.iter().any(|(known, _)| known == name) {
+            if made.contains(&name) || found.iter().any(|known| known.name == name) {
                 continue;
             }
-            let path = if is_file { within(name, folder)? } else { PathBuf::from(name) };
-            found.push((name.to_owned(), path));
+            let location = if is_file {
+                let mut parts = name.split('+').map(|part| within(part, folder));
+                let path = parts.next().unwrap_or_else(|| within(name, folder))?;
+                let adapters = parts.collect::<Outcome<_>>()?;
+                Location { name: name.to_owned(), path, adapters }
+            } else {
+                let path = PathBuf::from(name);
+                Location { name: name.to_owned(), path, adapters: Vec::new() }
+            };
+            found.push(location);
         }
         made.extend(recipe.name.as_deref());
     }

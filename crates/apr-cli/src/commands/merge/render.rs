@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use apr_core::counted;
-use apr_merge::{MergeReport, TensorChange};
+use apr_lora::{AdaptReport, MergedAdapter};
+use apr_merge::{Change, MergeReport, TensorChange};
 use apr_registry::Escaped;
 
 use crate::printer::DIM;
@@ -18,6 +19,45 @@ pub(crate) fn render(out: &mut dyn Write, report: &MergeReport) -> io::Result<()
     if *merged == 0 {
         return Ok(());
     }
+    render_change(out, total, worst, compared_with)
+}
+
+/// A line about each adapter, one about the change, and unless a merge names its own, the tensors
+/// that changed most.
+pub(crate) fn render_adapters(
+    out: &mut dyn Write,
+    report: &AdaptReport,
+    with_worst: bool,
+) -> io::Result<()> {
+    let AdaptReport { base, adapters, changed, copied, total, worst, .. } = report;
+    for MergedAdapter { name, kind, weight, ranks, modules, replaced, trained_on, .. } in adapters {
+        let ranks: Vec<String> = ranks.iter().map(u64::to_string).collect();
+        let rank = match ranks.is_empty() {
+            true => String::new(),
+            false => format!(" of rank {}", ranks.join(", ")),
+        };
+        let times = if *weight == 1.0 { String::new() } else { format!(", times {weight}") };
+        let modules = counted(*modules as u64, "module");
+        let whole = match *replaced {
+            0 => String::new(),
+            count => format!(", {} trained as a whole", counted(count as u64, "tensor")),
+        };
+        let on = trained_on.as_deref().map(|on| format!(", trained on {}", Escaped::short(on)));
+        let on = on.unwrap_or_default();
+        let (kind, name) = (Escaped::short(kind), Escaped::short(name));
+        writeln!(out, "  {kind}{rank} from {name}{times}: {modules}{whole}{on}")?;
+    }
+    writeln!(out, "  {} changed, {copied} copied", counted(*changed as u64, "tensor"))?;
+    let worst: &[TensorChange] = if with_worst { worst } else { &[] };
+    render_change(out, total, worst, base)
+}
+
+fn render_change(
+    out: &mut dyn Write,
+    total: &Change,
+    worst: &[TensorChange],
+    compared_with: &str,
+) -> io::Result<()> {
     let (relative, cosine) = (100.0 * total.relative_error, total.cosine);
     let name = Escaped::short(compared_with);
     writeln!(out, "  {relative:.3}% from {name}, cosine {cosine:.6}")?;

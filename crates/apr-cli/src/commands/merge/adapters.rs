@@ -1,0 +1,116 @@
+//! Adapters that are merged into a model: with `--lora`, or named by a configuration.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use apr_core::{Error, Result};
+use apr_lora::{AdaptOptions, Adapted, Adapter};
+use apr_merge::Model as Input;
+use apr_registry::{CheckpointReader, Convention};
+use apr_source::Source;
+use apr_view::View;
+
+use super::{Opened, as_framework, has_card, job, poll, recipe, target, title_of};
+use crate::args::MergeArgs;
+use crate::commands::convert::{self, Destination, Extras, Subject};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::model::{self, Model};
+
+type Poll<'a> = Arc<dyn Fn() -> Result<()> + Send + Sync + 'a>;
+
+/// Opens an adapter, with the configuration beside it.
+pub(super) fn open(path: &Path, context: &Context) -> Outcome<Model> {
+    context.sources.expect_companions();
+    model::open_with_companions(path, context)
+}
+
+/// Merges the adapters of `--lora` into the one model.
+pub(super) fn run(args: &MergeArgs, context: &Context) -> Outcome {
+    let [base] = &args.models[..] else {
+        let message = match (&context.model_config, args.models.len()) {
+            (Some(_), _) => "a configuration names its adapters as MODEL+ADAPTER".to_owned(),
+            (None, 0) => "--lora needs the model that the adapter is for".to_owned(),
+            (None, count) => format!("--lora merges adapters into one model, not {count}"),
+        };
+        return Err(Failure::Usage(message));
+    };
+    recipe::refuse(&recipe::of_methods(args), "--lora")?;
+    let target = target(args, Some(base))?;
+    let opened = convert::open_for(target.format, base, context)?;
+    let adapters: Vec<Model> =
+        args.lora.iter().map(|(path, _)| open(path, context)).collect::<Outcome<_>>()?;
+    let source = context.source(&*opened.reader, &opened.name)?;
+    let job = job(Path::new(&opened.name), target, args, context)?;
+
+    let named = adapters.iter().zip(&args.lora);
+    let adapters: Vec<Adapter<'_>> = named
+        .map(|(model, (path, weight))| adapter(model, &path.display().to_string(), *weight))
+        .collect();
+    let reader = base_of(&source, &opened, &adapters)?;
+    let relaxed = args.write.relaxed || args.write.force;
+    let options = AdaptOptions { relaxed, poll: poll(context) };
+    let mut adapted =
+        Adapted::plan(reader, &opened.name, &adapters, options)?.with_record(job.target.format);
+    if has_card(&job) {
+        let title = args.write.output.as_deref().and_then(title_of);
+        adapted = adapted.with_card(&title.unwrap_or_else(|| "merged".to_owned()))?;
+    }
+    let subject = Subject { reader: &adapted, name: &opened.name, notes: &opened.notes };
+    let report = || vec![adapted.report()];
+    let extras = Extras { adapters: Some(&report), ..Extras::default() };
+    convert::write_subject(&job, subject, Destination::of(&args.write), extras, context)
+}
+
+/// Merges the adapters that a configuration names into their models.
+pub(super) fn merge_into<'a>(
+    models: &mut [Input<'a>],
+    opened: &'a [Opened],
+    sources: &[(&str, Source<'a>)],
+    relaxed: bool,
+    poll: &Poll<'a>,
+) -> Outcome<Vec<Arc<Adapted<'a>>>> {
+    let mut merged = Vec::new();
+    for ((input, one), (_, source)) in models.iter_mut().zip(opened).zip(sources) {
+        if one.adapters.is_empty() {
+            continue;
+        }
+        let adapters: Vec<Adapter<'a>> =
+            one.adapters.iter().map(|model| adapter(model, &model.name, 1.0)).collect();
+        let reader = base_of(source, &one.model, &adapters)?;
+        let options = AdaptOptions { relaxed, poll: Arc::clone(poll) };
+        let adapted = Arc::new(Adapted::plan(reader, &one.model.name, &adapters, options)?);
+        input.reader = Arc::clone(&adapted) as Arc<dyn CheckpointReader + 'a>;
+        merged.push(adapted);
+    }
+    Ok(merged)
+}
+
+fn adapter<'a>(model: &'a Model, name: &str, weight: f64) -> Adapter<'a> {
+    Adapter { name: name.to_owned(), reader: Arc::new(View::new(&*model.reader)), weight }
+}
+
+/// The base under the names that its adapters have: those of a GGUF file, where all are llama.cpp's,
+/// and otherwise those of frameworks.
+fn base_of<'a>(
+    source: &Source<'a>,
+    model: &'a Model,
+    adapters: &[Adapter<'_>],
+) -> Outcome<Arc<dyn CheckpointReader + 'a>> {
+    let convention = model.reader.format().convention;
+    let of_gguf =
+        |adapter: &Adapter<'_>| adapter.reader.format().convention == Convention::LlamaCpp;
+    let foreign = adapters.iter().find(|adapter| of_gguf(adapter));
+    match (convention, foreign) {
+        (Convention::LlamaCpp, Some(_)) if adapters.iter().all(of_gguf) => {
+            Ok(Arc::new(View::new(&*model.reader)))
+        }
+        (_, Some(adapter)) => {
+            let message = "an adapter in llama.cpp's names goes into a GGUF file, and with other \
+                           such adapters only: convert the base to GGUF first";
+            Err(Error::format(message).in_file(&adapter.name).into())
+        }
+        (Convention::Framework, None) => Ok(Arc::new(View::new(&*model.reader))),
+        (_, None) => as_framework(source),
+    }
+}

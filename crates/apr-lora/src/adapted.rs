@@ -1,0 +1,562 @@
+//! A model with adapters merged in, computed as it is read.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use apr_core::{
+    CheckpointReader, Companion, Container, DType, Error, Escaped, FileInfo, Format, Metadata,
+    Result, Stored, StoredRange, TensorInfo,
+};
+use apr_merge::{Meter, changes};
+use apr_tensor::cast::cast_values;
+use apr_tensor::drift::Drift;
+use apr_tensor::element::widen_f32;
+use apr_view::values;
+
+use crate::adapter::Adapter;
+use crate::beside;
+use crate::form::Form;
+use crate::matrix::{Delta, Matrix};
+use crate::plan::{Plan, Slot, Source, Stage};
+use crate::report::{AdaptReport, MergedAdapter};
+
+/// Elements that are computed at a time.
+const BLOCK: u64 = 1 << 15;
+
+/// Tensors whose matrices are kept: threads may be at several of them.
+const KEPT: usize = 4;
+
+/// The matrices of a stage of a tensor.
+type Loaded = ((usize, usize), Arc<Delta>);
+
+/// How adapters are merged in.
+pub struct AdaptOptions<'a> {
+    /// Modules that the base lacks are left out with a warning, and values that are not finite are
+    /// let pass.
+    pub relaxed: bool,
+    /// Asked between blocks of a long measurement whether to go on.
+    pub poll: Arc<dyn Fn() -> Result<()> + Send + Sync + 'a>,
+}
+
+impl Default for AdaptOptions<'_> {
+    fn default() -> Self {
+        Self { relaxed: false, poll: Arc::new(|| Ok(())) }
+    }
+}
+
+/// A base model with adapters merged in, as PEFT's `merge_and_unload` does it: one after the other,
+/// each rounded to the weight's dtype.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use apr_core::{CheckpointReader, Limits, Result};
+/// use apr_lora::{AdaptOptions, Adapted, Adapter};
+///
+/// # fn example(base: Arc<dyn CheckpointReader>, tuned: Arc<dyn CheckpointReader>) -> Result<()> {
+/// let adapter = Adapter { name: "tuned".into(), reader: tuned, weight: 0.8 };
+/// let adapted = Adapted::plan(base, "base", &[adapter], AdaptOptions::default())?;
+/// println!("{} tensors change", adapted.report().changed);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Adapted<'a> {
+    base: Arc<dyn CheckpointReader + 'a>,
+    base_name: String,
+    adapters: Vec<Adapter<'a>>,
+    merged: Vec<MergedAdapter>,
+    slots: Vec<Slot>,
+    tensors: Vec<TensorInfo>,
+    meters: Vec<Meter<Drift>>,
+    /// Magnitudes over norms (DoRA), by tensor and stage.
+    factors: HashMap<(usize, usize), OnceLock<Result<Vec<f32>>>>,
+    loaded: Mutex<VecDeque<Loaded>>,
+    metadata: Metadata,
+    companions: Vec<Companion>,
+    /// Companions that are not the base's own.
+    own: Vec<Option<Vec<u8>>>,
+    files: Vec<FileInfo>,
+    warnings: Vec<String>,
+    options: AdaptOptions<'a>,
+}
+
+impl<'a> Adapted<'a> {
+    /// Plans a base with adapters, in their order. None of their tensors is read.
+    ///
+    /// # Errors
+    /// E001 for what is no adapter or of a kind that can't be merged, for a module that the base
+    /// lacks and matrices that do not make its shape; E007 and E008 when a configuration can't be
+    /// read.
+    pub fn plan(
+        base: Arc<dyn CheckpointReader + 'a>,
+        base_name: &str,
+        adapters: &[Adapter<'a>],
+        options: AdaptOptions<'a>,
+    ) -> Result<Self> {
+        let Plan { slots, merged, warnings, is_untied } =
+            Plan::new(&*base, adapters, options.relaxed)?;
+        let tensors: Vec<TensorInfo> = slots.iter().map(|slot| slot.info.clone()).collect();
+        let mut factors = HashMap::new();
+        for (tensor, slot) in slots.iter().enumerate() {
+            for (stage, change) in slot.stages.iter().enumerate() {
+                if matches!(change, Stage::Delta { magnitude: Some(_), .. }) {
+                    factors.insert((tensor, stage), OnceLock::new());
+                }
+            }
+        }
+        let readers = adapters.iter().map(|adapter| &*adapter.reader);
+        let readers: Vec<&(dyn CheckpointReader + 'a)> =
+            std::iter::once(&*base).chain(readers).collect();
+        let files = readers.iter().flat_map(|reader| reader.files()).cloned().collect();
+        let mut all_warnings = warnings;
+        all_warnings.extend(base.warnings().iter().cloned());
+        let mut adapted = Self {
+            base_name: base_name.to_owned(),
+            adapters: adapters.to_vec(),
+            merged,
+            meters: slots.iter().map(|_| Meter::default()).collect(),
+            slots,
+            tensors,
+            factors,
+            loaded: Mutex::default(),
+            metadata: base.metadata().clone(),
+            companions: base.companions().to_vec(),
+            own: vec![None; base.companions().len()],
+            base,
+            files,
+            warnings: all_warnings,
+            options,
+        };
+        adapted.fit_configuration(is_untied)?;
+        Ok(adapted)
+    }
+
+    /// Fits configuration and metadata to tensors that were untied, or have another number of rows
+    /// than the base's.
+    fn fit_configuration(&mut self, is_untied: bool) -> Result<()> {
+        let rows = beside::vocabulary(self.base.tensors(), &self.tensors);
+        if !is_untied && rows.is_none() {
+            return Ok(());
+        }
+        beside::fit_metadata(&mut self.metadata, is_untied, rows);
+        let position = self.companions.iter().position(|file| file.name == beside::CONFIG);
+        if let Some(position) = position {
+            let bytes = self.base.read_companion(position)?;
+            if let Some(bytes) = beside::fit(&bytes, is_untied, rows) {
+                self.replace(beside::CONFIG, bytes);
+            }
+        }
+        if rows.is_some() {
+            self.take_tokenizer()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the tokenizer of the last adapter that has one, as the number of tokens is another.
+    fn take_tokenizer(&mut self) -> Result<()> {
+        let has_one = |adapter: &&Adapter<'_>| {
+            adapter.reader.companions().iter().any(|file| beside::is_of_tokenizer(&file.name))
+        };
+        let Some(Adapter { name, reader, .. }) = self.adapters.iter().rev().find(has_one).cloned()
+        else {
+            let message = "the number of tokens is another than the base's, and no adapter has a \
+                           tokenizer: the base's is kept";
+            self.warnings.push(message.to_owned());
+            return Ok(());
+        };
+        for (position, file) in reader.companions().iter().enumerate() {
+            if beside::is_of_tokenizer(&file.name) {
+                self.replace(&file.name, reader.read_companion(position)?);
+            }
+        }
+        self.warnings.push(format!("the tokenizer is that of {}", Escaped::short(&name)));
+        Ok(())
+    }
+
+    fn replace(&mut self, name: &str, bytes: Vec<u8>) {
+        let companion = Companion { name: name.to_owned(), len: bytes.len() as u64 };
+        match self.companions.iter().position(|file| file.name == name) {
+            Some(position) => {
+                self.companions[position] = companion;
+                self.own[position] = Some(bytes);
+            }
+            None => {
+                self.companions.push(companion);
+                self.own.push(Some(bytes));
+            }
+        }
+    }
+
+    /// With a model card that says what was merged, in place of the base's.
+    ///
+    /// # Errors
+    /// E007 and E008 when the base's card can't be read.
+    pub fn with_card(mut self, title: &str) -> Result<Self> {
+        let position = self.companions.iter().position(|file| file.name == beside::CARD);
+        let card = position.map(|position| self.read_companion(position)).transpose()?;
+        let bytes = beside::card(&self.report(), title, card.as_deref());
+        self.replace(beside::CARD, bytes.into_bytes());
+        Ok(self)
+    }
+
+    /// With a record of the merge in the metadata, as far as the output's format has a place for
+    /// it.
+    #[must_use]
+    pub fn with_record(mut self, format: &'static Format) -> Self {
+        let report = self.report();
+        beside::record(&mut self.metadata, &report, format);
+        self
+    }
+
+    /// What was merged, and how far the tensors that were read moved.
+    #[must_use]
+    pub fn report(&self) -> AdaptReport {
+        let changed = self.slots.iter().filter(|slot| slot.is_changed());
+        let names = self.tensors.iter().zip(&self.meters).zip(&self.slots);
+        let measured = names
+            .filter(|(_, slot)| slot.is_changed())
+            .map(|((info, meter), _)| (info.name.as_str(), meter));
+        let (tensors, worst, total) = changes(measured);
+        AdaptReport {
+            base: self.base_name.clone(),
+            adapters: self.merged.clone(),
+            changed: changed.count(),
+            copied: self.slots.iter().filter(|slot| !slot.is_changed()).count(),
+            total,
+            tensors,
+            worst,
+        }
+    }
+
+    fn reader(&self, source: Source) -> (&(dyn CheckpointReader + 'a), usize) {
+        match source {
+            Source::Base(tensor) => (&*self.base, tensor),
+            Source::Adapter { adapter, tensor } => (&*self.adapters[adapter].reader, tensor),
+        }
+    }
+
+    /// The first file of a source's reader among [`files`](CheckpointReader::files).
+    fn first_file(&self, adapter: Option<usize>) -> usize {
+        let Some(adapter) = adapter else { return 0 };
+        let before = self.adapters[..adapter].iter().map(|before| before.reader.files().len());
+        self.base.files().len() + before.sum::<usize>()
+    }
+
+    /// The matrices of a stage, which are kept for a while.
+    fn delta(
+        &self,
+        tensor: usize,
+        stage: usize,
+        adapter: usize,
+        form: &Form,
+    ) -> Result<Arc<Delta>> {
+        let key = (tensor, stage);
+        let poisoned = || Error::corrupt("another thread ended while it read an adapter");
+        // Whoever comes second waits for the first to read them.
+        let mut loaded = self.loaded.lock().map_err(|_| poisoned())?;
+        if let Some((_, delta)) = loaded.iter().find(|(known, _)| *known == key) {
+            return Ok(Arc::clone(delta));
+        }
+        let Adapter { reader, name, .. } = &self.adapters[adapter];
+        let delta = form.load(&**reader).map_err(|error| error.in_file(name))?;
+        let delta = Arc::new(delta);
+        if loaded.len() == KEPT {
+            loaded.pop_front();
+        }
+        loaded.push_back((key, Arc::clone(&delta)));
+        Ok(delta)
+    }
+
+    /// Elements of a tensor after some of its stages; `original` gets those before the first.
+    fn values(
+        &self,
+        tensor: usize,
+        stages: usize,
+        range: Range<u64>,
+        original: Option<&mut Vec<f32>>,
+    ) -> Result<Vec<f32>> {
+        let slot = &self.slots[tensor];
+        let (reader, position) = self.reader(slot.source);
+        let mut values = read(reader, position, range.clone())?;
+        if let (false, Some(at)) =
+            (self.options.relaxed, values.iter().position(|value| !value.is_finite()))
+        {
+            let message = format!("element {} is {}", range.start + at as u64, values[at]);
+            let name = &reader.tensors()[position].name;
+            return Err(Error::corrupt(message).for_tensor(name).in_file(&self.base_name));
+        }
+        if let Some(original) = original {
+            original.clone_from(&values);
+        }
+        for (at, stage) in slot.stages[..stages].iter().enumerate() {
+            self.apply(tensor, at, stage, range.start, &mut values)?;
+            round(slot.info.dtype, &mut values);
+        }
+        Ok(values)
+    }
+
+    /// Changes elements from `start` on by a stage.
+    fn apply(
+        &self,
+        tensor: usize,
+        at: usize,
+        stage: &Stage,
+        start: u64,
+        values: &mut [f32],
+    ) -> Result<()> {
+        match stage {
+            Stage::Delta { adapter, form, scale, .. } => {
+                let delta = self.delta(tensor, at, *adapter, form)?;
+                let factors = self.factors(tensor, at)?;
+                each_row(form.columns, start, values, |row, columns, values, buffer| {
+                    delta.row(row, columns.clone(), buffer);
+                    for (value, change) in values.iter_mut().zip(buffer.iter()) {
+                        *value += change * scale;
+                    }
+                    match factors {
+                        Some(factors) if form.by_column => {
+                            let factors = &factors[columns];
+                            values.iter_mut().zip(factors).for_each(|(value, f)| *value *= f);
+                        }
+                        Some(factors) => values.iter_mut().for_each(|v| *v *= factors[row]),
+                        None => {}
+                    }
+                });
+            }
+            Stage::Bias { adapter, tensor: bias, scale } => {
+                let reader = &*self.adapters[*adapter].reader;
+                let bias = read(reader, *bias, start..start + values.len() as u64)?;
+                values.iter_mut().zip(&bias).for_each(|(value, change)| *value += change * scale);
+            }
+            Stage::Rows { adapter, tensor: rows, of } => {
+                let reader = &*self.adapters[*adapter].reader;
+                let mut failed = None;
+                each_row(self.slots[tensor].columns, start, values, |row, columns, values, _| {
+                    let Some(trained) = of.get(&(row as u64)) else { return };
+                    let width = reader.tensors()[*rows].shape.row_len();
+                    let first = trained * width + columns.start as u64;
+                    match read(reader, *rows, first..first + values.len() as u64) {
+                        Ok(trained) => values.copy_from_slice(&trained),
+                        Err(error) => failed = Some(error),
+                    }
+                });
+                if let Some(error) = failed {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What rows or columns are multiplied by after a stage, which needs a pass over the tensor.
+    fn factors(&self, tensor: usize, stage: usize) -> Result<Option<&[f32]>> {
+        let Some(cell) = self.factors.get(&(tensor, stage)) else { return Ok(None) };
+        let found = cell.get_or_init(|| self.measure(tensor, stage));
+        found.as_deref().map(Some).map_err(Clone::clone)
+    }
+
+    /// Magnitudes over the norms of rows or columns (DoRA, arXiv 2402.09353).
+    fn measure(&self, tensor: usize, stage: usize) -> Result<Vec<f32>> {
+        let slot = &self.slots[tensor];
+        let Stage::Delta { adapter, form, scale, magnitude: Some(magnitude) } = &slot.stages[stage]
+        else {
+            return Err(Error::corrupt("there are no magnitudes"));
+        };
+        let Adapter { reader, name, .. } = &self.adapters[*adapter];
+        let magnitudes =
+            Matrix::read(&**reader, *magnitude).map_err(|error| error.in_file(name))?;
+        let delta = self.delta(tensor, stage, *adapter, form)?;
+        let mut squares = vec![0.0_f64; magnitudes.values.len()];
+        let count = slot.info.shape.elements().unwrap_or_default();
+        let mut start = 0;
+        while start < count {
+            (self.options.poll)()?;
+            let end = (start + BLOCK).min(count);
+            let mut values = self.values(tensor, stage, start..end, None)?;
+            each_row(form.columns, start, &mut values, |row, columns, values, buffer| {
+                delta.row(row, columns.clone(), buffer);
+                let sums = values.iter().zip(buffer.iter()).map(|(value, change)| {
+                    let value = f64::from(value + change * scale);
+                    value * value
+                });
+                if form.by_column {
+                    squares[columns].iter_mut().zip(sums).for_each(|(sum, more)| *sum += more);
+                } else {
+                    squares[row] += sums.sum::<f64>();
+                }
+            });
+            start = end;
+        }
+        let of = |(magnitude, squares): (&f32, &f64)| {
+            #[expect(clippy::cast_possible_truncation, reason = "PEFT's norm is of this precision")]
+            let norm = libm::sqrt(*squares) as f32;
+            if *magnitude == 0.0 { 0.0 } else { magnitude / norm }
+        };
+        Ok(magnitudes.values.iter().zip(&squares).map(of).collect())
+    }
+
+    fn read_changed(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let Slot { info, stages, .. } = &self.slots[tensor];
+        let past = || Error::corrupt("the read ends past the tensor").at(offset);
+        let end = offset.checked_add(buf.len() as u64).ok_or_else(past)?;
+        if end > info.byte_len()? {
+            return Err(past());
+        }
+        let width = info.dtype.block_bytes();
+        let count = info.shape.elements().unwrap_or_default();
+        let (mut start, last) = (offset / width, end.div_ceil(width));
+        let mut skip = usize::try_from(offset % width).unwrap_or_default();
+        let (mut at, mut before, mut bytes) = (0, Vec::new(), Vec::new());
+        while start < last {
+            let next = (start + BLOCK).min(last);
+            let values = self.values(tensor, stages.len(), start..next, Some(&mut before))?;
+            self.meters[tensor].add(start..next, count, Drift::of(&before, &values));
+            cast_values(&values, info.dtype, &mut bytes);
+            let bytes = bytes.get(skip..).unwrap_or_default();
+            skip = 0;
+            let len = bytes.len().min(buf.len() - at);
+            buf[at..at + len].copy_from_slice(&bytes[..len]);
+            at += len;
+            start = next;
+        }
+        Ok(())
+    }
+}
+
+/// Elements of a tensor, in single precision.
+fn read(reader: &dyn CheckpointReader, tensor: usize, range: Range<u64>) -> Result<Vec<f32>> {
+    let info = &reader.tensors()[tensor];
+    let is_plain = matches!(info.dtype, DType::F32 | DType::F16 | DType::BF16);
+    if !is_plain {
+        let values = values::read(reader, tensor, range)?;
+        #[expect(clippy::cast_possible_truncation, reason = "it is computed in single precision")]
+        return Ok(values.into_iter().map(|value| value as f32).collect());
+    }
+    let width = info.dtype.block_bytes();
+    let large = |_| Error::memory("the range does not fit in memory");
+    let len = usize::try_from((range.end - range.start) * width).map_err(large)?;
+    let (mut bytes, mut values) = (vec![0; len], Vec::new());
+    reader.read_tensor(tensor, range.start * width, &mut bytes)?;
+    widen_f32(info.dtype, &bytes, &mut values);
+    Ok(values)
+}
+
+/// Calls `change` with the parts of rows of `width` elements that those from `start` on are, and a
+/// buffer.
+fn each_row(
+    width: u64,
+    start: u64,
+    values: &mut [f32],
+    mut change: impl FnMut(usize, Range<usize>, &mut [f32], &mut Vec<f32>),
+) {
+    let mut buffer = Vec::new();
+    let (mut at, mut position) = (0, start);
+    while at < values.len() {
+        let (row, column) = (position / width, position % width);
+        let len = (width - column).min((values.len() - at) as u64);
+        // They are smaller than the tensor's elements, which are addressed by bytes.
+        let [row, column, count] =
+            [row, column, len].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
+        change(row, column..column + count, &mut values[at..at + count], &mut buffer);
+        at += count;
+        position += len;
+    }
+}
+
+/// Rounds values to those of a dtype.
+fn round(dtype: DType, values: &mut Vec<f32>) {
+    if dtype != DType::F32 {
+        let (mut bytes, wide) = (Vec::new(), std::mem::take(values));
+        cast_values(&wide, dtype, &mut bytes);
+        widen_f32(dtype, &bytes, values);
+    }
+}
+
+impl CheckpointReader for Adapted<'_> {
+    fn format(&self) -> &'static Format {
+        self.base.format()
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        let slot = &self.slots[tensor];
+        let (reader, position) = self.reader(slot.source);
+        let shifted =
+            |place: StoredRange, by: usize| StoredRange { file: place.file + by, ..place };
+        let own = self.first_file(slot.source.adapter());
+        if !slot.is_changed() && own == 0 {
+            return reader.stored(position);
+        }
+        let mut inputs = vec![(reader, position, own)];
+        inputs.extend(slot.stages.iter().flat_map(|stage| {
+            let reader = &*self.adapters[stage.adapter()].reader;
+            let first = self.first_file(Some(stage.adapter()));
+            stage.tensors().into_iter().map(move |tensor| (reader, tensor, first))
+        }));
+        let (mut range, mut parts) = (None, Vec::new());
+        for (reader, tensor, by) in inputs {
+            let stored = Stored::derived_from(reader, &[tensor]);
+            range.get_or_insert(shifted(stored.range, by));
+            parts.extend(stored.parts().iter().map(|part| {
+                let mut part = *part;
+                (part.range, part.place) = (shifted(part.range, by), shifted(part.place, by));
+                part
+            }));
+        }
+        let nowhere = StoredRange { file: 0, offset: 0, len: 0 };
+        Stored::plain(range.unwrap_or(nowhere)).with_parts(parts)
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let slot = &self.slots[tensor];
+        if slot.stages.is_empty() && slot.is_as_stored {
+            let (reader, position) = self.reader(slot.source);
+            return reader.read_tensor(position, offset, buf);
+        }
+        self.read_changed(tensor, offset, buf).map_err(|error| {
+            if error.tensor().is_some() { error } else { error.for_tensor(&slot.info.name) }
+        })
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        let slot = &self.slots[tensor];
+        let (reader, position) = self.reader(slot.source);
+        (slot.stages.is_empty() && slot.is_as_stored).then(|| reader.tensor_slice(position))?
+    }
+
+    fn container(&self) -> Container<'_> {
+        self.base.container().altered()
+    }
+
+    fn files(&self) -> &[FileInfo] {
+        &self.files
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        match self.own.get(companion) {
+            Some(Some(bytes)) => Ok(bytes.clone()),
+            Some(None) => self.base.read_companion(companion),
+            None => Err(Companion::absent(companion)),
+        }
+    }
+
+    fn left_out(&self) -> &[String] {
+        self.base.left_out()
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}

@@ -1,0 +1,272 @@
+//! An adapter: which modules of its base it changes, and by which of its tensors.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use apr_core::{CheckpointReader, Error, Escaped, Result, TensorInfo};
+
+use crate::configuration::{Configuration, Writer};
+
+/// In front of all names that PEFT writes.
+const PREFIX: &str = "base_model.model.";
+
+/// What PEFT puts between the names of modules.
+const WRAPPERS: [&str; 3] = [".base_layer", ".modules_to_save.default", ".original_module"];
+
+/// An adapter that is open, with what it is multiplied by.
+#[derive(Clone)]
+pub struct Adapter<'a> {
+    /// What errors and reports call it.
+    pub name: String,
+    /// Its matrices.
+    pub reader: Arc<dyn CheckpointReader + 'a>,
+    /// Factor of everything that it adds, beside its own scale; below 0 it is subtracted.
+    pub weight: f64,
+}
+
+/// What the parts of a module's change are called in the names of tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    LoraA,
+    LoraB,
+    LoraBias,
+    EmbeddingA,
+    EmbeddingB,
+    Magnitude,
+    Hada1A,
+    Hada1B,
+    Hada2A,
+    Hada2B,
+    Kron1,
+    Kron1A,
+    Kron1B,
+    Kron2,
+    Kron2A,
+    Kron2B,
+    TokenRows,
+}
+
+const PARTS: [(&str, Part); 19] = [
+    ("lora_A", Part::LoraA),
+    ("lora_B", Part::LoraB),
+    ("lora_a", Part::LoraA),
+    ("lora_b", Part::LoraB),
+    ("m", Part::Magnitude),
+    ("lora_embedding_A", Part::EmbeddingA),
+    ("lora_embedding_B", Part::EmbeddingB),
+    ("lora_magnitude_vector", Part::Magnitude),
+    ("hada_w1_a", Part::Hada1A),
+    ("hada_w1_b", Part::Hada1B),
+    ("hada_w2_a", Part::Hada2A),
+    ("hada_w2_b", Part::Hada2B),
+    ("lokr_w1", Part::Kron1),
+    ("lokr_w1_a", Part::Kron1A),
+    ("lokr_w1_b", Part::Kron1B),
+    ("lokr_w2", Part::Kron2),
+    ("lokr_w2_a", Part::Kron2A),
+    ("lokr_w2_b", Part::Kron2B),
+    ("trainable_tokens_delta", Part::TokenRows),
+];
+
+/// Parts that are known and not supported.
+const UNSUPPORTED: [(&str, &str); 5] = [
+    ("hada_t1", "LoHa of convolutions' kernels"),
+    ("hada_t2", "LoHa of convolutions' kernels"),
+    ("lokr_t2", "LoKr of convolutions' kernels"),
+    ("lora_down", "kohya's names"),
+    ("lora_up", "kohya's names"),
+];
+
+/// What an adapter does to a module: positions of its tensors.
+pub(crate) type Parts = BTreeMap<Part, usize>;
+
+/// An adapter's tensors, by what they change.
+pub(crate) struct Contents {
+    pub(crate) configuration: Configuration,
+    /// By the module that they change: as PEFT and MLX name it, or the tensor of a GGUF file.
+    pub(crate) modules: BTreeMap<String, Parts>,
+    /// Tensors that take the place of others, by their names.
+    pub(crate) replaced: BTreeMap<String, usize>,
+}
+
+impl Contents {
+    /// Sorts the tensors of an adapter.
+    ///
+    /// # Errors
+    /// E001 for an adapter that can't be merged, or with two tensors for one purpose; E007 and E008
+    /// when its configuration can't be read.
+    pub(crate) fn read(reader: &dyn CheckpointReader) -> Result<Self> {
+        let configuration = Configuration::read(reader)?;
+        let (mut modules, mut replaced) = (BTreeMap::<String, Parts>::new(), BTreeMap::new());
+        for (position, info) in reader.tensors().iter().enumerate() {
+            let twice = || Error::format("two tensors are for one purpose").for_tensor(&info.name);
+            let name = info.name.strip_prefix(PREFIX).unwrap_or(&info.name);
+            match part(name, configuration.writer).map_err(|error| error.for_tensor(&info.name))? {
+                Some((module, part)) => {
+                    let parts = modules.entry(module.to_owned()).or_default();
+                    if parts.insert(part, position).is_some() {
+                        return Err(twice());
+                    }
+                }
+                None => {
+                    let mut name = name.to_owned();
+                    for wrapper in WRAPPERS {
+                        name = name.replace(wrapper, "");
+                    }
+                    if replaced.insert(name, position).is_some() {
+                        return Err(twice());
+                    }
+                }
+            }
+        }
+        if modules.is_empty() && replaced.is_empty() {
+            return Err(Error::format("the adapter has no tensors"));
+        }
+        Ok(Self { configuration, modules, replaced })
+    }
+}
+
+/// The module that a tensor is a part of the change of, and which part.
+fn part(name: &str, writer: Writer) -> Result<Option<(&str, Part)>> {
+    let segments = || {
+        name.split('.').scan(0, |at, segment| {
+            let start = *at;
+            *at += segment.len() + 1;
+            Some((start, segment))
+        })
+    };
+    if let Some((segment, why)) =
+        segments().find_map(|(_, segment)| UNSUPPORTED.iter().find(|(known, _)| *known == segment))
+    {
+        return Err(Error::format(format!("{why} ('{segment}') can't be merged")));
+    }
+    let found = segments().find_map(|(start, segment)| {
+        let (known, part) = PARTS.iter().find(|(known, _)| *known == segment)?;
+        // A module may have the one letter of MLX's magnitudes for a name.
+        let is_one = *known != "m" || writer == Writer::Mlx && name.ends_with(".m");
+        is_one.then_some((start, segment, *part))
+    });
+    let Some((start, segment, part)) = found.filter(|(start, ..)| *start > 0) else {
+        return Ok(None);
+    };
+    let module = &name[..start - 1];
+    let module = module.strip_suffix(".token_adapter").unwrap_or(module);
+    let part = match (part, name[start + segment.len()..].ends_with(".bias")) {
+        (Part::LoraB, true) => Part::LoraBias,
+        (_, true) => {
+            let segment = Escaped::short(segment);
+            return Err(Error::format(format!("a bias of '{segment}' can't be merged")));
+        }
+        (part, false) => part,
+    };
+    Ok(Some((module, part)))
+}
+
+/// The names of a base's tensors that modules of an adapter stand for.
+pub(crate) struct Targets<'t> {
+    tensors: BTreeMap<&'t str, usize>,
+    /// What the adapter's names have in front that the base's lack.
+    extra: String,
+    /// What the base's names have in front that the adapter's lack.
+    missing: String,
+}
+
+impl<'t> Targets<'t> {
+    /// Of a base, for modules of these names. Where none of them is known as it stands, all may
+    /// have one prefix too much or too few: adapters of a model with a head, for the same model
+    /// without one.
+    pub(crate) fn new<'m>(
+        tensors: &'t [TensorInfo],
+        mut modules: impl Iterator<Item = &'m str> + Clone,
+    ) -> Self {
+        let tensors: BTreeMap<&str, usize> =
+            tensors.iter().enumerate().map(|(at, info)| (info.name.as_str(), at)).collect();
+        let mut targets = Self { tensors, extra: String::new(), missing: String::new() };
+        if modules.clone().any(|module| targets.weight(module).is_some()) {
+            return targets;
+        }
+        let Some(first) = modules.next() else { return targets };
+        let weight = format!("{first}.weight");
+        let longer = targets.tensors.keys().find_map(|name| name.strip_suffix(&weight));
+        if let Some(prefix) = longer.filter(|prefix| prefix.ends_with('.')) {
+            targets.missing = prefix.to_owned();
+            return targets;
+        }
+        let dots = first.match_indices('.').map(|(at, _)| at + 1);
+        let extra = dots.clone().find(|&at| targets.tensors.contains_key(&weight[at..]));
+        targets.extra = extra.map(|at| first[..at].to_owned()).unwrap_or_default();
+        targets
+    }
+
+    /// The position of a tensor of the base, by the adapter's name of it.
+    pub(crate) fn tensor(&self, name: &str) -> Option<usize> {
+        let name = name.strip_prefix(self.extra.as_str())?;
+        match self.missing.as_str() {
+            "" => self.tensors.get(name).copied(),
+            missing => self.tensors.get(format!("{missing}{name}").as_str()).copied(),
+        }
+    }
+
+    /// The position of a module's weight; a module may be the parameter itself.
+    pub(crate) fn weight(&self, module: &str) -> Option<usize> {
+        self.tensor(&format!("{module}.weight")).or_else(|| self.tensor(module))
+    }
+
+    /// What the base calls a tensor that it does not have.
+    pub(crate) fn name(&self, name: &str) -> String {
+        format!("{}{}", self.missing, name.strip_prefix(self.extra.as_str()).unwrap_or(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_core::DType;
+
+    use super::*;
+
+    fn infos(names: &[&str]) -> Vec<TensorInfo> {
+        let info = |name: &&str| TensorInfo {
+            name: (*name).to_owned(),
+            dtype: DType::F32,
+            shape: [2, 2].into(),
+        };
+        names.iter().map(info).collect()
+    }
+
+    #[test]
+    fn names_of_every_writer_lead_to_module_and_part() {
+        for (name, writer, module, expected) in [
+            ("a.q_proj.lora_A.weight", Writer::Peft, "a.q_proj", Part::LoraA),
+            ("a.q_proj.lora_B.default.weight", Writer::Peft, "a.q_proj", Part::LoraB),
+            ("a.q_proj.lora_B.bias", Writer::Peft, "a.q_proj", Part::LoraBias),
+            ("e.lora_embedding_B", Writer::Peft, "e", Part::EmbeddingB),
+            ("q.lora_magnitude_vector", Writer::Peft, "q", Part::Magnitude),
+            ("q.lora_magnitude_vector.weight", Writer::Peft, "q", Part::Magnitude),
+            ("q.hada_w1_a", Writer::Peft, "q", Part::Hada1A),
+            ("q.lokr_w2", Writer::Peft, "q", Part::Kron2),
+            ("e.token_adapter.trainable_tokens_delta", Writer::Peft, "e", Part::TokenRows),
+            ("a.q_proj.lora_a", Writer::Mlx, "a.q_proj", Part::LoraA),
+            ("a.q_proj.m", Writer::Mlx, "a.q_proj", Part::Magnitude),
+            ("blk.0.attn_q.weight.lora_b", Writer::LlamaCpp, "blk.0.attn_q.weight", Part::LoraB),
+        ] {
+            assert_eq!(part(name, writer).expect(name), Some((module, expected)), "{name}");
+        }
+        assert_eq!(part("lm_head.weight", Writer::Peft).expect("valid"), None);
+        assert_eq!(part("m.m.weight", Writer::Peft).expect("valid"), None);
+        part("lora_unet.lora_down.weight", Writer::Peft).expect_err("kohya's");
+    }
+
+    #[test]
+    fn prefixes_of_models_with_and_without_a_head_are_seen() {
+        let base = infos(&["layers.0.q.weight", "embed.weight"]);
+        let targets = Targets::new(&base, ["model.layers.0.q", "model.layers.1.q"].into_iter());
+        assert_eq!(targets.weight("model.layers.0.q"), Some(0));
+        assert_eq!(targets.weight("model.layers.1.q"), None);
+        assert_eq!(targets.tensor("model.embed.weight"), Some(1));
+
+        let base = infos(&["model.layers.0.q.weight", "model.embed.weight"]);
+        let targets = Targets::new(&base, ["layers.0.q"].into_iter());
+        assert_eq!(targets.weight("layers.0.q"), Some(0));
+        assert_eq!(targets.name("layers.1.q.weight"), "model.layers.1.q.weight");
+    }
+}

@@ -1,0 +1,313 @@
+//! What an adapter's configuration says: PEFT's and MLX's `adapter_config.json`, the keys of a GGUF
+//! adapter.
+
+use apr_core::{CheckpointReader, Error, Escaped, Result};
+use apr_source::adapter::ADAPTER_CONFIG;
+use regex_automata::nfa::thompson;
+use regex_automata::nfa::thompson::pikevm::PikeVM;
+use serde_json::{Map, Value};
+
+/// Bytes of the automaton that a pattern may take.
+const MAX_PATTERN: usize = 1 << 20;
+
+/// Patterns of modules that a configuration may have.
+const MAX_PATTERNS: usize = 1 << 12;
+
+/// Who wrote the adapter: names and orientation of the matrices follow from that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writer {
+    Peft,
+    Mlx,
+    LlamaCpp,
+}
+
+/// The configuration of an adapter.
+pub(crate) struct Configuration {
+    pub(crate) writer: Writer,
+    /// The model that it was trained on.
+    pub(crate) base: Option<String>,
+    /// Numerator of the scale.
+    alpha: Option<f64>,
+    alphas: Vec<(PikeVM, f64)>,
+    rank: Option<f64>,
+    ranks: Vec<(PikeVM, f64)>,
+    /// The scale divides by the root of the rank (rsLoRA, arXiv 2312.03732).
+    is_root: bool,
+    /// The scale as such, which MLX states.
+    scale: Option<f64>,
+    /// Layers whose weights are `[in, out]`.
+    pub(crate) fan_in_fan_out: bool,
+    /// Rows that an embedding's trained rows stand for, by module; under an empty name those of any.
+    pub(crate) token_rows: Vec<(String, Vec<u64>)>,
+    /// Parameters that are changed themselves, as those of experts are: ends of their names.
+    pub(crate) parameters: Vec<String>,
+}
+
+/// Keys of PEFT whose values, unless empty, make of an adapter something that can't be added to
+/// weights, or not by what stands in its files.
+const REFUSED: [(&str, &str); 9] = [
+    ("alora_invocation_tokens", "it applies from some tokens on only"),
+    ("arrow_config", "it routes tokens to several adapters"),
+    ("kasa_config", "it changes its base's weights before it is added"),
+    ("layer_replication", "it repeats layers of its base"),
+    ("monteclora_config", "it samples its weights"),
+    ("use_bdlora", "its matrices are block-diagonal"),
+    ("use_qalora", "it pools the inputs of its base"),
+    ("use_effective_conv2d", "it factors the kernels of convolutions"),
+    ("trainable_parameters", "it trains other parameters"),
+];
+
+/// Ways to start that change the base's weights at load: what is trained lies on what is left of
+/// them.
+const STARTS: [&str; 5] = ["corda", "loftq", "olora", "pissa", "lora_ga"];
+
+impl Configuration {
+    /// Reads what lies beside an adapter's weights, or in its metadata.
+    ///
+    /// # Errors
+    /// E001 where it is of a kind that can't be merged, with what it is; E007 and E008 when it
+    /// can't be read.
+    pub(crate) fn read(reader: &dyn CheckpointReader) -> Result<Self> {
+        let pairs = reader.metadata().key_values()?;
+        if let Some(pairs) = pairs.filter(|pairs| pairs.text("general.type") == Some("adapter")) {
+            if let Some(kind) = pairs.text("adapter.type").filter(|kind| *kind != "lora") {
+                return Err(unsupported(kind));
+            }
+            let alpha = pairs.find("adapter.lora.alpha").and_then(|value| value.json().as_f64());
+            return Ok(Self { alpha, ..Self::of(Writer::LlamaCpp) });
+        }
+
+        let position = reader.companions().iter().position(|file| file.name == ADAPTER_CONFIG);
+        let Some(position) = position else {
+            return Err(Error::format(format!("it is no adapter: it has no {ADAPTER_CONFIG}")));
+        };
+        let bytes = reader.read_companion(position)?;
+        let config: Map<String, Value> = serde_json::from_slice(&bytes)
+            .map_err(|error| Error::format(format!("{ADAPTER_CONFIG}: {error}")))?;
+        if config.contains_key("peft_type") { Self::peft(&config) } else { Self::mlx(&config) }
+    }
+
+    fn of(writer: Writer) -> Self {
+        Self {
+            writer,
+            base: None,
+            alpha: None,
+            alphas: Vec::new(),
+            rank: None,
+            ranks: Vec::new(),
+            is_root: false,
+            scale: None,
+            fan_in_fan_out: false,
+            token_rows: Vec::new(),
+            parameters: Vec::new(),
+        }
+    }
+
+    fn peft(config: &Map<String, Value>) -> Result<Self> {
+        let kind = config.get("peft_type").and_then(Value::as_str).unwrap_or_default();
+        let is_lora = kind.eq_ignore_ascii_case("lora");
+        if !is_lora && !["LOHA", "LOKR"].iter().any(|known| kind.eq_ignore_ascii_case(known)) {
+            return Err(unsupported(kind));
+        }
+        let is_set = |value: &Value| match value {
+            Value::Null | Value::Bool(false) => false,
+            Value::Array(values) => !values.is_empty(),
+            Value::Object(values) => !values.is_empty(),
+            _ => true,
+        };
+        for (key, why) in REFUSED {
+            if config.get(key).is_some_and(is_set) {
+                return Err(Error::format(format!(
+                    "{ADAPTER_CONFIG}: {key} is set, so that it can't be merged: {why}"
+                )));
+            }
+        }
+        if let Some(start) = config.get("init_lora_weights").and_then(Value::as_str)
+            && STARTS.iter().any(|known| start.starts_with(known))
+        {
+            return Err(Error::format(format!(
+                "{ADAPTER_CONFIG}: init_lora_weights is '{}', which changes the base's weights \
+                 when it is loaded: save it as an ordinary LoRA (PEFT's \
+                 path_initial_model_for_weight_conversion)",
+                Escaped::short(start)
+            )));
+        }
+
+        let alpha = if is_lora { "lora_alpha" } else { "alpha" };
+        let flag = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
+        let base = config.get("base_model_name_or_path").and_then(Value::as_str);
+        Ok(Self {
+            base: base.filter(|name| !name.is_empty()).map(str::to_owned),
+            alpha: Some(number(config, alpha)?),
+            alphas: patterns(config, "alpha_pattern")?,
+            rank: Some(number(config, "r")?),
+            ranks: patterns(config, "rank_pattern")?,
+            is_root: flag("use_rslora"),
+            fan_in_fan_out: flag("fan_in_fan_out"),
+            token_rows: token_rows(config)?,
+            parameters: parameters(config),
+            ..Self::of(Writer::Peft)
+        })
+    }
+
+    fn mlx(config: &Map<String, Value>) -> Result<Self> {
+        let kind = config.get("fine_tune_type").and_then(Value::as_str).unwrap_or("lora");
+        if !["lora", "dora"].contains(&kind) {
+            return Err(unsupported(kind));
+        }
+        let Some(parameters) = config.get("lora_parameters").and_then(Value::as_object) else {
+            return Err(Error::format(format!(
+                "{ADAPTER_CONFIG} has neither a peft_type nor lora_parameters"
+            )));
+        };
+        let base = config.get("model").and_then(Value::as_str);
+        Ok(Self {
+            base: base.map(str::to_owned),
+            scale: Some(number(parameters, "scale")?),
+            ..Self::of(Writer::Mlx)
+        })
+    }
+
+    /// What a module's matrices of this rank are multiplied by; without a rank, that of the
+    /// configuration counts.
+    ///
+    /// # Errors
+    /// E001 where the configuration states another rank.
+    pub(crate) fn scale(&self, module: &str, rank: Option<u64>) -> Result<f64> {
+        let told = own(&self.ranks, module).or(self.rank);
+        let rank = rank.map(|rank| rank as f64);
+        if let (Some(told), Some(rank)) = (told, rank)
+            && told != rank
+        {
+            let message = format!("rank {rank}, but {ADAPTER_CONFIG} states {told}");
+            return Err(Error::format(message));
+        }
+        if let Some(scale) = self.scale {
+            return Ok(scale);
+        }
+        let alpha = own(&self.alphas, module).or(self.alpha);
+        // llama.cpp takes an adapter without alpha as it is.
+        let is_none = |alpha: &f64| *alpha == 0.0 && self.writer == Writer::LlamaCpp;
+        let Some(alpha) = alpha.filter(|alpha| !is_none(alpha)) else { return Ok(1.0) };
+        let rank = rank.or(told).unwrap_or(1.0).max(1.0);
+        Ok(alpha / if self.is_root { libm::sqrt(rank) } else { rank })
+    }
+}
+
+fn parameters(config: &Map<String, Value>) -> Vec<String> {
+    let names = config.get("target_parameters").and_then(Value::as_array).into_iter().flatten();
+    names.filter_map(Value::as_str).take(MAX_PATTERNS).map(str::to_owned).collect()
+}
+
+fn unsupported(kind: &str) -> Error {
+    let kind = Escaped::short(kind);
+    Error::format(format!(
+        "adapters of the kind '{kind}' can't be merged, only LoRA, LoHa and LoKr"
+    ))
+}
+
+/// A number that a configuration must have.
+fn number(config: &Map<String, Value>, key: &str) -> Result<f64> {
+    let found = config.get(key).and_then(Value::as_f64);
+    found.ok_or_else(|| Error::format(format!("{ADAPTER_CONFIG} has no number under {key}")))
+}
+
+/// Modules that have an alpha or a rank of their own. The keys are regular expressions that a
+/// module's name, or its end after a dot, must match.
+fn patterns(config: &Map<String, Value>, key: &str) -> Result<Vec<(PikeVM, f64)>> {
+    let Some(patterns) = config.get(key).and_then(Value::as_object) else {
+        return Ok(Vec::new());
+    };
+    if patterns.len() > MAX_PATTERNS {
+        let message = format!("{ADAPTER_CONFIG}: {} patterns are too many", patterns.len());
+        return Err(Error::memory(message));
+    }
+    patterns
+        .iter()
+        .map(|(pattern, value)| {
+            let wrong = |why: &dyn std::fmt::Display| {
+                let pattern = Escaped::short(pattern);
+                Error::format(format!("{ADAPTER_CONFIG}: {key} '{pattern}': {why}"))
+            };
+            let value = value.as_f64().ok_or_else(|| wrong(&"expected a number"))?;
+            let config = thompson::Config::new().nfa_size_limit(Some(MAX_PATTERN));
+            let whole = format!(r"\A(?:.*\.)?(?:{pattern})\z");
+            let built = PikeVM::builder().thompson(config).build(&whole);
+            Ok((built.map_err(|error| wrong(&error))?, value))
+        })
+        .collect()
+}
+
+/// The number of the first pattern that a module's name matches.
+fn own(patterns: &[(PikeVM, f64)], module: &str) -> Option<f64> {
+    let is_match = |pattern: &PikeVM| pattern.is_match(&mut pattern.create_cache(), module);
+    patterns.iter().find(|(pattern, _)| is_match(pattern)).map(|(_, number)| *number)
+}
+
+/// The rows of embeddings that were trained: a list for all, or one for each module.
+fn token_rows(config: &Map<String, Value>) -> Result<Vec<(String, Vec<u64>)>> {
+    let wrong =
+        || Error::format(format!("{ADAPTER_CONFIG}: trainable_token_indices are no whole numbers"));
+    let list = |value: &Value| {
+        let values = value.as_array().ok_or_else(wrong)?;
+        values.iter().map(|value| value.as_u64().ok_or_else(wrong)).collect::<Result<Vec<u64>>>()
+    };
+    match config.get("trainable_token_indices") {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Object(modules)) => {
+            modules.iter().map(|(name, rows)| Ok((name.clone(), list(rows)?))).collect()
+        }
+        Some(rows) => Ok(vec![(String::new(), list(rows)?)]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn peft(config: Value) -> Result<Configuration> {
+        Configuration::peft(config.as_object().expect("an object"))
+    }
+
+    #[test]
+    fn scales_follow_rank_alpha_and_patterns() {
+        let config = peft(json!({
+            "peft_type": "LORA", "r": 4, "lora_alpha": 8, "rank_pattern": {"2.k_proj": 2},
+            "alpha_pattern": {"q_proj": 16, "layers\\.[12]\\.k_proj": 4},
+        }))
+        .expect("valid");
+        let scale = |module: &str, rank| config.scale(module, rank).expect("the rank is stated");
+        assert_eq!(scale("model.layers.0.self_attn.v_proj", Some(4)), 2.0);
+        assert_eq!(scale("model.layers.0.self_attn.q_proj", Some(4)), 4.0);
+        assert_eq!(scale("x.xq_proj", None), 2.0);
+        assert_eq!(scale("model.layers.2.k_proj", Some(2)), 2.0);
+        config.scale("model.layers.0.k_proj", Some(2)).expect_err("another rank");
+        let config = json!({"peft_type": "LORA", "r": 16, "lora_alpha": 8, "use_rslora": true});
+        assert_eq!(peft(config).expect("valid").scale("q", None).expect("any"), 2.0);
+    }
+
+    #[test]
+    fn what_can_not_be_added_is_refused_by_name() {
+        for (key, value) in [
+            ("init_lora_weights", json!("pissa_niter_16")),
+            ("alora_invocation_tokens", json!([1])),
+            ("layer_replication", json!([[0, 2]])),
+            ("use_qalora", json!(true)),
+            ("peft_type", json!("IA3")),
+        ] {
+            let mut config = json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8});
+            config[key] = value;
+            let error = peft(config).err().expect("refused").to_string();
+            assert!(error.contains(key) || error.contains("IA3"), "{error}");
+        }
+    }
+
+    #[test]
+    fn hostile_patterns_are_bounded() {
+        let mut config = json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8});
+        config["alpha_pattern"] = json!({"(?:(?:a{1000}){1000}){1000}": 1});
+        assert!(peft(config).err().expect("refused").to_string().contains("alpha_pattern"));
+    }
+}

@@ -1,0 +1,319 @@
+//! How a module's matrices make what is added to its weight: which of them, and which way round.
+
+use apr_core::{CheckpointReader, Error, Result, Shape, TensorInfo};
+
+use crate::adapter::{Part, Parts};
+use crate::configuration::Writer;
+use crate::matrix::{Delta, Matrix, Product};
+
+/// A matrix of an adapter, transposed or not.
+#[derive(Debug, Clone, Copy)]
+struct Factor {
+    tensor: usize,
+    is_transposed: bool,
+}
+
+/// Two matrices that are multiplied.
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    left: Factor,
+    right: Factor,
+}
+
+/// A matrix that is stored whole or as two factors.
+#[derive(Debug, Clone, Copy)]
+enum Side {
+    Whole(usize),
+    Pair(Pair),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Product(Pair),
+    Hadamard(Pair, Pair),
+    Kronecker(Side, Side),
+    /// Of a stack of weights, whose matrices lie side by side: `first` `[experts * rank, in]` and
+    /// `second` `[out, rank * experts]`.
+    Experts {
+        first: usize,
+        second: usize,
+        experts: usize,
+        is_turned: bool,
+    },
+}
+
+/// How a weight changes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Form {
+    kind: Kind,
+    /// Magnitudes (DoRA) of columns instead of rows.
+    pub(crate) by_column: bool,
+    /// Elements of a row of the weight, as the matrices have it.
+    pub(crate) columns: u64,
+    pub(crate) rank: Option<u64>,
+}
+
+/// Rows and columns of a weight: dimensions after the first count as one.
+pub(crate) fn rows_and_columns(shape: &Shape) -> Option<(u64, u64)> {
+    let rows = shape.dims().first().copied()?;
+    Some((rows, shape.elements()?.checked_div(rows)?))
+}
+
+/// What decides the orientation of matrices where shapes leave it open.
+#[derive(Clone, Copy)]
+pub(crate) struct Orientation {
+    pub(crate) writer: Writer,
+    /// Weights of layers are `[in, out]`.
+    pub(crate) fan_in_fan_out: bool,
+}
+
+impl Form {
+    /// Of a module with these parts, for a weight of this shape.
+    ///
+    /// # Errors
+    /// E001 where a part is missing, or its shape does not fit.
+    pub(crate) fn new(
+        parts: &Parts,
+        infos: &[TensorInfo],
+        weight: &TensorInfo,
+        orientation: Orientation,
+    ) -> Result<Self> {
+        let planner = Planner { parts, infos, weight };
+        if parts.contains_key(&Part::EmbeddingA) || parts.contains_key(&Part::EmbeddingB) {
+            let (first, second) = planner.both(Part::EmbeddingA, Part::EmbeddingB)?;
+            return planner.product(&[turned(first, second)]);
+        }
+        if parts.contains_key(&Part::LoraA) || parts.contains_key(&Part::LoraB) {
+            let (first, second) = planner.both(Part::LoraA, Part::LoraB)?;
+            let is_flat = infos[first].shape.dims().len() == 2;
+            if let ([experts, _, _], true) = (weight.shape.dims(), is_flat) {
+                return planner.experts(first, second, *experts);
+            }
+            return planner.product(&candidates(first, second, weight, orientation));
+        }
+        if parts.contains_key(&Part::Hada1A) {
+            let (a, b) = planner.both(Part::Hada1A, Part::Hada1B)?;
+            let (c, d) = planner.both(Part::Hada2A, Part::Hada2B)?;
+            let (first, second) = (straight(b, a), straight(d, c));
+            let rank = planner.fits(&first)?;
+            planner.fits(&second)?;
+            let kind = Kind::Hadamard(first, second);
+            let columns = planner.columns();
+            return Ok(Self { kind, by_column: false, columns, rank: Some(rank) });
+        }
+        planner.kronecker()
+    }
+
+    /// Positions of the matrices in the adapter.
+    pub(crate) fn tensors(&self) -> Vec<usize> {
+        let pair = |pair: &Pair| vec![pair.left.tensor, pair.right.tensor];
+        let side = |side: &Side| match side {
+            Side::Whole(tensor) => vec![*tensor],
+            Side::Pair(factors) => pair(factors),
+        };
+        match &self.kind {
+            Kind::Product(factors) => pair(factors),
+            Kind::Hadamard(first, second) => [pair(first), pair(second)].concat(),
+            Kind::Kronecker(first, second) => [side(first), side(second)].concat(),
+            Kind::Experts { first, second, .. } => vec![*first, *second],
+        }
+    }
+
+    /// Reads the matrices.
+    ///
+    /// # Errors
+    /// Those of [`Matrix::read`].
+    pub(crate) fn load(&self, reader: &dyn CheckpointReader) -> Result<Delta> {
+        let broken = || Error::corrupt("the matrices of an adapter do not go together");
+        let factor = |factor: Factor| -> Result<Matrix> {
+            let matrix = Matrix::read(reader, factor.tensor)?;
+            Ok(if factor.is_transposed { matrix.transposed() } else { matrix })
+        };
+        let pair =
+            |pair: Pair| Product::new(factor(pair.left)?, factor(pair.right)?).ok_or_else(broken);
+        let side = |side: Side| match side {
+            Side::Whole(tensor) => Matrix::read(reader, tensor),
+            Side::Pair(factors) => Ok(pair(factors)?.whole()),
+        };
+        Ok(match self.kind {
+            Kind::Product(factors) => Delta::Product(pair(factors)?),
+            Kind::Hadamard(first, second) => Delta::Hadamard(pair(first)?, pair(second)?),
+            Kind::Kronecker(first, second) => Delta::Kronecker(side(first)?, side(second)?),
+            Kind::Experts { first, second, experts, is_turned } => {
+                let first = Matrix::read(reader, first)?;
+                let second = Matrix::read(reader, second)?.transposed();
+                let products = (0..experts).map(|expert| {
+                    // Rows of one expert lie together in one matrix, and apart in the other.
+                    let rank = first.rows / experts;
+                    let a = first.chosen((0..rank).map(|k| expert * rank + k));
+                    let b = second.chosen((0..rank).map(|k| k * experts + expert));
+                    let (left, right) = if is_turned { (a, b) } else { (b, a) };
+                    Product::new(left.transposed(), right).ok_or_else(broken)
+                });
+                Delta::Experts(products.collect::<Result<_>>()?)
+            }
+        })
+    }
+}
+
+/// `second` times `first`.
+fn straight(first: usize, second: usize) -> Pair {
+    let factor = |tensor| Factor { tensor, is_transposed: false };
+    Pair { left: factor(second), right: factor(first) }
+}
+
+/// The transpose of `second` times `first`.
+fn turned(first: usize, second: usize) -> Pair {
+    let factor = |tensor| Factor { tensor, is_transposed: true };
+    Pair { left: factor(first), right: factor(second) }
+}
+
+/// The ways in which two matrices may be meant, the likeliest first.
+fn candidates(
+    first: usize,
+    second: usize,
+    weight: &TensorInfo,
+    orientation: Orientation,
+) -> [Pair; 2] {
+    let factor = |tensor, is_transposed| Factor { tensor, is_transposed };
+    let is_embedding = ["embed", "wte"].iter().any(|part| weight.name.contains(part));
+    let layer_or_embedding = |layer: Pair, embedding: Pair| {
+        if is_embedding { [embedding, layer] } else { [layer, embedding] }
+    };
+    match orientation.writer {
+        Writer::Peft => {
+            let (straight, turned) = (straight(first, second), turned(first, second));
+            let is_turned = orientation.fan_in_fan_out && !weight.name.contains("lm_head");
+            if is_turned { [turned, straight] } else { [straight, turned] }
+        }
+        // Inputs are rows: `[in, rank]` and `[rank, out]`, of an embedding `[tokens, rank]`.
+        Writer::Mlx => layer_or_embedding(
+            Pair { left: factor(second, true), right: factor(first, true) },
+            Pair { left: factor(first, false), right: factor(second, false) },
+        ),
+        // Of an embedding, the first has a row for each token.
+        Writer::LlamaCpp => layer_or_embedding(
+            straight(first, second),
+            Pair { left: factor(first, false), right: factor(second, true) },
+        ),
+    }
+}
+
+struct Planner<'p> {
+    parts: &'p Parts,
+    infos: &'p [TensorInfo],
+    weight: &'p TensorInfo,
+}
+
+impl Planner<'_> {
+    fn both(&self, first: Part, second: Part) -> Result<(usize, usize)> {
+        match (self.parts.get(&first), self.parts.get(&second)) {
+            (Some(first), Some(second)) => Ok((*first, *second)),
+            (Some(alone), None) | (None, Some(alone)) => {
+                let message = "the other matrix of the pair is missing";
+                Err(Error::format(message).for_tensor(&self.infos[*alone].name))
+            }
+            (None, None) => {
+                let message = "the adapter has parts of a change and not the whole";
+                Err(Error::format(message).for_tensor(&self.weight.name))
+            }
+        }
+    }
+
+    fn columns(&self) -> u64 {
+        rows_and_columns(&self.weight.shape).map_or(1, |(_, columns)| columns.max(1))
+    }
+
+    fn shape(&self, factor: Factor) -> Option<(u64, u64)> {
+        let (rows, columns) = rows_and_columns(&self.infos[factor.tensor].shape)?;
+        Some(if factor.is_transposed { (columns, rows) } else { (rows, columns) })
+    }
+
+    /// Rows, rank and columns of a pair.
+    fn extent(&self, pair: &Pair) -> Option<(u64, u64, u64)> {
+        let ((rows, rank), (other, columns)) = (self.shape(pair.left)?, self.shape(pair.right)?);
+        (rank == other && rank > 0).then_some((rows, rank, columns))
+    }
+
+    fn unfit(&self, pair: &Pair) -> Error {
+        let [left, right] = [pair.left, pair.right].map(|factor| &self.infos[factor.tensor]);
+        Error::format(format!(
+            "{} and {} of the adapter do not make a change of the base's {}",
+            left.shape, right.shape, self.weight.shape
+        ))
+        .for_tensor(&left.name)
+    }
+
+    /// The rank of a pair that makes the weight's shape.
+    fn fits(&self, pair: &Pair) -> Result<u64> {
+        let wanted = rows_and_columns(&self.weight.shape);
+        self.extent(pair)
+            .filter(|(rows, _, columns)| Some((*rows, *columns)) == wanted)
+            .map(|(_, rank, _)| rank)
+            .ok_or_else(|| self.unfit(pair))
+    }
+
+    /// The first pair that fits.
+    fn product(&self, pairs: &[Pair]) -> Result<Form> {
+        let found = pairs.iter().find_map(|pair| Some((pair, self.fits(pair).ok()?)));
+        let Some((pair, rank)) = found else {
+            return Err(pairs
+                .first()
+                .map_or_else(|| Error::format("there are no matrices"), |pair| self.unfit(pair)));
+        };
+        // Rows of the weight are then inputs, and magnitudes are of outputs.
+        let by_column = pair.left.is_transposed
+            && pair.right.is_transposed
+            && self.infos[pair.left.tensor].shape.dims().first() == Some(&rank);
+        let kind = Kind::Product(*pair);
+        Ok(Form { kind, by_column, columns: self.columns(), rank: Some(rank) })
+    }
+
+    fn experts(&self, first: usize, second: usize, experts: u64) -> Result<Form> {
+        let unfit = || self.unfit(&straight(first, second));
+        let dims = self.weight.shape.dims();
+        let (all, inputs) = rows_and_columns(&self.infos[first].shape).ok_or_else(unfit)?;
+        let (outputs, also_all) = rows_and_columns(&self.infos[second].shape).ok_or_else(unfit)?;
+        let rank = all.checked_div(experts).filter(|rank| *rank > 0 && rank * experts == all);
+        let is_turned = match dims {
+            [_, rows, columns] if (*rows, *columns) == (outputs, inputs) => false,
+            [_, rows, columns] if (*rows, *columns) == (inputs, outputs) => true,
+            _ => return Err(unfit()),
+        };
+        let (Some(rank), true) = (rank, also_all == all) else { return Err(unfit()) };
+        let experts = usize::try_from(experts).map_err(|_| unfit())?;
+        let kind = Kind::Experts { first, second, experts, is_turned };
+        let columns = self.weight.shape.row_len().max(1);
+        Ok(Form { kind, by_column: false, columns, rank: Some(rank) })
+    }
+
+    fn kronecker(&self) -> Result<Form> {
+        let side = |whole: Part, a: Part, b: Part| -> Result<Side> {
+            if let Some(tensor) = self.parts.get(&whole) {
+                return Ok(Side::Whole(*tensor));
+            }
+            let (a, b) = self.both(a, b)?;
+            Ok(Side::Pair(straight(b, a)))
+        };
+        let first = side(Part::Kron1, Part::Kron1A, Part::Kron1B)?;
+        let second = side(Part::Kron2, Part::Kron2A, Part::Kron2B)?;
+        let shape = |side: Side| match side {
+            Side::Whole(tensor) => rows_and_columns(&self.infos[tensor].shape),
+            Side::Pair(pair) => self.extent(&pair).map(|(rows, _, columns)| (rows, columns)),
+        };
+        let product = |((a, b), (c, d)): ((u64, u64), (u64, u64))| {
+            Some((a.checked_mul(c)?, b.checked_mul(d)?))
+        };
+        let made = shape(first).zip(shape(second)).and_then(product);
+        if made.is_none() || made != rows_and_columns(&self.weight.shape) {
+            let message = format!(
+                "the Kronecker product of the adapter's matrices does not make a change of the \
+                 base's {}",
+                self.weight.shape
+            );
+            return Err(Error::format(message).for_tensor(&self.weight.name));
+        }
+        let kind = Kind::Kronecker(first, second);
+        Ok(Form { kind, by_column: false, columns: self.columns(), rank: None })
+    }
+}

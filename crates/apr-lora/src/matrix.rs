@@ -1,0 +1,198 @@
+//! What an adapter adds to one tensor, as matrices in memory.
+
+use std::ops::Range;
+
+use apr_core::{CheckpointReader, Error, Result};
+use apr_view::values;
+
+/// Rows of the right matrix that are added in one pass over a row of the result.
+const AT_ONCE: usize = 4;
+
+/// A matrix in memory, by rows.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Matrix {
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) values: Vec<f32>,
+}
+
+impl Matrix {
+    /// A tensor of an adapter; dimensions after the first are one.
+    ///
+    /// # Errors
+    /// E001 for what is no matrix of numbers, E002 where a value is not finite, E008 when it does
+    /// not fit in memory.
+    pub(crate) fn read(reader: &dyn CheckpointReader, tensor: usize) -> Result<Self> {
+        let info = &reader.tensors()[tensor];
+        let named = |error: Error| error.for_tensor(&info.name);
+        let large = || named(Error::memory("the matrix does not fit in memory"));
+        let elements = info.shape.elements().ok_or_else(large)?;
+        let rows = info.shape.dims().first().copied().unwrap_or(1);
+        let columns = elements.checked_div(rows).unwrap_or_default();
+        let read = values::read(reader, tensor, 0..elements).map_err(named)?;
+        if let Some(at) = read.iter().position(|value| !value.is_finite()) {
+            return Err(named(Error::corrupt(format!("element {at} is {}", read[at]))));
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "PEFT computes in single precision")]
+        let values = read.into_iter().map(|value| value as f32).collect();
+        let size = |dimension: u64| usize::try_from(dimension).map_err(|_| large());
+        Ok(Self { rows: size(rows)?, columns: size(columns)?, values })
+    }
+
+    pub(crate) fn transposed(self) -> Self {
+        let mut values = Vec::with_capacity(self.values.len());
+        for column in 0..self.columns {
+            values.extend((0..self.rows).map(|row| self.values[row * self.columns + column]));
+        }
+        Self { rows: self.columns, columns: self.rows, values }
+    }
+
+    /// Some of the rows.
+    pub(crate) fn chosen(&self, rows: impl Iterator<Item = usize>) -> Self {
+        let values: Vec<f32> = rows.flat_map(|row| self.row(row)).copied().collect();
+        let rows = values.len().checked_div(self.columns).unwrap_or_default();
+        Self { rows, columns: self.columns, values }
+    }
+
+    fn row(&self, row: usize) -> &[f32] {
+        &self.values[row * self.columns..][..self.columns]
+    }
+}
+
+/// The product of two matrices, which is not formed as a whole.
+#[derive(Debug)]
+pub(crate) struct Product {
+    pub(crate) left: Matrix,
+    pub(crate) right: Matrix,
+}
+
+impl Product {
+    /// Two matrices that go together.
+    pub(crate) fn new(left: Matrix, right: Matrix) -> Option<Self> {
+        (left.columns == right.rows).then_some(Self { left, right })
+    }
+
+    pub(crate) fn whole(&self) -> Matrix {
+        let (rows, columns) = self.shape();
+        let mut values = vec![0.0; rows * columns];
+        // A matrix without columns has no rows to fill.
+        for (row, out) in values.chunks_exact_mut(columns.max(1)).enumerate() {
+            self.add_row(row, 0..columns, out);
+        }
+        Matrix { rows, columns, values }
+    }
+
+    fn shape(&self) -> (usize, usize) {
+        (self.left.rows, self.right.columns)
+    }
+
+    /// Adds elements of a row to `out`.
+    fn add_row(&self, row: usize, columns: Range<usize>, out: &mut [f32]) {
+        let right = |k: usize| &self.right.row(k)[columns.clone()];
+        let factors = self.left.row(row);
+        let groups = factors.chunks_exact(AT_ONCE);
+        for (at, &factor) in groups.remainder().iter().enumerate() {
+            let at = factors.len() - groups.remainder().len() + at;
+            out.iter_mut().zip(right(at)).for_each(|(out, value)| *out += factor * value);
+        }
+        for (group, factors) in groups.enumerate() {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|at| right(group * AT_ONCE + at));
+            let [fa, fb, fc, fd] = [factors[0], factors[1], factors[2], factors[3]];
+            for (out, (((a, b), c), d)) in out.iter_mut().zip(a.iter().zip(b).zip(c).zip(d)) {
+                *out += (fa * a + fb * b) + (fc * c + fd * d);
+            }
+        }
+    }
+}
+
+/// What is added to a tensor, before it is scaled.
+#[derive(Debug)]
+pub(crate) enum Delta {
+    /// LoRA (arXiv 2106.09685): the product of two matrices.
+    Product(Product),
+    /// LoHa (arXiv 2108.06098): two products, multiplied element by element.
+    Hadamard(Product, Product),
+    /// LoKr (arXiv 2212.10650): the Kronecker product of two matrices.
+    Kronecker(Matrix, Matrix),
+    /// LoRA of a stack of weights: a product for each.
+    Experts(Vec<Product>),
+}
+
+impl Delta {
+    /// Elements of a row, in place of what `out` has.
+    pub(crate) fn row(&self, row: usize, columns: Range<usize>, out: &mut Vec<f32>) {
+        out.clear();
+        out.resize(columns.len(), 0.0);
+        match self {
+            Self::Product(product) => product.add_row(row, columns, out),
+            Self::Hadamard(first, second) => {
+                let mut other = vec![0.0; columns.len()];
+                first.add_row(row, columns.clone(), out);
+                second.add_row(row, columns, &mut other);
+                out.iter_mut().zip(&other).for_each(|(out, value)| *out *= value);
+            }
+            Self::Experts(products) => {
+                let rows = products.first().map_or(1, |product| product.left.rows.max(1));
+                if let Some(product) = products.get(row / rows) {
+                    product.add_row(row % rows, columns, out);
+                }
+            }
+            Self::Kronecker(first, second) => {
+                let (large, small) = (first.row(row / second.rows), second.row(row % second.rows));
+                for (out, column) in out.iter_mut().zip(columns) {
+                    *out = large[column / second.columns] * small[column % second.columns];
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matrix(rows: usize, columns: usize, seed: f32) -> Matrix {
+        let values = (0..rows * columns).map(|at| (at as f32).mul_add(seed, 1.0) % 7.0).collect();
+        Matrix { rows, columns, values }
+    }
+
+    #[test]
+    fn parts_of_rows_are_those_of_the_whole_product() {
+        for rank in [1, 3, 4, 6, 9] {
+            let (left, right) = (matrix(5, rank, 2.0), matrix(rank, 7, 3.0));
+            let product = Product::new(left.clone(), right.clone()).expect("they fit");
+            let delta = Delta::Product(product);
+            for row in 0..5 {
+                let expected: Vec<f32> = (0..7)
+                    .map(|column| {
+                        let term =
+                            |k: usize| left.values[row * rank + k] * right.values[k * 7 + column];
+                        (0..rank).map(term).sum()
+                    })
+                    .collect();
+                let (mut whole, mut part) = (Vec::new(), Vec::new());
+                delta.row(row, 0..7, &mut whole);
+                assert_eq!(whole, expected, "rank {rank}");
+                delta.row(row, 2..5, &mut part);
+                assert_eq!(part, expected[2..5]);
+            }
+        }
+    }
+
+    #[test]
+    fn kronecker_products_repeat_the_second_matrix() {
+        let first = Matrix { rows: 1, columns: 2, values: vec![1.0, 10.0] };
+        let second = Matrix { rows: 2, columns: 2, values: vec![1.0, 2.0, 3.0, 4.0] };
+        let delta = Delta::Kronecker(first, second);
+        let mut row = Vec::new();
+        delta.row(1, 1..4, &mut row);
+        assert_eq!(row, [4.0, 30.0, 40.0]);
+    }
+
+    #[test]
+    fn transposing_twice_changes_nothing() {
+        let before = matrix(3, 4, 5.0);
+        assert_eq!(before.clone().transposed().transposed(), before);
+        assert_eq!(before.clone().transposed().values[1], before.values[4]);
+    }
+}

@@ -1,0 +1,460 @@
+//! What becomes of each tensor of a base: which adapters change it, and how.
+
+use std::collections::HashMap;
+
+use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo, counted};
+
+use crate::adapter::{Adapter, Contents, Part, Parts, Targets};
+use crate::beside;
+use crate::form::{Form, Orientation, rows_and_columns};
+use crate::report::MergedAdapter;
+
+/// Last parts of the names of input embeddings, which are the output's where a model ties them.
+const EMBEDDINGS: [&str; 4] = ["embed_tokens", "wte", "embed_in", "word_embeddings"];
+
+/// Last parts of the names of output projections.
+const OUTPUTS: [&str; 3] = ["lm_head", "embed_out", "output_layer"];
+
+/// Where a tensor's elements come from before they change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    Base(usize),
+    /// Trained as a whole, in place of the base's.
+    Adapter {
+        adapter: usize,
+        tensor: usize,
+    },
+}
+
+impl Source {
+    pub(crate) fn adapter(self) -> Option<usize> {
+        match self {
+            Self::Base(_) => None,
+            Self::Adapter { adapter, .. } => Some(adapter),
+        }
+    }
+}
+
+/// A change of a tensor by an adapter.
+pub(crate) enum Stage {
+    /// Matrices times a scale, and with magnitudes (DoRA) rows or columns of that length.
+    Delta { adapter: usize, form: Form, scale: f32, magnitude: Option<usize> },
+    /// A bias times a scale.
+    Bias { adapter: usize, tensor: usize, scale: f32 },
+    /// Rows that were trained as such: which row of the tensor is which row of the weight.
+    Rows { adapter: usize, tensor: usize, of: HashMap<u64, u64> },
+}
+
+impl Stage {
+    pub(crate) fn adapter(&self) -> usize {
+        match self {
+            Self::Delta { adapter, .. }
+            | Self::Bias { adapter, .. }
+            | Self::Rows { adapter, .. } => *adapter,
+        }
+    }
+
+    /// The adapter's tensors that it is made of.
+    pub(crate) fn tensors(&self) -> Vec<usize> {
+        match self {
+            Self::Delta { form, magnitude, .. } => {
+                form.tensors().into_iter().chain(*magnitude).collect()
+            }
+            Self::Bias { tensor, .. } | Self::Rows { tensor, .. } => vec![*tensor],
+        }
+    }
+}
+
+/// A tensor of the result.
+pub(crate) struct Slot {
+    pub(crate) info: TensorInfo,
+    pub(crate) source: Source,
+    pub(crate) stages: Vec<Stage>,
+    /// Elements of a row.
+    pub(crate) columns: u64,
+    /// Whether elements have the dtype of their source.
+    pub(crate) is_as_stored: bool,
+}
+
+impl Slot {
+    /// Whether an adapter has a part in it.
+    pub(crate) fn is_changed(&self) -> bool {
+        !self.stages.is_empty() || self.source.adapter().is_some()
+    }
+}
+
+/// The tensors of a base with adapters.
+pub(crate) struct Plan {
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) merged: Vec<MergedAdapter>,
+    pub(crate) warnings: Vec<String>,
+    /// Whether the output projection, which was the input embedding, got a tensor of its own.
+    pub(crate) is_untied: bool,
+}
+
+impl Plan {
+    /// Plans adapters over a base, in their order.
+    ///
+    /// # Errors
+    /// E001 with the first thing that does not fit, in the adapter's file; E007 and E008 when a
+    /// configuration can't be read.
+    pub(crate) fn new(
+        base: &dyn CheckpointReader,
+        adapters: &[Adapter<'_>],
+        relaxed: bool,
+    ) -> Result<Self> {
+        let slot = |(position, info): (usize, &TensorInfo)| Slot {
+            info: info.clone(),
+            source: Source::Base(position),
+            stages: Vec::new(),
+            columns: columns(info),
+            is_as_stored: true,
+        };
+        let mut planner = Planner {
+            slots: base.tensors().iter().enumerate().map(slot).collect(),
+            is_tied: beside::is_tied(base)?,
+            warnings: Vec::new(),
+            is_untied: false,
+            relaxed,
+            decoded: 0,
+        };
+        let mut merged = Vec::with_capacity(adapters.len());
+        for (position, adapter) in adapters.iter().enumerate() {
+            let added = planner.add(position, adapter);
+            merged.push(added.map_err(|error| error.in_file(&adapter.name))?);
+        }
+        let Planner { slots, mut warnings, is_untied, decoded, .. } = planner;
+        if decoded > 0 {
+            let tensors = counted(decoded as u64, "quantized tensor");
+            warnings.push(format!("{tensors} that an adapter changes: decoded to F32"));
+        }
+        Ok(Self { slots, merged, warnings, is_untied })
+    }
+}
+
+fn columns(info: &TensorInfo) -> u64 {
+    rows_and_columns(&info.shape).map_or(1, |(_, columns)| columns.max(1))
+}
+
+struct Planner {
+    slots: Vec<Slot>,
+    is_tied: bool,
+    warnings: Vec<String>,
+    is_untied: bool,
+    relaxed: bool,
+    /// Quantized weights that change.
+    decoded: usize,
+}
+
+impl Planner {
+    /// Adds what an adapter changes.
+    fn add(&mut self, position: usize, adapter: &Adapter<'_>) -> Result<MergedAdapter> {
+        let reader = &*adapter.reader;
+        let contents = Contents::read(reader)?;
+        let tensors = reader.tensors();
+        let modules = contents.modules.keys().map(String::as_str);
+        let infos: Vec<TensorInfo> = self.slots.iter().map(|slot| slot.info.clone()).collect();
+        let targets = Targets::new(&infos, modules);
+        for (name, &tensor) in &contents.replaced {
+            self.replace(&targets, name, (position, tensor), adapter)?;
+        }
+
+        let (mut scales, mut ranks, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+        let mut changed = 0;
+        let layers = self.layer_orientation(&contents, &targets, tensors);
+        let mut taken = Vec::new();
+        for (module, parts) in &contents.modules {
+            let stacked = |planner: &Self, taken: &[usize]| {
+                let parameters = contents.configuration.parameters.as_slice();
+                let fits = |slot: &usize| {
+                    let weight = &planner.slots[*slot].info;
+                    !taken.contains(slot) && Form::new(parts, tensors, weight, layers).is_ok()
+                };
+                parameters_of(module, parameters, &targets).into_iter().find(fits)
+            };
+            let found = self.slot(&targets, module).or_else(|| stacked(self, &taken));
+            taken.extend(found);
+            let Some(slot) = found else {
+                if self.relaxed {
+                    skipped.push(module.as_str());
+                    continue;
+                }
+                return Err(missing(module, tensors, parts));
+            };
+            changed += 1;
+            if let Some(&tensor) = parts.get(&Part::TokenRows) {
+                let rows = trained_rows(&contents, module, &tensors[tensor], &self.slots[slot])?;
+                self.check_dtype(slot)?;
+                self.slots[slot].stages.push(Stage::Rows { adapter: position, tensor, of: rows });
+            }
+            if parts.keys().all(|part| *part == Part::TokenRows) {
+                continue;
+            }
+            let form = Form::new(parts, tensors, &self.slots[slot].info, layers)?;
+            let own = contents.configuration.scale(module, form.rank);
+            let own = own.map_err(|error| named(error, tensors, parts))?;
+            let scale = own * adapter.weight;
+            if !scale.is_finite() {
+                return Err(named(Error::format(format!("the scale is {scale}")), tensors, parts));
+            }
+            if !scales.contains(&own) {
+                scales.push(own);
+            }
+            ranks.extend(form.rank.filter(|rank| !ranks.contains(rank)));
+            let magnitude = parts.get(&Part::Magnitude).copied();
+            if let Some(magnitude) = magnitude {
+                check_magnitude(&tensors[magnitude], &form, &self.slots[slot].info)?;
+            }
+            self.check_dtype(slot)?;
+            #[expect(clippy::cast_possible_truncation, reason = "PEFT's matrices are of that")]
+            let scale = scale as f32;
+            let stage = Stage::Delta { adapter: position, form, scale, magnitude };
+            self.slots[slot].stages.push(stage);
+            if let Some(&tensor) = parts.get(&Part::LoraBias) {
+                self.add_bias(&targets, module, Stage::Bias { adapter: position, tensor, scale })?;
+            }
+        }
+        if changed + contents.replaced.len() == 0 {
+            let message = "the base has none of the modules that the adapter changes";
+            return Err(Error::format(message));
+        }
+        if let Some(first) = skipped.first() {
+            let (first, rest) = (Escaped::short(first), skipped.len() - 1);
+            let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+            let name = Escaped::short(&adapter.name);
+            self.warnings.push(format!("{name}: left out, as the base lacks it: {first}{rest}"));
+        }
+        ranks.sort_unstable();
+        let kind = apr_source::adapter::adapter_of(reader)?.map(|adapter| adapter.kind);
+        Ok(MergedAdapter {
+            name: adapter.name.clone(),
+            kind: kind.unwrap_or_else(|| "LoRA".to_owned()),
+            trained_on: contents.configuration.base.clone(),
+            weight: adapter.weight,
+            ranks,
+            scales,
+            modules: changed,
+            replaced: contents.replaced.len(),
+        })
+    }
+
+    /// Whether layers of the base have weights `[in, out]`, as those of GPT-2 do: the configuration
+    /// says so, or the shape of a weight that is no square.
+    fn layer_orientation(
+        &self,
+        contents: &Contents,
+        targets: &Targets<'_>,
+        tensors: &[TensorInfo],
+    ) -> Orientation {
+        let configuration = &contents.configuration;
+        let is_turned = |(module, parts): (&String, &Parts)| {
+            let slot = targets.weight(module)?;
+            let (rows, columns) = rows_and_columns(&self.slots[slot].info.shape)?;
+            let (_, inputs) = rows_and_columns(&tensors[*parts.get(&Part::LoraA)?].shape)?;
+            (rows != columns).then_some(inputs == rows)
+        };
+        let told = contents.modules.iter().find_map(is_turned);
+        Orientation {
+            writer: configuration.writer,
+            fan_in_fan_out: told.unwrap_or(configuration.fan_in_fan_out),
+        }
+    }
+
+    /// The tensor that a module's change goes to. An output projection that is the input embedding
+    /// gets a tensor of its own.
+    fn slot(&mut self, targets: &Targets<'_>, module: &str) -> Option<usize> {
+        if let Some(slot) = targets.weight(module) {
+            return Some(slot);
+        }
+        let last = module.rsplit('.').next().unwrap_or(module);
+        if !self.is_tied || !OUTPUTS.contains(&last) {
+            return None;
+        }
+        let name = targets.name(&format!("{module}.weight"));
+        if let Some(known) = self.slots.iter().position(|slot| slot.info.name == name) {
+            return Some(known);
+        }
+        let is_embedding = |slot: &&Slot| {
+            let module = slot.info.name.strip_suffix(".weight").unwrap_or_default();
+            module.rsplit('.').next().is_some_and(|last| EMBEDDINGS.contains(&last))
+        };
+        let embedding = self.slots.iter().find(is_embedding)?;
+        let slot = Slot {
+            info: TensorInfo { name: name.clone(), ..embedding.info.clone() },
+            source: embedding.source,
+            stages: Vec::new(),
+            columns: embedding.columns,
+            is_as_stored: true,
+        };
+        let embedding = Escaped::short(&embedding.info.name).to_string();
+        self.warnings.push(format!(
+            "{} was tied to {embedding} and is a tensor of its own now, as the adapter changes it \
+             alone",
+            Escaped::short(&name)
+        ));
+        self.slots.push(slot);
+        self.is_untied = true;
+        Some(self.slots.len() - 1)
+    }
+
+    /// Puts a tensor that was trained as a whole in the place of the base's.
+    fn replace(
+        &mut self,
+        targets: &Targets<'_>,
+        name: &str,
+        (adapter, tensor): (usize, usize),
+        from: &Adapter<'_>,
+    ) -> Result<()> {
+        let info = &from.reader.tensors()[tensor];
+        let source = Source::Adapter { adapter, tensor };
+        if from.weight != 1.0 {
+            self.warnings.push(format!(
+                "{}: '{}' was trained as a whole and is taken as it is, not {} times",
+                Escaped::short(&from.name),
+                Escaped::short(name),
+                from.weight
+            ));
+        }
+        let module = name.strip_suffix(".weight");
+        let found = targets.tensor(name).or_else(|| self.slot(targets, module?));
+        let Some(slot) = found else {
+            let name = targets.name(name);
+            self.warnings.push(format!(
+                "{}: the base lacks '{}', which is added",
+                Escaped::short(&from.name),
+                Escaped::short(&name)
+            ));
+            let info = TensorInfo { name, ..info.clone() };
+            let columns = columns(&info);
+            let (stages, is_as_stored) = (Vec::new(), true);
+            self.slots.push(Slot { info, source, stages, columns, is_as_stored });
+            return Ok(());
+        };
+        let slot = &mut self.slots[slot];
+        let (old, new) = (slot.info.shape.dims(), info.shape.dims());
+        // Tokens may have been added.
+        let fits = old == new || (new.len() == 2 && old.len() == 2 && old[1] == new[1]);
+        if !fits {
+            let message =
+                format!("expected {} as in the base, found {}", slot.info.shape, info.shape);
+            return Err(Error::format(message).for_tensor(&info.name));
+        }
+        // Weights of 8 bits and fewer do not come back as they were.
+        let keeps = matches!(slot.info.dtype, DType::F32 | DType::F16 | DType::BF16);
+        let dtype = if keeps && info.dtype.is_float() { slot.info.dtype } else { info.dtype };
+        slot.is_as_stored = dtype == info.dtype;
+        let name = std::mem::take(&mut slot.info.name);
+        slot.info = TensorInfo { name, dtype, shape: info.shape.clone() };
+        slot.source = source;
+        slot.stages.clear();
+        Ok(())
+    }
+
+    fn add_bias(&mut self, targets: &Targets<'_>, module: &str, stage: Stage) -> Result<()> {
+        let name = format!("{module}.bias");
+        let Some(slot) = targets.tensor(&name) else {
+            let message = "the base has no bias that the adapter's could be added to";
+            return Err(Error::format(message).for_tensor(name));
+        };
+        self.check_dtype(slot)?;
+        self.slots[slot].stages.push(stage);
+        Ok(())
+    }
+
+    /// The dtype that a changed weight has: its own, or single precision where it has blocks.
+    fn check_dtype(&mut self, slot: usize) -> Result<()> {
+        let slot = &mut self.slots[slot];
+        match slot.info.dtype {
+            DType::F32 | DType::F16 | DType::BF16 => {}
+            dtype if dtype.is_quantized() || dtype == DType::F64 => {
+                slot.info.dtype = DType::F32;
+                slot.is_as_stored = false;
+                let name = Escaped::short(&slot.info.name);
+                if dtype.is_quantized() {
+                    self.decoded += 1;
+                } else {
+                    self.warnings.push(format!("'{name}' is of {dtype}, and F32 from here on"));
+                }
+            }
+            dtype => {
+                let message = format!("an adapter can't be merged into weights of {dtype}");
+                return Err(Error::format(message).for_tensor(&slot.info.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The parameters of a module that a change may be of, the likeliest first. PEFT wraps a module once
+/// for each of them, the last outermost.
+fn parameters_of(module: &str, parameters: &[String], targets: &Targets<'_>) -> Vec<usize> {
+    const WRAPPED: &str = ".base_layer";
+
+    let (mut root, mut depth) = (module, 0);
+    while let Some(inner) = root.strip_suffix(WRAPPED) {
+        (root, depth) = (inner, depth + 1);
+    }
+    let slot = |parameter: &String| {
+        let (parent, leaf) = parameter.rsplit_once('.').unwrap_or(("", parameter));
+        let is_of = parent.is_empty()
+            || root.strip_suffix(parent).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        if is_of { targets.tensor(&format!("{root}.{leaf}")) } else { None }
+    };
+    let mut slots: Vec<usize> = parameters.iter().rev().filter_map(slot).collect();
+    let outer = depth.min(slots.len());
+    slots.rotate_left(outer);
+    slots
+}
+
+/// The error with the name of a part of the change.
+fn named(error: Error, tensors: &[TensorInfo], parts: &Parts) -> Error {
+    match parts.values().next() {
+        Some(&tensor) => error.for_tensor(&tensors[tensor].name),
+        None => error,
+    }
+}
+
+fn missing(module: &str, tensors: &[TensorInfo], parts: &Parts) -> Error {
+    let message = format!(
+        "the base has no weight '{}' that it could change: is it an adapter of another model?",
+        Escaped::short(module)
+    );
+    named(Error::format(message), tensors, parts)
+}
+
+fn check_magnitude(info: &TensorInfo, form: &Form, weight: &TensorInfo) -> Result<()> {
+    let wanted = rows_and_columns(&weight.shape)
+        .map(|(rows, columns)| if form.by_column { columns } else { rows });
+    if info.shape.elements() == wanted {
+        return Ok(());
+    }
+    let message = format!("magnitudes of {} do not fit the base's {}", info.shape, weight.shape);
+    Err(Error::format(message).for_tensor(&info.name))
+}
+
+/// Which row of a weight is which of the trained ones.
+fn trained_rows(
+    contents: &Contents,
+    module: &str,
+    trained: &TensorInfo,
+    slot: &Slot,
+) -> Result<HashMap<u64, u64>> {
+    let all = &contents.configuration.token_rows;
+    let is_of =
+        |name: &str| name.is_empty() || module == name || module.ends_with(&format!(".{name}"));
+    let rows = all.iter().find(|(name, _)| is_of(name)).map(|(_, rows)| rows.as_slice());
+    let rows = rows.unwrap_or_default();
+    let (count, columns) = rows_and_columns(&slot.info.shape).unwrap_or_default();
+    let fits = rows_and_columns(&trained.shape) == Some((rows.len() as u64, columns))
+        && rows.iter().all(|row| *row < count);
+    if !fits {
+        let message = format!(
+            "{} rows of {} do not fit the base's {}",
+            rows.len(),
+            trained.shape,
+            slot.info.shape
+        );
+        return Err(Error::format(message).for_tensor(&trained.name));
+    }
+    Ok(rows.iter().copied().zip(0..).collect())
+}
