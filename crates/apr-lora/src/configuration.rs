@@ -37,7 +37,7 @@ pub(crate) struct Configuration {
     scale: Option<f64>,
     /// Layers whose weights are `[in, out]`.
     pub(crate) fan_in_fan_out: bool,
-    /// Rows that an embedding's trained rows stand for, by module; under an empty name those of any.
+    /// Rows that an embedding's trained rows stand for, by module; without a name those of any.
     pub(crate) token_rows: Vec<(String, Vec<u64>)>,
     /// Parameters that are changed themselves, as those of experts are: ends of their names.
     pub(crate) parameters: Vec<String>,
@@ -267,13 +267,13 @@ mod tests {
 
     use super::*;
 
-    fn peft(config: Value) -> Result<Configuration> {
+    fn peft(config: &Value) -> Result<Configuration> {
         Configuration::peft(config.as_object().expect("an object"))
     }
 
     #[test]
     fn scales_follow_rank_alpha_and_patterns() {
-        let config = peft(json!({
+        let config = peft(&json!({
             "peft_type": "LORA", "r": 4, "lora_alpha": 8, "rank_pattern": {"2.k_proj": 2},
             "alpha_pattern": {"q_proj": 16, "layers\\.[12]\\.k_proj": 4},
         }))
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(scale("model.layers.2.k_proj", Some(2)), 2.0);
         config.scale("model.layers.0.k_proj", Some(2)).expect_err("another rank");
         let config = json!({"peft_type": "LORA", "r": 16, "lora_alpha": 8, "use_rslora": true});
-        assert_eq!(peft(config).expect("valid").scale("q", None).expect("any"), 2.0);
+        assert_eq!(peft(&config).expect("valid").scale("q", None).expect("any"), 2.0);
     }
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
         ] {
             let mut config = json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8});
             config[key] = value;
-            let error = peft(config).err().expect("refused").to_string();
+            let error = peft(&config).err().expect("refused").to_string();
             assert!(error.contains(key) || error.contains("IA3"), "{error}");
         }
     }
@@ -308,6 +308,6 @@ mod tests {
     fn hostile_patterns_are_bounded() {
         let mut config = json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8});
         config["alpha_pattern"] = json!({"(?:(?:a{1000}){1000}){1000}": 1});
-        assert!(peft(config).err().expect("refused").to_string().contains("alpha_pattern"));
+        assert!(peft(&config).err().expect("refused").to_string().contains("alpha_pattern"));
     }
 }

@@ -1,11 +1,11 @@
 //! Adapters: small matrices that were trained beside a model's weights, and the model with them
 //! merged in.
 //!
-//! [`Adapted`] is a checkpoint over an open base and open [`Adapter`]s, of PEFT (LoRA, rsLoRA, DoRA,
-//! LoHa, LoKr), MLX or llama.cpp: it has the base's tensors and computes their elements as they are
-//! read, a block at a time, so that the ordinary passes convert, check and write it like any other.
-//! Of an adapter, the matrices of a few tensors are in memory. The arithmetic is that of PEFT 0.21's
-//! `merge_and_unload`, as it was observed from outside.
+//! [`Adapted`] is a checkpoint over an open base and open [`Adapter`]s, of PEFT (LoRA, rsLoRA,
+//! DoRA, LoHa, LoKr), MLX or llama.cpp: it has the base's tensors and computes their elements as
+//! they are read, a block at a time, so that the ordinary passes convert, check and write it like
+//! any other. Of an adapter, the matrices of a few tensors are in memory. The arithmetic is that of
+//! PEFT 0.21's `merge_and_unload`, as it was observed from outside.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]

@@ -385,8 +385,8 @@ impl Planner {
     }
 }
 
-/// The parameters of a module that a change may be of, the likeliest first. PEFT wraps a module once
-/// for each of them, the last outermost.
+/// The parameters of a module that a change may be of, the likeliest first. PEFT wraps a module
+/// once for each of them, the last outermost.
 fn parameters_of(module: &str, parameters: &[String], targets: &Targets<'_>) -> Vec<usize> {
     const WRAPPED: &str = ".base_layer";
 
