@@ -67,6 +67,9 @@ pub(crate) fn run(steps: &mut Steps) {
             steps.run("mergekit merges models of six families to what apr makes of them", || {
                 reference::check_with_mergekit(&target_dir().join("debug/apr"))
             });
+            steps.run("PEFT merges adapters of all kinds to what apr makes of them", || {
+                reference::check_with_peft(&target_dir().join("debug/apr"))
+            });
         }
         if steps.run("Optimum, to compare with", reference::set_up_optimum).is_some() {
             steps.run("Optimum names what apr exports alike, and runs it", || {

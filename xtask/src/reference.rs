@@ -276,6 +276,11 @@ pub(crate) fn check_with_mergekit(apr: &Path) -> Outcome {
     run(program(merge_python()).arg("xtask/interop/merge_check.py").arg(apr))
 }
 
+/// Lets PEFT merge adapters of all kinds beside `apr`.
+pub(crate) fn check_with_peft(apr: &Path) -> Outcome {
+    run(program(merge_python()).arg("xtask/interop/lora_check.py").arg(apr))
+}
+
 /// Lets Optimum export and run tiny models of its families beside `apr`.
 pub(crate) fn check_with_optimum(apr: &Path) -> Outcome {
     run(program(optimum_python()).arg("xtask/interop/optimum_check.py").arg(apr))
