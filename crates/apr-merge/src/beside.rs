@@ -8,9 +8,13 @@ use serde_json::{Map, Value, json};
 use crate::card::{add_to_header, code, fence, front_matter};
 use crate::recipe::Recipe;
 use crate::report::MergedModel;
+use crate::vocabulary::Changed;
 
 /// The companion with the hyperparameters.
 pub(crate) const CONFIG: &str = "config.json";
+
+/// The companion with what generation uses.
+pub(crate) const GENERATION: &str = "generation_config.json";
 
 /// The model card.
 pub(crate) const CARD: &str = "README.md";
@@ -29,11 +33,15 @@ pub(crate) fn configuration(
     bytes: &[u8],
     layers: Option<&[u64]>,
     dtype: Option<DType>,
+    vocabulary: Option<&Changed>,
 ) -> Option<Vec<u8>> {
     let before: Map<String, Value> = serde_json::from_slice(bytes).ok()?;
     let mut config = before.clone();
     if let Some(layers) = layers {
         relayer(&mut config, layers);
+    }
+    if let Some(vocabulary) = vocabulary {
+        vocabulary.fit(&mut config);
     }
     let name = match dtype {
         Some(DType::F64) => Some("float64"),
@@ -76,10 +84,19 @@ fn relayer(config: &mut Map<String, Value>, layers: &[u64]) {
     }
 }
 
-/// The number of layers in the metadata.
-pub(crate) fn layers_in_metadata(metadata: &mut Metadata, layers: &[u64]) {
+/// The number of layers and the vocabulary in the metadata.
+pub(crate) fn fit_metadata(
+    metadata: &mut Metadata,
+    layers: Option<&[u64]>,
+    vocabulary: Option<&Changed>,
+) {
     if let Some(mut architecture) = metadata.object(keys::ARCHITECTURE).cloned() {
-        relayer(&mut architecture, layers);
+        if let Some(layers) = layers {
+            relayer(&mut architecture, layers);
+        }
+        if let Some(vocabulary) = vocabulary {
+            vocabulary.fit(&mut architecture);
+        }
         metadata.set(keys::ARCHITECTURE, architecture);
     }
 }
@@ -145,15 +162,16 @@ mod tests {
     fn configurations_follow_layers_and_dtype() {
         let config = br#"{"num_hidden_layers": 2, "layer_types": ["x", "y"],
             "torch_dtype": "float32", "sizes": [1, 2, 3]}"#;
-        let bytes = configuration(config, Some(&[0, 1, 1]), Some(DType::BF16)).expect("changed");
+        let bytes =
+            configuration(config, Some(&[0, 1, 1]), Some(DType::BF16), None).expect("changed");
         let found: Value = serde_json::from_slice(&bytes).expect("JSON");
         let expected = json!({
             "num_hidden_layers": 3, "layer_types": ["x", "y", "y"], "torch_dtype": "bfloat16",
             "sizes": [1, 2, 3],
         });
         assert_eq!(found, expected);
-        assert_eq!(configuration(config, None, Some(DType::F32)), None);
-        assert_eq!(configuration(b"[", Some(&[0]), None), None);
+        assert_eq!(configuration(config, None, Some(DType::F32), None), None);
+        assert_eq!(configuration(b"[", Some(&[0]), None, None), None);
     }
 
     #[test]

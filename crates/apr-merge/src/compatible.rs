@@ -64,7 +64,7 @@ pub(crate) fn check(recipe: &Recipe, models: &[Model<'_>], relaxed: bool) -> Res
 }
 
 /// The configuration: the companion, or what the metadata say.
-fn config(model: &Model<'_>) -> Result<Map<String, Value>> {
+pub(crate) fn config(model: &Model<'_>) -> Result<Map<String, Value>> {
     let reader = &model.reader;
     let position = reader.companions().iter().position(|file| file.name == CONFIG);
     let bytes = position.map(|position| reader.read_companion(position)).transpose()?;

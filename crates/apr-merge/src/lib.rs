@@ -16,6 +16,7 @@
 
 mod beside;
 pub mod card;
+mod chat;
 mod compatible;
 mod elements;
 mod grid;
@@ -34,5 +35,8 @@ mod vocabulary;
 pub use merged::{MergeOptions, Merged};
 pub use method::{Method, UnknownMethod};
 pub use plan::Model;
-pub use recipe::{Choice, Parts, Recipe, Setting, Settings, Slice, Source, Tokenizer, parse};
+pub use recipe::{
+    ChatTemplate, Choice, Parts, Recipe, Setting, Settings, Slice, Source, TokenChoice, TokenRow,
+    Tokenizer, parse,
+};
 pub use report::{Change, Measured, MergeReport, MergedModel, Meter, Sums, TensorChange, changes};

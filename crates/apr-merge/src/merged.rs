@@ -10,10 +10,11 @@ use apr_tensor::cast::cast_float;
 
 use crate::elements::{Elements, Input};
 use crate::plan::{Making, Model, Planner};
-use crate::recipe::Recipe;
+use crate::recipe::{ChatTemplate, Recipe};
 use crate::report::{MergeReport, MergedModel, Meter, Sums, changes};
 use crate::rules::{Kernel, Rule};
-use crate::{beside, compatible};
+use crate::vocabulary::Changed;
+use crate::{beside, chat, compatible, vocabulary};
 
 /// How a merge is done.
 pub struct MergeOptions<'a> {
@@ -68,9 +69,16 @@ pub struct Merged<'a> {
     metadata: Metadata,
     files: Vec<FileInfo>,
     companions: Vec<Companion>,
-    /// Companions that are not the main model's own.
-    own: Vec<Option<Vec<u8>>>,
+    /// Where their contents are.
+    contents: Vec<Content>,
     warnings: Vec<String>,
+}
+
+/// The bytes of a companion.
+enum Content {
+    /// Of the main model, at this position.
+    Main(usize),
+    Own(Vec<u8>),
 }
 
 /// A tensor of the result.
@@ -99,6 +107,9 @@ impl<'a> Merged<'a> {
     /// E001 with the first thing that does not fit: a parameter, tensor, shape or configuration.
     pub fn plan(recipe: &Recipe, models: &[Model<'a>], options: &MergeOptions<'a>) -> Result<Self> {
         let mut warnings = compatible::check(recipe, models, options.relaxed)?;
+        let vocabulary = vocabulary::align(recipe, models)?;
+        warnings.extend(vocabulary.warnings);
+        let models = &vocabulary.models;
         let plan = Planner::new(recipe, models, options.relaxed).plan()?;
         warnings.extend(plan.warnings);
         let main_model = &models[plan.main];
@@ -138,36 +149,84 @@ impl<'a> Merged<'a> {
         warnings.extend(main.warnings().iter().cloned());
         let mut merged = Self {
             recipe: recipe.clone(),
-            models: models.to_vec(),
+            models: models.clone(),
             main_name: main_model.name.clone(),
             metadata: main.metadata().clone(),
             companions: main.companions().to_vec(),
-            own: vec![None; main.companions().len()],
+            contents: (0..main.companions().len()).map(Content::Main).collect(),
             main,
             tensors,
             made,
             files,
             warnings,
         };
-        merged.adapt(plan.layers.as_deref())?;
+        merged.adapt(plan.layers.as_deref(), vocabulary.changed.as_ref())?;
+        if let Some(template) = &recipe.chat_template {
+            merged.set_chat_template(template)?;
+        }
         Ok(merged)
     }
 
     /// Fits configuration and metadata to the result.
-    fn adapt(&mut self, layers: Option<&[u64]>) -> Result<()> {
+    fn adapt(&mut self, layers: Option<&[u64]>, vocabulary: Option<&Changed>) -> Result<()> {
         let dtype = self.tensors.iter().find(|info| info.dtype.is_float()).map(|info| info.dtype);
-        let name = beside::CONFIG;
-        let position = self.companions.iter().position(|file| file.name == name);
-        if let Some(position) = position {
-            let bytes = self.main.read_companion(position)?;
-            if let Some(bytes) = beside::configuration(&bytes, layers, dtype) {
-                self.replace(name, bytes);
+        if let Some(bytes) = self.companion(beside::CONFIG)?
+            && let Some(bytes) = beside::configuration(&bytes, layers, dtype, vocabulary)
+        {
+            self.replace(beside::CONFIG, bytes);
+        }
+        beside::fit_metadata(&mut self.metadata, layers, vocabulary);
+        let Some(vocabulary) = vocabulary else { return Ok(()) };
+        if let Some(bytes) = self.companion(beside::GENERATION)?
+            && let Some(bytes) = beside::configuration(&bytes, None, None, Some(vocabulary))
+        {
+            self.replace(beside::GENERATION, bytes);
+        }
+        for (name, bytes) in &vocabulary.files {
+            match bytes {
+                Some(bytes) => self.replace(name, bytes.clone()),
+                None => self.remove(name),
             }
         }
-        if let Some(layers) = layers {
-            beside::layers_in_metadata(&mut self.metadata, layers);
+        Ok(())
+    }
+
+    /// Gives the tokenizer a chat template.
+    fn set_chat_template(&mut self, template: &ChatTemplate) -> Result<()> {
+        let text = match template {
+            ChatTemplate::Text(text) => text.clone(),
+            ChatTemplate::Auto => match chat::most_frequent(&self.models)? {
+                Some(text) => text,
+                None => {
+                    let message = "no model has a chat template, and so the result has none";
+                    self.warnings.push(message.to_owned());
+                    return Ok(());
+                }
+            },
+        };
+        let config = self.companion(chat::CONFIG)?;
+        match config.and_then(|bytes| chat::with_template(&bytes, &text)) {
+            Some(bytes) => {
+                // It would go before the configuration's.
+                self.remove(chat::FILE);
+                self.replace(chat::CONFIG, bytes);
+            }
+            None => self.replace(chat::FILE, text.into_bytes()),
         }
         Ok(())
+    }
+
+    /// The bytes of a companion, as far as it was fitted.
+    fn companion(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let position = self.companions.iter().position(|file| file.name == name);
+        position.map(|position| self.read_companion(position)).transpose()
+    }
+
+    fn remove(&mut self, name: &str) {
+        if let Some(position) = self.companions.iter().position(|file| file.name == name) {
+            self.companions.remove(position);
+            self.contents.remove(position);
+        }
     }
 
     fn replace(&mut self, name: &str, bytes: Vec<u8>) {
@@ -175,11 +234,11 @@ impl<'a> Merged<'a> {
         match self.companions.iter().position(|file| file.name == name) {
             Some(position) => {
                 self.companions[position] = companion;
-                self.own[position] = Some(bytes);
+                self.contents[position] = Content::Own(bytes);
             }
             None => {
                 self.companions.push(companion);
-                self.own.push(Some(bytes));
+                self.contents.push(Content::Own(bytes));
             }
         }
     }
@@ -189,8 +248,7 @@ impl<'a> Merged<'a> {
     /// # Errors
     /// E007 and E008 when the main model's card can't be read.
     pub fn with_card(mut self, title: &str) -> Result<Self> {
-        let position = self.main.companions().iter().position(|file| file.name == beside::CARD);
-        let card = position.map(|position| self.main.read_companion(position)).transpose()?;
+        let card = self.companion(beside::CARD)?;
         let names: Vec<&str> = self.models.iter().map(|model| model.name.as_str()).collect();
         let bytes = beside::card(&self.recipe, &names, title, card.as_deref());
         self.replace(beside::CARD, bytes.into_bytes());
@@ -377,9 +435,9 @@ impl CheckpointReader for Merged<'_> {
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        match self.own.get(companion) {
-            Some(Some(bytes)) => Ok(bytes.clone()),
-            Some(None) => self.main.read_companion(companion),
+        match self.contents.get(companion) {
+            Some(Content::Own(bytes)) => Ok(bytes.clone()),
+            Some(Content::Main(position)) => self.main.read_companion(*position),
             None => Err(Companion::absent(companion)),
         }
     }

@@ -23,6 +23,7 @@
 //! ```
 
 pub use apr_merge::{
-    Change, Choice, MergeOptions, MergeReport, Merged, MergedModel, Method, Model, Parts, Recipe,
-    Setting, Settings, Slice, Source, TensorChange, Tokenizer, UnknownMethod, parse,
+    Change, ChatTemplate, Choice, MergeOptions, MergeReport, Merged, MergedModel, Method, Model,
+    Parts, Recipe, Setting, Settings, Slice, Source, TensorChange, TokenChoice, TokenRow,
+    Tokenizer, UnknownMethod, parse,
 };

@@ -81,6 +81,10 @@ pub(crate) struct MergeArgs {
     /// Divide by the sum of the weights [default: by the method]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) normalize: Option<bool>,
+    /// Vocabulary of the result, to whose ids rows of embeddings are moved: union, base, or one of
+    /// the models [default: rows are merged by their position]
+    #[arg(long, value_name = "SOURCE")]
+    pub(crate) tokenizer: Option<String>,
     /// Random seed of dare and della
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,

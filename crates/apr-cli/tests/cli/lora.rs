@@ -1,29 +1,12 @@
 //! Adapters that are merged into a model: `fixtures/lora` has what PEFT makes of them.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use apr_testkit::locate;
 use serde_json::{Value, json};
 
-use crate::support::{Sandbox, Tensor, f32s, safetensors};
-
-/// Tensors of a safetensors file: dtype, shape and bytes, by name.
-fn tensors(file: &[u8]) -> BTreeMap<String, (Value, Value, Vec<u8>)> {
-    let len = u64::from_le_bytes(file[..8].try_into().expect("eight bytes"));
-    let (header, data) = file[8..].split_at(usize::try_from(len).expect("short"));
-    let header: Value = serde_json::from_slice(header).expect("JSON");
-    let entries = header.as_object().expect("an object").iter();
-    let tensor = |(name, entry): (&String, &Value)| {
-        let at = |end: usize| {
-            usize::try_from(entry["data_offsets"][end].as_u64().expect("a number")).expect("short")
-        };
-        let bytes = data[at(0)..at(1)].to_vec();
-        (name.clone(), (entry["dtype"].clone(), entry["shape"].clone(), bytes))
-    };
-    entries.filter(|(name, _)| *name != "__metadata__").map(tensor).collect()
-}
+use crate::support::{Sandbox, Tensor, f32s, safetensors, tensors};
 
 fn fixture(path: &str) -> Vec<u8> {
     fs::read(locate::fixture("lora").join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))

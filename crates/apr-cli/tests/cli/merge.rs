@@ -6,7 +6,7 @@ use std::fs;
 use apr_testkit::locate;
 use serde_json::Value;
 
-use crate::support::{Sandbox, Tensor, f32s, safetensors};
+use crate::support::{Sandbox, Tensor, f32s, safetensors, tensors};
 
 /// A model of one tensor.
 fn model(values: &[f32]) -> Vec<u8> {
@@ -304,7 +304,7 @@ fn hostile_configurations_are_refused() {
         (linear("../secret"), 2, &["'../secret'", "pass --models-dir"]),
         (linear("/etc"), 2, &["'/etc'", "pass --models-dir"]),
         (linear("a-f32/../.."), 2, &["pass --models-dir"]),
-        (linear("a-f32") + "chat_template: auto\n", 4, &["'chat_template'", "not supported"]),
+        (linear("a-f32") + "modules: {}\n", 4, &["'modules'", "not supported"]),
         (linear("a-f32").replace("linear", "ties"), 4, &["ties needs a base model"]),
         (linear("a-f32").replace("weight: 1", "weight: x"), 4, &["'weight' is \"x\""]),
         ("a: [".to_owned(), 4, &["not valid YAML"]),
@@ -341,4 +341,116 @@ fn quantized_models_are_decoded_and_their_layers_stay_as_they_are() {
     assert!(
         values(&sandbox.with("one.safetensors", model(&[1.5])), "one.safetensors").contains(&1.5)
     );
+}
+
+/// The models of `fixtures/merge/vocabulary`, whose tokens differ.
+fn with_vocabularies() -> Sandbox {
+    let sandbox = Sandbox::new();
+    for model in ["a", "b", "c"] {
+        let folder = locate::fixture("merge").join("vocabulary").join(model);
+        for entry in fs::read_dir(folder).expect("there").flatten() {
+            let name = entry.file_name().into_string().expect("text");
+            sandbox.write(&format!("{model}/{name}"), fs::read(entry.path()).expect("readable"));
+        }
+    }
+    sandbox
+}
+
+/// Ids by tokens, as readers of the file count them.
+fn ids(tokenizer: &[u8]) -> Vec<(String, usize)> {
+    let tokenizer: Value = serde_json::from_slice(tokenizer).expect("JSON");
+    let id = |value: &Value| usize::try_from(value.as_u64().expect("a number")).expect("short");
+    let vocabulary = tokenizer["model"]["vocab"].as_object().expect("tokens").iter();
+    let mut ids: Vec<(String, usize)> =
+        vocabulary.map(|(token, at)| (token.clone(), id(at))).collect();
+    for added in tokenizer["added_tokens"].as_array().expect("a list") {
+        let token = added["content"].as_str().expect("text").to_owned();
+        let pair = (token, id(&added["id"]));
+        if !ids.contains(&pair) {
+            ids.push(pair);
+        }
+    }
+    ids
+}
+
+#[test]
+fn rows_of_tokens_move_as_mergekit_moves_them() {
+    let sandbox = with_vocabularies();
+    let goldens =
+        fs::read(locate::fixture("merge").join("vocabulary/goldens.json")).expect("there");
+    let goldens: Value = serde_json::from_slice(&goldens).expect("JSON");
+    for (case, golden) in goldens.as_object().expect("cases") {
+        sandbox.write("merge.yml", golden["configuration"].as_str().expect("text"));
+        sandbox.apr("merge merge.yml -o out -f --relaxed").ok();
+        let found = tensors(&sandbox.read("out/model.safetensors"));
+        let expected = golden["rows"].as_object().expect("tokens");
+        let ids = ids(&sandbox.read("out/tokenizer.json"));
+        assert_eq!(ids.len(), expected.len(), "{case}");
+        let config: Value = serde_json::from_slice(&sandbox.read("out/config.json")).expect("JSON");
+        assert_eq!(config["vocab_size"], ids.len(), "{case}");
+        for (token, id) in ids {
+            if token == "<s>" {
+                assert_eq!(config["eos_token_id"], id, "{case}");
+            }
+            for (at, tensor) in ["model.embed_tokens.weight", "lm_head.weight"].iter().enumerate() {
+                let bytes = &found[*tensor].2;
+                let row = bytes.chunks_exact(16).nth(id).expect("a row for each token");
+                let value = f32::from_le_bytes(row[..4].try_into().expect("four bytes"));
+                let golden = expected[&token][at].as_f64().expect("a number");
+                let distance = (f64::from(value) - golden).abs();
+                assert!(distance <= 2.4e-7, "{case}: {token} of {tensor} is {value}, not {golden}");
+            }
+        }
+    }
+    assert_eq!(goldens.as_object().map(serde_json::Map::len), Some(18));
+
+    // The option, and what can't be.
+    sandbox
+        .apr("merge a b --tokenizer union -o option --relaxed")
+        .ok()
+        .says(&["2 tokens added to the vocabulary of a"]);
+    let [option, recipe] =
+        ["option", "out"].map(|folder| sandbox.read(&format!("{folder}/tokenizer.json")));
+    assert_eq!(ids(&option).len(), 7);
+    assert!(ids(&recipe).len() >= 7);
+    sandbox.write("b/tokenizer.json", "{}");
+    sandbox
+        .apr("merge a b --tokenizer union -o no")
+        .fails(4, &["E001", "tokenizer.json has no tokens"]);
+    let choice = "merge_method: linear\nmodels: [{model: a}, {model: c}]\n\
+                  tokenizer: {tokens: {e: {source: a, force: true}}}\n";
+    sandbox.write("merge.yml", choice);
+    sandbox
+        .apr("merge merge.yml -o no")
+        .fails(4, &["'e' is to come from a, which has no such token"]);
+    assert!(!sandbox.files().iter().any(|file| file.starts_with("no")));
+}
+
+#[test]
+fn chat_templates_are_chosen_as_the_configuration_says() {
+    let sandbox = with_vocabularies();
+    let template = |model: &str| {
+        let config = sandbox.read(&format!("{model}/tokenizer_config.json"));
+        let config: Value = serde_json::from_slice(&config).expect("JSON");
+        config["chat_template"].as_str().map(str::to_owned)
+    };
+    let merge = |template: &str| {
+        sandbox.write(
+            "merge.yml",
+            format!(
+                "merge_method: linear\nparameters: {{weight: 1}}\ntokenizer_source: base\n\
+                 models: [{{model: a}}, {{model: c}}]\nchat_template: {template}\n"
+            ),
+        );
+        sandbox.apr("merge merge.yml -o out -f --relaxed")
+    };
+    merge("auto").ok().says(&["no model has a chat template"]);
+    merge("chatml").ok();
+    assert!(template("out").expect("one").contains("<|im_start|>assistant"));
+    merge("\"{{ messages }}!\"").ok();
+    assert_eq!(template("out").as_deref(), Some("{{ messages }}!"));
+    sandbox.write("c/chat_template.jinja", "{{ messages[0] }}");
+    merge("auto").ok();
+    assert_eq!(template("out").as_deref(), Some("{{ messages[0] }}"));
+    merge("alpaca").fails(4, &["'chat_template' is 'alpaca': auto, chatml and Jinja templates"]);
 }

@@ -1,5 +1,6 @@
 //! A folder to run the command in, what came of it, and models made by hand.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::FileExt;
@@ -300,6 +301,22 @@ pub(crate) fn safetensors(tensors: &[Tensor<'_>]) -> Vec<u8> {
     }
     header.push('}');
     [with_length(header.into_bytes()), data].concat()
+}
+
+/// Tensors of a safetensors file: dtype, shape and bytes, by name.
+pub(crate) fn tensors(file: &[u8]) -> BTreeMap<String, (Value, Value, Vec<u8>)> {
+    let len = u64::from_le_bytes(file[..8].try_into().expect("eight bytes"));
+    let (header, data) = file[8..].split_at(usize::try_from(len).expect("short"));
+    let header: Value = serde_json::from_slice(header).expect("JSON");
+    let entries = header.as_object().expect("an object").iter();
+    let tensor = |(name, entry): (&String, &Value)| {
+        let at = |end: usize| {
+            usize::try_from(entry["data_offsets"][end].as_u64().expect("a number")).expect("short")
+        };
+        let bytes = data[at(0)..at(1)].to_vec();
+        (name.clone(), (entry["dtype"].clone(), entry["shape"].clone(), bytes))
+    };
+    entries.filter(|(name, _)| *name != "__metadata__").map(tensor).collect()
 }
 
 /// Length and JSON of a safetensors header.

@@ -31,6 +31,12 @@ pub struct Recipe {
     pub out_dtype: Option<DType>,
     /// Whose vocabulary the result has; none where the vocabularies are taken for the same.
     pub tokenizer: Option<Tokenizer>,
+    /// Rows of tokens that are not those that the vocabularies lead to.
+    pub token_choices: BTreeMap<String, TokenChoice>,
+    /// Rows of embeddings are a multiple of this, the last ones zeros.
+    pub pad_rows: Option<u64>,
+    /// The chat template of the result.
+    pub chat_template: Option<ChatTemplate>,
     /// Where random numbers begin.
     pub seed: u64,
     /// What the model card shows.
@@ -46,6 +52,37 @@ pub enum Tokenizer {
     Union,
     /// That of a model.
     Model(String),
+}
+
+/// Where the row of a token comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenChoice {
+    /// The row.
+    pub source: TokenRow,
+    /// Also for models that have the token themselves.
+    pub force: bool,
+}
+
+/// A row of embeddings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenRow {
+    /// Zeros.
+    Zero,
+    /// The token's in a model.
+    Model(String),
+    /// Another token's in a model.
+    Token(String, String),
+    /// That of an id in a model.
+    Id(String, u64),
+}
+
+/// Where a chat template comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChatTemplate {
+    /// The one that most models have; of equally many, the first.
+    Auto,
+    /// The Jinja template itself.
+    Text(String),
 }
 
 /// What a merge is put together from.
@@ -132,6 +169,9 @@ impl Recipe {
             dtype: None,
             out_dtype: None,
             tokenizer: None,
+            token_choices: BTreeMap::new(),
+            pad_rows: None,
+            chat_template: None,
             seed: 0,
             text: String::new(),
         }

@@ -2,13 +2,17 @@
 //!
 //! Every key is either understood or an error that names it: nothing is passed over.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use apr_core::{DType, Error, Escaped, Result};
 use serde_json::{Map, Value};
 
 use super::yaml;
-use super::{Choice, Parts, Recipe, Setting, Settings, Slice, Source, Tokenizer};
+use super::{
+    ChatTemplate, Choice, Parts, Recipe, Setting, Settings, Slice, Source, TokenChoice, TokenRow,
+    Tokenizer,
+};
 use crate::method::Method;
 
 /// Layers, models or values of a list: more are a mistake, or meant to cost time.
@@ -108,7 +112,8 @@ fn recipe(document: &Value) -> Result<Recipe> {
     recipe.settings = settings(keys.take("parameters"), method)?;
     recipe.dtype = dtype(&mut keys, "dtype")?;
     recipe.out_dtype = dtype(&mut keys, "out_dtype")?;
-    recipe.tokenizer = tokenizer(&mut keys)?;
+    tokenizer(&mut keys, &mut recipe)?;
+    recipe.chat_template = chat_template(&mut keys)?;
     recipe.parts = parts(&mut keys, method)?;
     keys.finish()?;
     Ok(recipe)
@@ -241,7 +246,27 @@ fn dtype(keys: &mut Keys, key: &str) -> Result<Option<DType>> {
     }
 }
 
-fn tokenizer(keys: &mut Keys) -> Result<Option<Tokenizer>> {
+/// ChatML, which mergekit has a name for.
+const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + \
+                      message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}{% if \
+                      add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+fn chat_template(keys: &mut Keys) -> Result<Option<ChatTemplate>> {
+    let Some(text) = keys.text("chat_template")? else { return Ok(None) };
+    match text.as_str() {
+        "auto" => Ok(Some(ChatTemplate::Auto)),
+        "chatml" => Ok(Some(ChatTemplate::Text(CHATML.to_owned()))),
+        text if text.contains("{{") || text.contains("{%") => {
+            Ok(Some(ChatTemplate::Text(text.to_owned())))
+        }
+        other => Err(Error::format(format!(
+            "'chat_template' is '{}': auto, chatml and Jinja templates are supported",
+            short(other)
+        ))),
+    }
+}
+
+fn tokenizer(keys: &mut Keys, recipe: &mut Recipe) -> Result<()> {
     let of = |value: &Value| match value {
         Value::String(text) if text == "base" => Ok(Tokenizer::Base),
         Value::String(text) if text == "union" => Ok(Tokenizer::Union),
@@ -255,15 +280,82 @@ fn tokenizer(keys: &mut Keys) -> Result<Option<Tokenizer>> {
         (Some(_), Some(_)) => {
             Err(Error::format("'tokenizer_source' and 'tokenizer' exclude each other"))
         }
-        (Some(source), None) => of(&source).map(Some),
+        (Some(source), None) => {
+            recipe.tokenizer = Some(of(&source)?);
+            Ok(())
+        }
         (None, Some(tokenizer)) => {
             let mut keys = Keys::of(&tokenizer, "'tokenizer'")?;
             let source = keys.take("source").map_or(Ok(Tokenizer::Union), |value| of(&value))?;
-            keys.finish()?;
-            Ok(Some(source))
+            recipe.tokenizer = Some(source);
+            recipe.token_choices = token_choices(keys.take("tokens"))?;
+            recipe.pad_rows = match keys.take("pad_to_multiple_of") {
+                None | Some(Value::Null) => None,
+                Some(value) => {
+                    Some(value.as_u64().filter(|rows| (1..=1 << 16).contains(rows)).ok_or_else(
+                        || Error::format("'pad_to_multiple_of' is not a number of rows"),
+                    )?)
+                }
+            };
+            keys.finish()
         }
-        (None, None) => Ok(None),
+        (None, None) => Ok(()),
     }
+}
+
+fn token_choices(value: Option<Value>) -> Result<BTreeMap<String, TokenChoice>> {
+    let tokens = match value {
+        None | Some(Value::Null) => return Ok(BTreeMap::new()),
+        Some(Value::Object(tokens)) => tokens,
+        Some(_) => return Err(Error::format("'tokens' is not a mapping")),
+    };
+    if tokens.len() > MOST {
+        return Err(Error::format(format!("'tokens' has {} entries", tokens.len())));
+    }
+    tokens.into_iter().map(|(token, value)| Ok((token, token_choice(&value)?))).collect()
+}
+
+fn token_choice(value: &Value) -> Result<TokenChoice> {
+    let mut keys = Keys::of(value, "an entry of 'tokens'")?;
+    let force = match keys.take("force") {
+        None | Some(Value::Null) => false,
+        Some(value) => number(&value, "force")? != 0.0,
+    };
+    let source = keys.take("source");
+    let source = source.ok_or_else(|| Error::format("an entry of 'tokens' has no 'source'"))?;
+    keys.finish()?;
+    let Value::Object(object) = &source else {
+        return Ok(TokenChoice { source: TokenRow::Model(model(&source)?), force });
+    };
+    let kind = object.get("kind").and_then(Value::as_str).map(str::to_owned);
+    let source = match kind.as_deref() {
+        Some("zero") => TokenRow::Zero,
+        Some("model_token") => {
+            let mut keys = Keys::of(&source, "a token's source")?;
+            keys.take("kind");
+            let name = keys.take("model");
+            let name = name.ok_or_else(|| Error::format("a token's source has no 'model'"))?;
+            let name = model(&name)?;
+            let (token, id) = (keys.text("token")?, keys.take("token_id"));
+            keys.finish()?;
+            match (token, id.as_ref().and_then(Value::as_u64)) {
+                (Some(token), None) => TokenRow::Token(name, token),
+                (None, Some(id)) => TokenRow::Id(name, id),
+                _ => {
+                    let message = "a token's source has one of 'token' and 'token_id'";
+                    return Err(Error::format(message));
+                }
+            }
+        }
+        Some(other) => {
+            return Err(Error::format(format!(
+                "a token's source is of the kind '{}', not zero or model_token",
+                short(other)
+            )));
+        }
+        None => TokenRow::Model(model(&source)?),
+    };
+    Ok(TokenChoice { source, force })
 }
 
 /// Parameters, each of which some method has.

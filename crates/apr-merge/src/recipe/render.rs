@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::{Parts, Recipe, Setting, Settings};
+use super::{Parts, Recipe, Setting, Settings, Tokenizer};
 use crate::method::Method;
 
 impl Recipe {
@@ -29,6 +29,14 @@ impl Recipe {
             }
         }
         settings(&mut text, &self.settings, "");
+        if let Some(source) = &self.tokenizer {
+            let source = match source {
+                Tokenizer::Union => "union",
+                Tokenizer::Base => "base",
+                Tokenizer::Model(name) => name,
+            };
+            let _ = writeln!(text, "tokenizer_source: {}", Value::from(source));
+        }
         text
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use apr_merge::{Method, Recipe, Setting, Settings, Source, parse};
+use apr_merge::{Method, Recipe, Setting, Settings, Source, Tokenizer, parse};
 use apr_registry::{ByteSource, Error, Escaped, read_vec};
 
 use crate::args::MergeArgs;
@@ -54,7 +54,7 @@ fn check_alone(args: &MergeArgs) -> Outcome {
 }
 
 /// Options about a method, and whether they are given.
-pub(super) fn of_methods(args: &MergeArgs) -> [(&'static str, bool); 8] {
+pub(super) fn of_methods(args: &MergeArgs) -> [(&'static str, bool); 9] {
     [
         ("--strategy", args.strategy.is_some()),
         ("--base", args.base.is_some()),
@@ -63,6 +63,7 @@ pub(super) fn of_methods(args: &MergeArgs) -> [(&'static str, bool); 8] {
         ("--t", args.t.is_some()),
         ("--lambda", args.lambda.is_some()),
         ("--normalize", args.normalize.is_some()),
+        ("--tokenizer", args.tokenizer.is_some()),
         ("--parameter", !args.parameter.is_empty()),
     ]
 }
@@ -103,6 +104,11 @@ fn of_options(args: &MergeArgs) -> Outcome<Recipe> {
     let mut recipe = Recipe::new(method, sources.collect());
     recipe.base = base;
     recipe.seed = args.seed;
+    recipe.tokenizer = args.tokenizer.as_deref().map(|source| match source {
+        "union" => Tokenizer::Union,
+        "base" => Tokenizer::Base,
+        model => Tokenizer::Model(model.to_owned()),
+    });
     spread(&mut recipe, args)?;
     let mut set = |name: &str, value: Option<f64>| {
         if let Some(value) = value {

@@ -52,6 +52,11 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "costs_of_a_password_that_nobody_would_ask_for_are_e008_before_anything_is_computed",
     ),
     ("without `--external-data never`", "weights_of_2_gib_and_more_lie_beside_their_graph"),
+    ("--lora needs the model", "what_can_not_be_merged_is_refused_before_anything_is_written"),
+    (
+        "--lora merges adapters into one model",
+        "what_can_not_be_merged_is_refused_before_anything_is_written",
+    ),
     (
         "; --dequantize f32 writes floats",
         "weights_whose_type_the_graph_does_not_say_have_that_of_the_checkpoint",

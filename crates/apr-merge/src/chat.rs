@@ -1,0 +1,60 @@
+//! Chat templates of models.
+
+use apr_core::Result;
+use serde_json::{Map, Value};
+
+use crate::plan::Model;
+
+/// The file of a tokenizer's settings, which may have the template.
+pub(crate) const CONFIG: &str = "tokenizer_config.json";
+
+/// The file of the template alone.
+pub(crate) const FILE: &str = "chat_template.jinja";
+
+const KEY: &str = "chat_template";
+
+/// The template of a model; of several by name, the default one.
+fn template(model: &Model<'_>) -> Result<Option<String>> {
+    let companion = |name: &str| {
+        let position = model.reader.companions().iter().position(|file| file.name == name);
+        position.map(|position| model.reader.read_companion(position)).transpose()
+    };
+    if let Some(bytes) = companion(FILE)? {
+        return Ok(String::from_utf8(bytes).ok());
+    }
+    let Some(bytes) = companion(CONFIG)? else { return Ok(None) };
+    let config: Map<String, Value> = serde_json::from_slice(&bytes).unwrap_or_default();
+    Ok(match config.get(KEY) {
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::Array(named)) => named
+            .iter()
+            .find(|entry| entry["name"] == "default")
+            .and_then(|entry| entry["template"].as_str())
+            .map(str::to_owned),
+        _ => None,
+    })
+}
+
+/// The template that most models have; of equally many, the first.
+pub(crate) fn most_frequent(models: &[Model<'_>]) -> Result<Option<String>> {
+    let mut counts: Vec<(String, usize)> = Vec::new();
+    for model in models {
+        let Some(text) = template(model)? else { continue };
+        match counts.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((text, 1)),
+        }
+    }
+    let most = counts.iter().map(|(_, count)| *count).max();
+    let found = counts.into_iter().find(|(_, count)| Some(*count) == most);
+    Ok(found.map(|(text, _)| text))
+}
+
+/// Settings of a tokenizer with this template; none where they are no JSON object.
+pub(crate) fn with_template(config: &[u8], text: &str) -> Option<Vec<u8>> {
+    let mut config: Map<String, Value> = serde_json::from_slice(config).ok()?;
+    config.insert(KEY.to_owned(), text.into());
+    let mut bytes = serde_json::to_vec_pretty(&config).ok()?;
+    bytes.push(b'\n');
+    Some(bytes)
+}
