@@ -8,8 +8,8 @@ use apr_view::values;
 
 use crate::grid::{Grid, on_grid};
 
-/// Elements of a block: 512 KiB for each model.
-const BLOCK: u64 = 1 << 16;
+/// Elements of a block: 128 KiB for each model, so that the blocks of several stay in the caches.
+const BLOCK: u64 = 1 << 14;
 
 /// Elements of a row that are held at a time, where a method needs whole rows: 32 MiB for each
 /// model.

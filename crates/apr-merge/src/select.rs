@@ -1,7 +1,8 @@
 //! The element of a given rank, exactly, in bounded memory.
 //!
 //! Ranks are found by refining histograms over the bit patterns of magnitudes, 16 bits at a time,
-//! with one pass over the elements for each: two for `f32`, four for `f64`, one for 16-bit floats.
+//! with one pass over the elements for each: two for `f32` and `f16`, four for `f64`, one for
+//! `bf16`.
 //! Elements of equal magnitude have an order too, that of their positions: what is kept is
 //! described by a magnitude and a position, whatever the size of the tensor.
 
@@ -64,12 +65,17 @@ pub(crate) fn find(ranks: &[Rank], dtype: DType, pass: &mut Pass<'_>) -> Result<
         bins: Vec<u64>,
     }
 
-    let bits = if dtype == DType::F64 { 64 } else { 32 };
+    // The lower half of a bfloat16 in single precision is zero.
+    let (bits, lowest) = match dtype {
+        DType::F64 => (64, 0),
+        DType::BF16 => (32, 1),
+        _ => (32, 0),
+    };
     let mut searches: Vec<Search> = ranks
         .iter()
         .map(|&rank| Search { rank, prefix: 0, left: rank.rank, bins: vec![0; BINS] })
         .collect();
-    for digit in (0..bits / DIGIT).rev() {
+    for digit in (lowest..bits / DIGIT).rev() {
         let shift = digit * DIGIT;
         let above = shift + DIGIT;
         let upper = |key: u64| if above >= 64 { 0 } else { key >> above };
@@ -91,7 +97,7 @@ pub(crate) fn find(ranks: &[Rank], dtype: DType, pass: &mut Pass<'_>) -> Result<
                 bin += 1;
             }
             search.prefix = search.prefix << DIGIT | bin as u64;
-            if digit == 0 {
+            if digit == lowest {
                 search.bins = vec![search.bins[bin]];
             } else {
                 search.bins.fill(0);
@@ -99,7 +105,7 @@ pub(crate) fn find(ranks: &[Rank], dtype: DType, pass: &mut Pass<'_>) -> Result<
         }
     }
     let found = searches.into_iter().map(|search| Found {
-        magnitude: magnitude(dtype, search.prefix),
+        magnitude: magnitude(dtype, search.prefix << (lowest * DIGIT)),
         below: search.rank.rank - search.left,
         equal: search.bins.first().copied().unwrap_or_default(),
     });

@@ -468,7 +468,7 @@ tokenizer_source: union
             (head, "'models' or 'slices' is missing"),
             (&format!("{head}models: []"), "0 entries"),
             (&format!("{head}models: [{{weight: 1}}]"), "has no 'model'"),
-            (&format!("{head}{models}chat_template: auto"), "'chat_template'"),
+            (&format!("{head}{models}chat_template: alpaca"), "'alpaca'"),
             (&format!("{head}{models}modules: {{}}"), "'modules'"),
             (&format!("{head}{models}parameters: {{wieght: 1}}"), "'wieght'"),
             (&format!("{head}{models}parameters: {{weight: heavy}}"), "not a number"),
@@ -480,7 +480,7 @@ tokenizer_source: union
                 "layer_range",
             ),
             (&format!("{head}slices: [{{sources: [{{model: a}}]}}]"), "layer_range"),
-            (&format!("{head}{models}tokenizer: {{tokens: {{}}}}"), "'tokens'"),
+            (&format!("{head}{models}tokenizer: {{tokens: {{x: {{}}}}}}"), "no 'source'"),
             (&format!("{head}{models}---\n{head}{models}"), "need a 'name'"),
         ] {
             let error = parse(text).unwrap_err().to_string();

@@ -9,7 +9,7 @@ use crate::elements::{Block, Elements};
 use crate::grid::Grid;
 use crate::method::Method;
 use crate::random::Draws;
-use crate::select::{Keep, Kept, Visit, choose};
+use crate::select::{Keep, Kept, Place, Visit, choose};
 
 /// Sums of magnitudes below which nothing is rescaled.
 const LEAST: f64 = 1e-7;
@@ -171,6 +171,7 @@ impl<G: Grid> Task<G> {
         out.extend(values.iter().zip(base).map(|(x, base)| G::q(x - base)));
         match &part.sparse {
             Sparse::Ranked(Kept::All) => {}
+            Sparse::Ranked(Kept::Largest(last)) => keep_largest(out, block.start, *last),
             Sparse::Ranked(kept) => out
                 .iter_mut()
                 .zip(block.start..)
@@ -260,25 +261,67 @@ impl<G: Grid> Kernel for Task<G> {
             })
             .collect();
         let base = &block.inputs[self.base];
-        out.extend(base.iter().enumerate().map(|(at, &base)| {
-            let (mut mixed, divisor) = if self.consensus {
-                let total = fold::<G>(weighted.iter().map(|values| values[at]));
-                let agrees = |value: f64| if total >= 0.0 { value > 0.0 } else { value < 0.0 };
-                let agreeing = weighted.iter().map(|values| values[at]);
-                let mixed = fold::<G>(agreeing.clone().filter(|&value| agrees(value)));
-                let weights = agreeing.zip(&self.parts).filter(|(value, _)| agrees(*value));
-                let divisor = fold::<G>(weights.map(|(_, part)| part.weight));
-                (mixed, if divisor == 0.0 { 1.0 } else { divisor })
-            } else {
-                (fold::<G>(weighted.iter().map(|values| values[at])), self.divisor)
+        // A pass over all elements for each step: the compiler makes vectors of them.
+        let mut mixed = sums::<G>(base.len(), &weighted, |_, value| value);
+        let mut divisors = Vec::new();
+        if self.consensus {
+            let total = std::mem::take(&mut mixed);
+            let agreeing = |at: usize, value: f64, counts: f64| {
+                let up = total[at] >= 0.0;
+                let agrees = (up & (value > 0.0)) | (!up & (value < 0.0));
+                if agrees { counts } else { 0.0 }
             };
+            mixed = sums::<G>(base.len(), &weighted, |at, value| agreeing(at, value, value));
             if self.normalize {
-                mixed = G::q(mixed / divisor);
+                divisors = vec![0.0; base.len()];
+                for (values, part) in weighted.iter().zip(&self.parts) {
+                    for (at, (sum, value)) in divisors.iter_mut().zip(values).enumerate() {
+                        *sum = G::wide(*sum + agreeing(at, *value, part.weight));
+                    }
+                }
+                let one_for_none = |sum: f64| if sum == 0.0 { 1.0 } else { sum };
+                divisors.iter_mut().for_each(|sum| *sum = one_for_none(G::q(*sum)));
             }
-            if self.lambda != 1.0 {
-                mixed = G::q(mixed * self.lambda);
-            }
-            G::q(base + mixed)
-        }));
+        }
+        if self.normalize && self.consensus {
+            let pairs = mixed.iter_mut().zip(&divisors);
+            pairs.for_each(|(value, divisor)| *value = G::q(*value / divisor));
+        } else if self.normalize {
+            mixed.iter_mut().for_each(|value| *value = G::q(*value / self.divisor));
+        }
+        if self.lambda != 1.0 {
+            mixed.iter_mut().for_each(|value| *value = G::q(*value * self.lambda));
+        }
+        out.extend(base.iter().zip(&mixed).map(|(base, mixed)| G::q(base + mixed)));
+    }
+}
+
+/// The sums of terms of all models in their order, rounded after each addition as sums accumulate,
+/// and then to the grid.
+fn sums<G: Grid>(
+    count: usize,
+    weighted: &[Vec<f64>],
+    term: impl Fn(usize, f64) -> f64,
+) -> Vec<f64> {
+    let mut sums = vec![0.0; count];
+    for values in weighted {
+        for (at, (sum, value)) in sums.iter_mut().zip(values).enumerate() {
+            *sum = G::wide(*sum + term(at, *value));
+        }
+    }
+    sums.iter_mut().for_each(|sum| *sum = G::q(*sum));
+    sums
+}
+
+/// Sets elements to zero that are smaller than the last that stays, or equal and after it.
+fn keep_largest(values: &mut [f64], start: u64, last: Place) {
+    let until = last.position.saturating_add(1).saturating_sub(start);
+    let until = usize::try_from(until).unwrap_or(usize::MAX).min(values.len());
+    let (first, rest) = values.split_at_mut(until);
+    for value in first {
+        *value = if value.abs() >= last.magnitude { *value } else { 0.0 };
+    }
+    for value in rest {
+        *value = if value.abs() > last.magnitude { *value } else { 0.0 };
     }
 }
