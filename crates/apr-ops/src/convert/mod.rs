@@ -61,6 +61,9 @@ pub struct ConvertOptions {
     /// Decompress tensors that stay as they are otherwise, which keep their stored form in the
     /// native container.
     pub decompress: bool,
+    /// Store sparse tensors and factors dense, where they keep their layout in the native container
+    /// otherwise.
+    pub dense: bool,
 }
 
 impl ConvertOptions {
@@ -112,7 +115,7 @@ pub fn plan(
         .collect();
 
     let mut target = target.clone();
-    let recipes = keep_forms(reader, recipes, options.decompress, &mut target);
+    let recipes = keep_forms(reader, recipes, options, &mut target);
 
     // Order is part of a safetensors file's identity only while its entries are the source's.
     let changed = recipes.iter().any(|recipe| !matches!(recipe, Recipe::Keep | Recipe::Stored(_)));
