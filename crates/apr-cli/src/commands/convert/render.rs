@@ -8,12 +8,12 @@ use apr_merge::MergeReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::JobReport;
 use apr_ops::physics::Level;
-use apr_prune::{LayerReport, PruneReport, SparseReport, WidthReport};
 use apr_quality::CanaryReport;
 use apr_quantize::{Quality, TensorQuality, TypeQuality};
 use apr_registry::{DType, Escaped, Loss};
 use serde::Serialize;
 
+use super::write::Changed;
 use crate::human;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, columns};
 
@@ -30,18 +30,9 @@ pub(super) struct WriteReport {
     /// How the types of tensors were chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) search: Option<SearchReport>,
-    /// What became zero.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) pruning: Option<PruneReport>,
-    /// What layers went.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) layers: Option<LayerReport>,
-    /// What heads and neurons went.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) widths: Option<WidthReport>,
-    /// What is stored without zeros.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) sparse: Option<SparseReport>,
+    /// What was changed before.
+    #[serde(flatten)]
+    pub(super) changed: Changed,
     /// What was merged, and how far the result is from the base.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) merge: Option<MergeReport>,

@@ -1,10 +1,11 @@
 //! Doing a job, and reporting it.
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use apr::job::{Output, Written};
 use apr_importance::SearchReport;
+use apr_lowrank::FactorReport;
 use apr_merge::MergeReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::{Job, Planned};
@@ -17,7 +18,7 @@ use serde::Serialize;
 use super::render::{SHOWN, WriteReport, render, render_family, render_plan, render_validation};
 use crate::args::WriteArgs;
 use crate::commands::canary::{self, CanaryFile};
-use crate::commands::{merge, prune, search};
+use crate::commands::{lowrank, merge, prune, search};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -129,14 +130,39 @@ pub(crate) struct Extras<'a> {
     pub(crate) changes: Vec<String>,
     /// How the types of tensors were chosen.
     pub(crate) search: Option<SearchReport>,
+    /// What was changed of the model before it is written.
+    pub(crate) changed: Changed,
+}
+
+/// What was changed of a model before it is written.
+#[derive(Default, Serialize)]
+pub(crate) struct Changed {
     /// What became zero.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pruning: Option<PruneReport>,
     /// What layers went.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) layers: Option<LayerReport>,
     /// What heads and neurons went.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) widths: Option<WidthReport>,
+    /// What became factors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lowrank: Option<FactorReport>,
     /// What is stored without zeros.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sparse: Option<SparseReport>,
+}
+
+impl Changed {
+    /// In words.
+    fn render(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.layers.iter().try_for_each(|found| prune::render_layers(out, found))?;
+        self.widths.iter().try_for_each(|found| prune::render_widths(out, found))?;
+        self.pruning.iter().try_for_each(|found| prune::render(out, found))?;
+        self.lowrank.iter().try_for_each(|found| lowrank::render(out, found))?;
+        self.sparse.iter().try_for_each(|found| prune::render_sparse(out, found))
+    }
 }
 
 /// What would be written.
@@ -146,14 +172,8 @@ struct DryReport<'r> {
     plan: &'r ConvertReport,
     #[serde(skip_serializing_if = "Option::is_none")]
     search: Option<&'r SearchReport>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pruning: Option<&'r PruneReport>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    layers: Option<&'r LayerReport>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    widths: Option<&'r WidthReport>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sparse: Option<&'r SparseReport>,
+    #[serde(flatten)]
+    changed: &'r Changed,
 }
 
 /// Does a job, or with `--dry-run` reports what would be written.
@@ -184,17 +204,11 @@ pub(crate) fn write_subject(
             let report = DryReport {
                 plan: planned.report(),
                 search: extras.search.as_ref(),
-                pruning: extras.pruning.as_ref(),
-                layers: extras.layers.as_ref(),
-                widths: extras.widths.as_ref(),
-                sparse: extras.sparse.as_ref(),
+                changed: &extras.changed,
             };
             return context.printer.report(&report, |out, report| {
                 render_plan(out, report.plan)?;
-                report.layers.iter().try_for_each(|found| prune::render_layers(out, found))?;
-                report.widths.iter().try_for_each(|found| prune::render_widths(out, found))?;
-                report.pruning.iter().try_for_each(|found| prune::render(out, found))?;
-                report.sparse.iter().try_for_each(|found| prune::render_sparse(out, found))?;
+                report.changed.render(out)?;
                 report.search.iter().try_for_each(|found| search::render(out, found))
             });
         };
@@ -231,19 +245,9 @@ pub(crate) fn write_subject(
             // On a terminal they are shown when they arise.
             job.conversion.warnings.extend(model.notes.iter().cloned().chain(context.tell_notes()));
         }
-        let Extras { changes, search, pruning, layers, widths, sparse, merge } = extras;
+        let Extras { changes, search, changed, merge } = extras;
         let merge = merge.map(|merged| merged());
-        let report = WriteReport {
-            job,
-            changes,
-            search,
-            pruning,
-            layers,
-            widths,
-            sparse,
-            merge,
-            canary: checked,
-        };
+        let report = WriteReport { job, changes, search, changed, merge, canary: checked };
         let summary = |out: &mut dyn Write, report: &WriteReport| {
             let target = path.display().to_string();
             writeln!(
@@ -253,10 +257,7 @@ pub(crate) fn write_subject(
                 Escaped(&target)
             )?;
             report.changes.iter().try_for_each(|change| writeln!(out, "  {}", Escaped(change)))?;
-            report.layers.iter().try_for_each(|found| prune::render_layers(out, found))?;
-            report.widths.iter().try_for_each(|found| prune::render_widths(out, found))?;
-            report.pruning.iter().try_for_each(|found| prune::render(out, found))?;
-            report.sparse.iter().try_for_each(|found| prune::render_sparse(out, found))?;
+            report.changed.render(out)?;
             render(out, &report.job.conversion)?;
             report.merge.iter().try_for_each(|merge| merge::render(out, merge))?;
             report.search.iter().try_for_each(|found| search::render(out, found))?;
