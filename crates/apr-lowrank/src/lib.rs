@@ -34,6 +34,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod adapter;
+mod extract;
 mod factored;
 mod matrix;
 mod plan;
@@ -41,6 +43,8 @@ mod report;
 mod store;
 mod svd;
 
+pub use adapter::Adapter;
+pub use extract::{ExtractReport, ExtractedTensor, Extraction, extract};
 pub use plan::{Amount, FactorPlan, Factorization, Method, plan};
 pub use report::{FactorReport, FactorTotal, FactorizedTensor, Left};
 pub use store::{FactorStore, InMemory};

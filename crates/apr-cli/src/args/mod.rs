@@ -9,6 +9,7 @@ mod hints;
 mod hyphens;
 mod imatrix;
 mod look;
+mod lora;
 mod lowrank;
 mod merge;
 mod onnx;
@@ -43,6 +44,7 @@ pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs,
     Sort, TensorsArgs, TuiArgs, ValidateArgs,
 };
+pub(crate) use lora::{ExtractArgs, LoraAction};
 pub(crate) use lowrank::LowRankArgs;
 pub(crate) use merge::MergeArgs;
 pub(crate) use onnx::OnnxArgs;
@@ -245,6 +247,11 @@ pub(crate) enum Command {
     /// Factorize weights by truncated SVD: .apr files store matrices as two factors of low rank; as
     /// convert, with its options
     Factorize(ConvertArgs),
+    /// Extract a LoRA adapter from a tuned model
+    Lora {
+        #[command(subcommand)]
+        action: LoraAction,
+    },
     /// Measure an importance matrix, as llama-imatrix does, for quantize --imatrix
     Imatrix(ImatrixArgs),
     /// Quantize to GGML block types, with output identical to llama-quantize and a report of the

@@ -202,7 +202,7 @@ pub(super) fn render(out: &mut dyn Write, report: &FactorReport) -> io::Result<(
 }
 
 /// Tensors that were left alone.
-fn render_left(out: &mut dyn Write, what: &str, left: &[Left]) -> io::Result<()> {
+pub(super) fn render_left(out: &mut dyn Write, what: &str, left: &[Left]) -> io::Result<()> {
     let more = match left.len().saturating_sub(SHOWN) {
         0 => String::new(),
         more => format!(" and {more} more"),

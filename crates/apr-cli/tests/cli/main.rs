@@ -30,6 +30,7 @@ mod imatrix;
 mod interruption;
 mod jobs_in_parts;
 mod llama_cpp;
+mod lora;
 mod lowrank;
 mod memory;
 mod merge;

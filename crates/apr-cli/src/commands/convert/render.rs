@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use apr_core::counted;
 use apr_importance::SearchReport;
+use apr_lowrank::ExtractReport;
 use apr_merge::MergeReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::JobReport;
@@ -33,6 +34,9 @@ pub(super) struct WriteReport {
     /// What was changed before.
     #[serde(flatten)]
     pub(super) changed: Changed,
+    /// What an adapter has that was extracted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) extracted: Option<ExtractReport>,
     /// What was merged, and how far the result is from the base.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) merge: Option<MergeReport>,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use apr::job::{Output, Written};
 use apr_importance::SearchReport;
-use apr_lowrank::FactorReport;
+use apr_lowrank::{ExtractReport, FactorReport};
 use apr_merge::MergeReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::{Job, Planned};
@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::render::{SHOWN, WriteReport, render, render_family, render_plan, render_validation};
 use crate::args::WriteArgs;
 use crate::commands::canary::{self, CanaryFile};
-use crate::commands::{lowrank, merge, prune, search};
+use crate::commands::{lora, lowrank, merge, prune, search};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -132,6 +132,8 @@ pub(crate) struct Extras<'a> {
     pub(crate) search: Option<SearchReport>,
     /// What was changed of the model before it is written.
     pub(crate) changed: Changed,
+    /// What an adapter has that was extracted.
+    pub(crate) extracted: Option<ExtractReport>,
 }
 
 /// What was changed of a model before it is written.
@@ -174,6 +176,8 @@ struct DryReport<'r> {
     search: Option<&'r SearchReport>,
     #[serde(flatten)]
     changed: &'r Changed,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extracted: Option<&'r ExtractReport>,
 }
 
 /// Does a job, or with `--dry-run` reports what would be written.
@@ -205,10 +209,12 @@ pub(crate) fn write_subject(
                 plan: planned.report(),
                 search: extras.search.as_ref(),
                 changed: &extras.changed,
+                extracted: extras.extracted.as_ref(),
             };
             return context.printer.report(&report, |out, report| {
                 render_plan(out, report.plan)?;
                 report.changed.render(out)?;
+                report.extracted.iter().try_for_each(|found| lora::render(out, found))?;
                 report.search.iter().try_for_each(|found| search::render(out, found))
             });
         };
@@ -245,9 +251,10 @@ pub(crate) fn write_subject(
             // On a terminal they are shown when they arise.
             job.conversion.warnings.extend(model.notes.iter().cloned().chain(context.tell_notes()));
         }
-        let Extras { changes, search, changed, merge } = extras;
+        let Extras { changes, search, changed, extracted, merge } = extras;
         let merge = merge.map(|merged| merged());
-        let report = WriteReport { job, changes, search, changed, merge, canary: checked };
+        let report =
+            WriteReport { job, changes, search, changed, extracted, merge, canary: checked };
         let summary = |out: &mut dyn Write, report: &WriteReport| {
             let target = path.display().to_string();
             writeln!(
@@ -258,6 +265,7 @@ pub(crate) fn write_subject(
             )?;
             report.changes.iter().try_for_each(|change| writeln!(out, "  {}", Escaped(change)))?;
             report.changed.render(out)?;
+            report.extracted.iter().try_for_each(|found| lora::render(out, found))?;
             render(out, &report.job.conversion)?;
             report.merge.iter().try_for_each(|merge| merge::render(out, merge))?;
             report.search.iter().try_for_each(|found| search::render(out, found))?;
