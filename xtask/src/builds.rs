@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 32] = [
+pub(crate) const PORTABLE: [&str; 33] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -36,6 +36,7 @@ pub(crate) const PORTABLE: [&str; 32] = [
     "apr-tokenizer",
     "apr-source",
     "apr-quantize",
+    "apr-lowrank",
     "apr-merge",
     "apr-llama",
     "apr-watermark",
@@ -210,6 +211,7 @@ fn features(steps: &mut Steps) {
             (&["apr-quality"], "std"),
             (&["apr-importance"], "std"),
             (&["apr-prune"], "std"),
+            (&["apr-lowrank"], "std"),
         ]
         .iter()
         .try_for_each(|(names, features)| {

@@ -92,6 +92,7 @@
 //! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 90 | 0 |
 //! | `quantize` | tensors get ggml's types; they are read without it | 90 | 0 |
 //! | `prune` | pruning and sparse tensors: the module `prune` | 91 | 0 |
+//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 125 | 0 |
 //! | `compression` | the codecs of `.apr` files | 45 | 0 |
 //! | `zstd-encoder` | Zstandard written as well as read; half of all code | 45 | 0 |
 //! | `encryption` | AES-256-GCM for passwords and recipients | 79 | 0 |
@@ -116,6 +117,7 @@
 //! | [`quantize`] | schemes, importance, quality gates, quantizers that you add |
 //! | [`merge`] | merging models by mergekit's methods and configurations |
 //! | `prune` | weights that become zero, layers that go, sparse tensors, with the feature `prune` |
+//! | `lowrank` | weights as low-rank factors, adapters of what a model learnt, with the feature `lowrank` |
 //! | [`seal`] | keys, encryption, signatures, licences |
 //! | [`typed`] | models of serde types |
 //! | `run` | running models on text, audio, images and arrays, with the feature `infer` |
@@ -140,6 +142,8 @@ mod import;
 pub mod importance;
 #[cfg(feature = "ops")]
 pub mod job;
+#[cfg(feature = "lowrank")]
+pub mod lowrank;
 #[cfg(feature = "ops")]
 pub mod merge;
 #[cfg(feature = "native")]

@@ -106,6 +106,9 @@ impl Cli {
                 })
             })
         });
+        let command = command.mut_subcommand("factorize", |command| {
+            command.mut_arg(prune::TARGET, |arg| arg.help_heading("Low-rank factorization"))
+        });
         hyphens::with_hyphens(examples::with_examples(command))
     }
 }

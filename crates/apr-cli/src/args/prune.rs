@@ -95,7 +95,7 @@ pub(crate) const TARGET: &str = "target";
 #[command(next_help_heading = "Pruning")]
 pub(crate) struct PruneArgs {
     /// Set this share of the weights of each matrix to zero, smallest first; with --calibration by
-    /// activations too (Wanda); `apr prune --help` has more
+    /// activations too (Wanda); `apr prune --help` and `apr factorize --help` have more
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     pub(crate) prune: Option<f64>,
     /// What --prune is a share of [default: tensor]
