@@ -42,22 +42,21 @@ fn number(of: &Value, key: &str) -> usize {
 }
 
 /// The product of a decomposition.
-fn product(svd: &Svd, columns: usize) -> Vec<f32> {
-    let rank = svd.rank();
+fn product(svd: &Svd, columns: usize) -> Vec<f64> {
     let row = |left: &[f32]| {
-        let mut sums = vec![0.0_f64; columns];
-        for k in 0..rank {
-            let factor = f64::from(left[k]) * f64::from(svd.values[k]);
-            let right = &svd.right[k * columns..][..columns];
+        let mut sums = vec![0.0; columns];
+        let terms = left.iter().zip(&svd.values).zip(svd.right.chunks_exact(columns));
+        for ((left, value), right) in terms {
+            let factor = f64::from(*left) * f64::from(*value);
             sums.iter_mut().zip(right).for_each(|(sum, value)| *sum += factor * f64::from(*value));
         }
-        sums.into_iter().map(|sum| sum as f32).collect::<Vec<f32>>()
+        sums
     };
-    svd.left.chunks_exact(rank).flat_map(row).collect()
+    svd.left.chunks_exact(svd.rank()).flat_map(row).collect()
 }
 
-fn distance(matrix: &[f32], other: &[f32]) -> f64 {
-    let squares = |pair: (&f32, &f32)| (f64::from(*pair.0) - f64::from(*pair.1)).powi(2);
+fn distance(matrix: &[f32], other: &[f64]) -> f64 {
+    let squares = |pair: (&f32, &f64)| (f64::from(*pair.0) - pair.1).powi(2);
     let lost: f64 = matrix.iter().zip(other).map(squares).sum();
     let all: f64 = matrix.iter().map(|value| f64::from(*value).powi(2)).sum();
     (lost / all).sqrt()
