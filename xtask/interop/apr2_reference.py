@@ -4,7 +4,7 @@
     python apr2_reference.py decrypt FILE [--key PRIVATE.pem] [--password-file TEXT]    SHA-256 of each tensor's bytes
 
 Prints JSON; ends with status 1 and a message at the first thing that is not as it should be. Needs cryptography >= 44,
-blake3, numpy and zstandard. Sparse layouts are not made dense: such a tensor's sha256 is null.
+blake3, numpy and zstandard. Sparse layouts and factors are not made dense: such a tensor's sha256 is null.
 """
 
 import argparse

@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 33] = [
+pub(crate) const PORTABLE: [&str; 34] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -37,6 +37,7 @@ pub(crate) const PORTABLE: [&str; 33] = [
     "apr-source",
     "apr-quantize",
     "apr-lora",
+    "apr-lowrank",
     "apr-merge",
     "apr-llama",
     "apr-watermark",
@@ -212,6 +213,7 @@ fn features(steps: &mut Steps) {
             (&["apr-importance"], "std"),
             (&["apr-prune"], "std"),
             (&["apr-lora"], ""),
+            (&["apr-lowrank"], "std"),
         ]
         .iter()
         .try_for_each(|(names, features)| {

@@ -141,6 +141,15 @@ impl<'a> FamilyModel<'a> {
         &self.naming
     }
 
+    /// Whether a tensor is a matrix whose rows are inputs, as those of GPT-2 are, in this layout.
+    #[must_use]
+    pub fn has_inputs_first(&self, tensor: usize) -> bool {
+        let member = self.members.get(tensor).and_then(Option::as_ref);
+        member.filter(|_| !self.in_gguf_layout).is_some_and(|member| {
+            matches!(self.family.layout(member.tensor), Some(Layout::Transposed))
+        })
+    }
+
     /// The canonical name of the tensor at this position of the checkpoint.
     #[must_use]
     pub fn canonical(&self, tensor: usize) -> Option<&str> {

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
+use apr_lowrank::FactorReport;
 pub(crate) use apr_ops::command::{ARGUMENTS, INTERRUPTED};
 use apr_ops::command::{GENERAL, VALIDATION, exit_code};
 use apr_ops::document::write_json;
@@ -58,6 +59,13 @@ pub(crate) enum Failure {
         failures: Vec<String>,
         /// Everything that was measured.
         report: Box<PruneReport>,
+    },
+    /// Factorizing moved values further than allowed; nothing was written.
+    Factorized {
+        /// What exceeds the gate.
+        failures: Vec<String>,
+        /// Everything that was measured.
+        report: Box<FactorReport>,
     },
     /// The output answers otherwise than its canary expects; nothing was written.
     Canary {
@@ -156,6 +164,7 @@ impl Failure {
             | Self::Unhealthy { .. }
             | Self::Gate { .. }
             | Self::Pruned { .. }
+            | Self::Factorized { .. }
             | Self::Canary { .. } => VALIDATION,
             Self::Model(error) | Self::Reported(error) => exit_code(error),
         }
@@ -177,6 +186,7 @@ impl Failure {
             }
             Self::Gate { failures, .. }
             | Self::Pruned { failures, .. }
+            | Self::Factorized { failures, .. }
             | Self::Canary { failures, .. } => {
                 let lines: String =
                     failures.iter().map(|failure| format!("\n  - {}", Escaped(failure))).collect();
@@ -194,7 +204,10 @@ impl Failure {
                         .into(),
                 );
             }
-            Self::Gate { .. } | Self::Pruned { .. } | Self::Canary { .. } => {
+            Self::Gate { .. }
+            | Self::Pruned { .. }
+            | Self::Factorized { .. }
+            | Self::Canary { .. } => {
                 return Some("nothing was written; --force ignores the gate".into());
             }
             Self::Unhealthy { file, source_tensor, unfit, .. } => {
@@ -236,6 +249,10 @@ impl Failure {
             Self::Pruned { failures, report } => json!({ "error": {
                 "code": null, "message": "quality gate failed", "failures": failures,
                 "pruning": report,
+            }}),
+            Self::Factorized { failures, report } => json!({ "error": {
+                "code": null, "message": "quality gate failed", "failures": failures,
+                "lowrank": report,
             }}),
             Self::Canary { failures, report } => json!({ "error": {
                 "code": null, "message": "quality gate failed", "failures": failures,

@@ -27,7 +27,7 @@ pub struct StoredRange {
 pub struct StoredForm {
     /// Codec, filter and layout, in the bits of the index entry's flags.
     pub flags: u32,
-    /// Bytes after decoding; of a sparse tensor, those of its layout.
+    /// Bytes after decoding; of a sparse tensor and of factors, those of the layout.
     pub raw_len: u64,
     /// Bytes before encryption.
     pub len: u64,
@@ -38,6 +38,18 @@ impl StoredForm {
     pub const CSR: u32 = 1 << 8;
     /// Flags of a tensor that is stored as compressed sparse rows of square blocks.
     pub const BSR: u32 = 2 << 8;
+    /// Flags of a tensor that is stored as two factors, whose product it is.
+    pub const FACTORS: u32 = 3 << 8;
+    /// The bits of the codec.
+    pub const CODEC: u32 = 0xf;
+    /// The bits of the layout.
+    pub const LAYOUT: u32 = 0xf00;
+
+    /// Whether the tensor is stored as two factors.
+    #[must_use]
+    pub const fn is_factors(&self) -> bool {
+        self.flags & Self::LAYOUT == Self::FACTORS
+    }
 }
 
 /// A checksum that a file gives.
@@ -211,8 +223,8 @@ impl<'a> Stored<'a> {
         self.crc32
     }
 
-    /// The bytes in the file, where they are others than the tensor's: compressed, sparse or
-    /// encrypted.
+    /// The bytes in the file, where they are others than the tensor's: compressed, sparse, factors
+    /// or encrypted.
     #[must_use]
     pub fn encoded(&self) -> Option<Encoded<'a>> {
         self.encoded
@@ -224,7 +236,7 @@ impl<'a> Stored<'a> {
         self.encoded.is_some()
     }
 
-    /// The stored form, where the bytes went through a codec or a sparse layout.
+    /// The stored form, where the bytes went through a codec or a layout.
     #[must_use]
     pub fn form(&self) -> Option<StoredForm> {
         self.encoded?.form

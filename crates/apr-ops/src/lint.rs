@@ -399,10 +399,16 @@ fn compression(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
         };
         if info.byte_len().is_ok_and(|dense| form.raw_len >= dense) {
             let name = Escaped::short(&info.name);
-            let message = format!(
-                "tensor '{name}' is stored as sparse, but is dense: a dense layout would be \
-                 smaller"
-            );
+            let message = match form.is_factors() {
+                true => format!(
+                    "tensor '{name}' is stored as factors of a high rank: a dense layout would be \
+                     smaller"
+                ),
+                false => format!(
+                    "tensor '{name}' is stored as sparse, but is dense: a dense layout would be \
+                     smaller"
+                ),
+            };
             remarks.add(Severity::Warn, Topic::Compression, message);
         }
     }

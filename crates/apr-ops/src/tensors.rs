@@ -330,8 +330,10 @@ fn moments<P: Pipeline>(
 
 /// A stored form in words, by the bits of the index entry's flags (`docs/format/apr2.md`, "Index").
 pub(crate) fn codec_name(form: StoredForm) -> String {
-    let layout =
-        ["", "csr", "bsr"].get((form.flags >> 8 & 0xf) as usize).copied().unwrap_or("other");
+    let layout = ["", "csr", "bsr", "factors"]
+        .get((form.flags >> 8 & 0xf) as usize)
+        .copied()
+        .unwrap_or("other");
     let filter = if form.flags & 0xf0 == 0 { "" } else { "planes" };
     let codec =
         ["", "lz4", "zstd", "entropy"].get((form.flags & 0xf) as usize).copied().unwrap_or("other");

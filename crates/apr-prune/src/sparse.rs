@@ -151,8 +151,11 @@ fn candidate(
     layout: SparseLayout,
 ) -> core::result::Result<Option<Matrix>, String> {
     let info = &base.tensors()[position];
-    if base.stored(position).form().is_some_and(|form| form.flags & 0xf00 != 0) {
-        return Err("it is sparse already".to_owned());
+    if let Some(form) = base.stored(position).form().filter(|form| form.flags & 0xf00 != 0) {
+        return Err(match form.is_factors() {
+            true => "it is stored as factors".to_owned(),
+            false => "it is sparse already".to_owned(),
+        });
     }
     let Ok(matrix) = Matrix::new(info.dtype, &info.shape) else {
         return match info.dtype.is_quantized() {

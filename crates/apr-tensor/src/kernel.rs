@@ -51,6 +51,14 @@ for_several_targets! {
 }
 
 for_several_targets! {
+    /// Adds to each sum the products of these coefficients with its column of `rows`, each of which
+    /// is as long as `sums`: in the order of the rows, each product and each sum rounded.
+    pub(crate) fn add_products(coefficients: &[f32], rows: &[f32], sums: &mut [f32]) {
+        add_products_anywhere(coefficients, rows, sums);
+    }
+}
+
+for_several_targets! {
     /// Rounds `stored` into `rounded`, which must be as long. At most `u32::MAX` elements.
     pub(crate) fn narrow<W: Wire, N: Narrow>(
         stored: &[W::Stored],
@@ -168,6 +176,24 @@ pub(crate) struct Block {
 fn widen_anywhere<W: Wire<Value: Into<R>>, R: Real>(stored: &[W::Stored], values: &mut [R]) {
     for (value, &stored) in values.iter_mut().zip(stored) {
         *value = W::load(stored).into();
+    }
+}
+
+#[inline(always)]
+fn add_products_anywhere(coefficients: &[f32], rows: &[f32], sums: &mut [f32]) {
+    // Columns whose sums stay in registers.
+    const STRIP: usize = 64;
+
+    let width = sums.len();
+    for (strip, sums) in sums.chunks_mut(STRIP).enumerate() {
+        let mut kept = [0.0; STRIP];
+        let kept = &mut kept[..sums.len()];
+        kept.copy_from_slice(sums);
+        for (coefficient, row) in coefficients.iter().zip(rows.chunks_exact(width)) {
+            let row = &row[strip * STRIP..][..kept.len()];
+            kept.iter_mut().zip(row).for_each(|(sum, value)| *sum += coefficient * value);
+        }
+        sums.copy_from_slice(kept);
     }
 }
 

@@ -11,6 +11,7 @@
 //! | [`cast`] | rounds to `f32`, `f16`, `bf16` or an 8-bit float once, to nearest even, and counts what was lost |
 //! | [`block`] | quantizes rows to blocks as ggml does, and dequantizes them |
 //! | [`drift`] | compares a tensor with its original, mergeable over chunks |
+//! | [`factors`] | reads any range of a matrix that is stored as the product of two |
 //! | [`sparse`] | stores matrices without their zeros, and reads any range of them densely |
 //! | [`stats`] | counts, extrema, mean, deviation, norm and histogram, mergeable over chunks |
 //!
@@ -51,6 +52,7 @@ pub mod block;
 pub mod cast;
 pub mod drift;
 pub mod element;
+pub mod factors;
 mod half_float;
 mod narrow;
 mod small_float;

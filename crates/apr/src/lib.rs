@@ -93,6 +93,7 @@
 //! | `quantize` | tensors get ggml's types; they are read without it | 90 | 0 |
 //! | `prune` | pruning and sparse tensors: the module `prune` | 91 | 0 |
 //! | `lora` | adapters merged into a model: the module `lora` | 93 | 0 |
+//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 125 | 0 |
 //! | `compression` | the codecs of `.apr` files | 45 | 0 |
 //! | `zstd-encoder` | Zstandard written as well as read; half of all code | 45 | 0 |
 //! | `encryption` | AES-256-GCM for passwords and recipients | 79 | 0 |
@@ -118,6 +119,7 @@
 //! | [`merge`] | merging models by mergekit's methods and configurations |
 //! | `lora` | adapters merged into a model, with the feature `lora` |
 //! | `prune` | weights that become zero, layers that go, sparse tensors, with the feature `prune` |
+//! | `lowrank` | weights as low-rank factors, adapters of what a model learnt, with the feature `lowrank` |
 //! | [`seal`] | keys, encryption, signatures, licences |
 //! | [`typed`] | models of serde types |
 //! | `run` | running models on text, audio, images and arrays, with the feature `infer` |
@@ -144,6 +146,8 @@ pub mod importance;
 pub mod job;
 #[cfg(feature = "lora")]
 pub mod lora;
+#[cfg(feature = "lowrank")]
+pub mod lowrank;
 #[cfg(feature = "ops")]
 pub mod merge;
 #[cfg(feature = "native")]

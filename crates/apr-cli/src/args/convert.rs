@@ -4,7 +4,7 @@ use apr_registry::Format;
 use clap::Args;
 
 use super::write::{WriteArgs, parse_format, parse_shard_size, parse_target};
-use super::{ContainerArgs, OnnxArgs, PruneArgs, RequantizeArgs};
+use super::{ContainerArgs, LowRankArgs, OnnxArgs, PruneArgs, RequantizeArgs};
 
 fn parse_alignment(text: &str) -> Result<u32, String> {
     let alignment = text
@@ -84,6 +84,8 @@ pub(crate) struct ConvertArgs {
     // What has a heading of its own comes last: what follows it would stand under it.
     #[command(flatten)]
     pub(crate) prune: PruneArgs,
+    #[command(flatten)]
+    pub(crate) lowrank: LowRankArgs,
     #[command(flatten)]
     pub(crate) requantize: RequantizeArgs,
     #[command(flatten)]

@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 48] = [
+const EXAMPLES: [(&str, &[Example]); 50] = [
     (
         "",
         &[
@@ -281,6 +281,33 @@ const EXAMPLES: [(&str, &[Example]); 48] = [
             (
                 "apr prune model.apr -o small.apr --prune 0.9 --sparse csr",
                 "store what is left without the zeros",
+            ),
+        ],
+    ),
+    (
+        "factorize",
+        &[
+            (
+                "apr factorize model.apr -o small.apr --rank 64",
+                "keep 64 singular values of each matrix",
+            ),
+            (
+                "apr factorize folder -o small.apr --energy 0.95 --target '*.mlp.*'",
+                "keep 95 % of the energy of some",
+            ),
+            ("apr factorize small.apr -o dense.apr --dense", "store dense matrices again"),
+        ],
+    ),
+    (
+        "lora extract",
+        &[
+            (
+                "apr lora extract tuned --base base --rank 16 -o adapter",
+                "extract an adapter of rank 16",
+            ),
+            (
+                "apr lora extract tuned --base base --energy 0.9 --save-others -o adapter",
+                "with 90 % of each difference, and whole copies of norms and embeddings",
             ),
         ],
     ),

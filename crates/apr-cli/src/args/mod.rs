@@ -9,6 +9,8 @@ mod hints;
 mod hyphens;
 mod imatrix;
 mod look;
+mod lora;
+mod lowrank;
 mod merge;
 mod onnx;
 mod parts;
@@ -42,6 +44,8 @@ pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs,
     Sort, TensorsArgs, TuiArgs, ValidateArgs,
 };
+pub(crate) use lora::{ExtractArgs, LoraAction};
+pub(crate) use lowrank::LowRankArgs;
 pub(crate) use merge::MergeArgs;
 pub(crate) use onnx::OnnxArgs;
 pub(crate) use parts::{FinishArgs, PlanArgs, RunPartArgs};
@@ -85,12 +89,25 @@ impl Cli {
 
     /// The command with all that its help has.
     pub(crate) fn command_with_help() -> clap::Command {
-        // Whoever converts need not read past what prunes.
-        let command = Self::command().mut_subcommand("convert", |convert| {
-            convert.mut_args(|arg| match prune::IN_PRUNE.contains(&arg.get_id().as_str()) {
-                true => arg.hide(true),
-                false => arg,
+        // Whoever converts need not read past what prunes and factorizes.
+        let in_prune = [&prune::IN_PRUNE[..], &[prune::TARGET]].concat();
+        let in_factorize = lowrank::IN_FACTORIZE.to_vec();
+        let pruning = [&prune::IN_PRUNE[..], &["prune"]].concat();
+        let hidden = [
+            ("convert", [&in_prune[..], &in_factorize].concat()),
+            ("prune", in_factorize),
+            ("factorize", pruning),
+        ];
+        let command = hidden.into_iter().fold(Self::command(), |command, (name, hidden)| {
+            command.mut_subcommand(name, |command| {
+                command.mut_args(|arg| {
+                    let hides = hidden.contains(&arg.get_id().as_str());
+                    if hides { arg.hide(true) } else { arg }
+                })
             })
+        });
+        let command = command.mut_subcommand("factorize", |command| {
+            command.mut_arg(prune::TARGET, |arg| arg.help_heading("Low-rank factorization"))
         });
         hyphens::with_hyphens(examples::with_examples(command))
     }
@@ -230,6 +247,14 @@ pub(crate) enum Command {
     /// Prune a model: weights become zero, layers, heads or neurons go, zeros are not stored; as
     /// convert, with its options
     Prune(ConvertArgs),
+    /// Factorize weights by truncated SVD: .apr files store matrices as two factors of low rank; as
+    /// convert, with its options
+    Factorize(ConvertArgs),
+    /// Extract a LoRA adapter from a tuned model
+    Lora {
+        #[command(subcommand)]
+        action: LoraAction,
+    },
     /// Measure an importance matrix, as llama-imatrix does, for quantize --imatrix
     Imatrix(ImatrixArgs),
     /// Quantize to GGML block types, with output identical to llama-quantize and a report of the

@@ -76,7 +76,7 @@ pub(crate) enum PruneScope {
 }
 
 /// Options about pruning that the help of `convert` leaves to that of `prune`.
-pub(crate) const IN_PRUNE: [&str; 9] = [
+pub(crate) const IN_PRUNE: [&str; 8] = [
     "prune_scope",
     "prune_nm",
     "prune_threshold",
@@ -85,15 +85,17 @@ pub(crate) const IN_PRUNE: [&str; 9] = [
     "prune_neurons",
     "sparse",
     "threshold",
-    "target",
 ];
+
+/// The option that chooses tensors, which `factorize` has, too.
+pub(crate) const TARGET: &str = "target";
 
 /// Arguments about pruning.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Pruning")]
 pub(crate) struct PruneArgs {
     /// Set this share of the weights of each matrix to zero, smallest first; with --calibration by
-    /// activations too (Wanda); `apr prune --help` has more
+    /// activations too (Wanda); `apr prune --help` and `apr factorize --help` have more
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     pub(crate) prune: Option<f64>,
     /// What --prune is a share of [default: tensor]
@@ -131,8 +133,8 @@ pub(crate) struct PruneArgs {
         conflicts_with_all = ["prune", "prune_nm", "prune_threshold"], hide_short_help = true
     )]
     pub(crate) threshold: Option<f32>,
-    /// Tensors to prune, by name [default: matrices and convolution kernels, without embeddings and
-    /// the output projection]
+    /// Tensors to prune or factorize, by name [default: matrices and convolution kernels, without
+    /// embeddings and the output projection]
     #[arg(long, value_name = "GLOB", hide_short_help = true)]
     pub(crate) target: Option<String>,
 }

@@ -21,6 +21,8 @@ mod inspect;
 mod keygen;
 mod license;
 mod lint;
+mod lora;
+mod lowrank;
 mod manual;
 mod merge;
 mod nearby;
@@ -76,6 +78,8 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Import(args) => convert::import(&args, context),
         Command::Convert(args) => convert::convert(&args, context),
         Command::Prune(args) => convert::prune(&args, context),
+        Command::Factorize(args) => convert::factorize(&args, context),
+        Command::Lora { action } => lora::run(&action, context),
         Command::Merge(args) => merge::run(&args, context),
         Command::Imatrix(args) => imatrix::run(&args, context),
         Command::Quantize(args) => quantize::run(&args, context),

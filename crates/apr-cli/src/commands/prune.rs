@@ -13,8 +13,9 @@ use apr_prune::{
 use apr_registry::{Error, Escaped};
 use apr_view::parse_filter;
 
+use super::convert::Changed;
 use super::imatrix;
-use crate::args::{PruneArgs, PruneScope, QuantizeOptions};
+use crate::args::{ConvertArgs, PruneArgs, PruneScope, QuantizeOptions};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -25,26 +26,17 @@ use crate::{human, signals};
 /// Tensors with the largest errors that are shown.
 const SHOWN: usize = 10;
 
-/// What was pruned.
-#[derive(Default)]
-pub(super) struct Found {
-    pub(super) pruning: Option<PruneReport>,
-    pub(super) layers: Option<LayerReport>,
-    pub(super) widths: Option<WidthReport>,
-    pub(super) sparse: Option<SparseReport>,
-}
-
 /// The model that a job reads, pruned. A job whose gate and dequantization were for that has none
 /// of them any more.
 pub(super) fn pruned(
-    args: &PruneArgs,
-    options: &QuantizeOptions,
-    path: &Path,
+    args: &ConvertArgs,
     (job, mut model): (Job, Model),
     context: &Context,
-) -> Outcome<(Job, Model, Found)> {
-    let mut found = Found::default();
-    check(args, options)?;
+) -> Outcome<(Job, Model, Changed)> {
+    let mut found = Changed::default();
+    let (options, path) = (&args.requantize.options, args.model.as_path());
+    check(args)?;
+    let args = &args.prune;
     if let Some(layers) = &args.prune_layers {
         let source = context.source(&*model.reader, &model.name)?;
         let planned = plan_layers(&source, layers).map_err(unsuited)?;
@@ -66,21 +58,31 @@ pub(super) fn pruned(
         model.reader = reader;
         found.widths = Some(report);
     }
-    let (mut job, mut model) = zeroed(args, options, path, (job, model), &mut found, context)?;
-    if let Some(layout) = args.sparse {
-        check_sparse(&job)?;
-        let targets = args.target.as_deref().map(parse_filter).transpose().map_err(unsuited)?;
-        signals::stop_cleanly(&context.interrupt)?;
-        let bar = Bar::new(&context.printer, bytes(&model));
-        let sparsity = Sparsity { layout, targets };
-        let (reader, report) = sparsify(model.reader, &sparsity, &context.pipeline()?, &bar)?;
-        model.reader = reader;
-        if report.tensors.is_empty() {
-            let idle = "--sparse changed nothing: no tensor is smaller without its zeros";
-            job.weights.warnings.push(idle.to_owned());
-        }
-        found.sparse = Some(report);
+    let (job, model) = zeroed(args, options, path, (job, model), &mut found, context)?;
+    Ok((job, model, found))
+}
+
+/// The model that a job reads, with tensors that are stored without their zeros, where that is
+/// asked for.
+pub(super) fn stored_sparse(
+    args: &PruneArgs,
+    (mut job, mut model, mut found): (Job, Model, Changed),
+    context: &Context,
+) -> Outcome<(Job, Model, Changed)> {
+    let Some(layout) = args.sparse else { return Ok((job, model, found)) };
+    check_sparse(&job)?;
+    let targets = args.target.as_deref().map(parse_filter).transpose().map_err(unsuited)?;
+    signals::stop_cleanly(&context.interrupt)?;
+    let bar = Bar::new(&context.printer, bytes(&model));
+    let sparsity = Sparsity { layout, targets };
+    let (reader, report) = sparsify(model.reader, &sparsity, &context.pipeline()?, &bar)?;
+    drop(bar);
+    model.reader = reader;
+    if report.tensors.is_empty() {
+        let idle = "--sparse changed nothing: no tensor is smaller without its zeros";
+        job.weights.warnings.push(idle.to_owned());
     }
+    found.sparse = Some(report);
     Ok((job, model, found))
 }
 
@@ -114,7 +116,7 @@ fn zeroed(
     options: &QuantizeOptions,
     path: &Path,
     (job, mut model): (Job, Model),
-    found: &mut Found,
+    found: &mut Changed,
     context: &Context,
 ) -> Outcome<(Job, Model)> {
     let Some(amount) = amount(args) else { return Ok((job, model)) };
@@ -156,10 +158,13 @@ fn zeroed(
 }
 
 /// Refuses options that would do nothing, and what would be measured of other layers.
-fn check(args: &PruneArgs, options: &QuantizeOptions) -> Outcome {
-    if args.target.is_some() && !args.has_zeros() && args.sparse.is_none() {
+fn check(args: &ConvertArgs) -> Outcome {
+    let (options, factorizes) = (&args.requantize.options, args.lowrank.is_asked());
+    let args = &args.prune;
+    if args.target.is_some() && !args.has_zeros() && args.sparse.is_none() && !factorizes {
         return Err(Failure::Usage(
-            "--target applies to --prune, --prune-nm, --prune-threshold and --sparse".to_owned(),
+            "--target applies to --prune, --prune-nm, --prune-threshold, --lowrank and --sparse"
+                .to_owned(),
         ));
     }
     if options.calibration.is_some() && args.has_less() {

@@ -34,8 +34,8 @@ pub(super) fn asked(
     with_scheme(scheme, model, &args.options, &weights, context)
 }
 
-/// The same for a model that is pruned too, which calibration and gates may be for.
-pub(super) fn asked_to_prune(
+/// The same for a model that is pruned or factorized too, which calibration and gates may be for.
+pub(super) fn asked_to_change(
     model: &Path,
     args: &RequantizeArgs,
     write: &WriteArgs,
@@ -108,9 +108,9 @@ fn changes(options: &QuantizeOptions, write: &WriteArgs, container: &ContainerAr
     }
 }
 
-/// Refuses options that would do nothing, since nothing is quantized; `prunes`: weights become
-/// zero.
-fn check_idle(options: &QuantizeOptions, prunes: bool) -> Outcome {
+/// Refuses options that would do nothing, since nothing is quantized; `changes`: weights are pruned
+/// or factorized.
+fn check_idle(options: &QuantizeOptions, changes: bool) -> Outcome {
     let given = [
         ("--embedding-type", options.embedding_type.is_some()),
         ("--output-type", options.output_type.is_some()),
@@ -118,9 +118,9 @@ fn check_idle(options: &QuantizeOptions, prunes: bool) -> Outcome {
         ("--pure", options.pure),
         ("--requantize", options.requantize),
         ("--imatrix", options.imatrix.is_some()),
-        ("--calibration", options.calibration.is_some() && !prunes),
-        ("--quality-check", options.quality_check && !prunes),
-        ("--max-drift", options.max_drift.is_some() && !prunes),
+        ("--calibration", options.calibration.is_some() && !changes),
+        ("--quality-check", options.quality_check && !changes),
+        ("--max-drift", options.max_drift.is_some() && !changes),
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(Failure::Usage(format!(

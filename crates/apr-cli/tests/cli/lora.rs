@@ -1,259 +1,269 @@
-//! Adapters that are merged into a model: `fixtures/lora` has what PEFT makes of them.
+//! `apr lora extract`, whose adapters have the names that peft gives them
+//! (`fixtures/lowrank/adapter.py`).
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 
 use apr_testkit::locate;
 use serde_json::{Value, json};
 
-use crate::support::{Sandbox, Tensor, f32s, safetensors, tensors};
+use crate::support::{Sandbox, f32s, safetensors};
 
-fn fixture(path: &str) -> Vec<u8> {
-    fs::read(locate::fixture("lora").join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+fn expected(model: &str) -> Value {
+    let text = fs::read(locate::fixture("lowrank/adapter.json")).expect("a fixture");
+    serde_json::from_slice::<Value>(&text).expect("JSON")[model].clone()
 }
 
-fn copy(from: &Path, sandbox: &Sandbox, to: &str) {
-    for entry in fs::read_dir(from).expect("a folder").flatten() {
-        let name = entry.file_name().into_string().expect("text");
-        sandbox.write(&format!("{to}/{name}"), fs::read(entry.path()).expect("readable"));
-    }
-}
+/// Shape and elements of each tensor of single or half precision of a safetensors file.
+type Tensors = BTreeMap<String, (Vec<u64>, Vec<f32>)>;
 
-/// Folders of the fixtures under their names.
-fn with(folders: &[&str]) -> Sandbox {
-    let sandbox = Sandbox::new();
-    for folder in folders {
-        copy(&locate::fixture("lora").join(folder), &sandbox, folder);
-    }
-    sandbox
-}
-
-#[test]
-fn every_kind_of_adapter_gives_the_bytes_that_peft_gives() {
-    let cases: Value = serde_json::from_slice(&fixture("cases.json")).expect("JSON");
-    let cases = cases.as_object().expect("an object");
-    let goldens = tensors(&fixture("goldens.safetensors"));
-    let folder = locate::fixture("lora");
-    let sandbox = Sandbox::new();
-    for (case, description) in cases {
-        let base = description["base"].as_str().expect("a name");
-        let mut expected = tensors(&fixture(&format!("{base}/model.safetensors")));
-        let before = expected.clone();
-        let changed = goldens.iter().filter_map(|(name, tensor)| {
-            Some((name.strip_prefix(&format!("{case}/"))?.to_owned(), tensor.clone()))
-        });
-        expected.extend(changed);
-        assert_ne!(expected, before, "{case} changes something");
-        let base = folder.join(base).display().to_string();
-        let mut args =
-            vec!["merge".to_owned(), base, "-o".to_owned(), "out.safetensors".to_owned()];
-        let adapters = description["adapters"].as_array().expect("a list");
-        for (adapter, weight) in adapters.iter().zip(description["weights"].as_array().expect("")) {
-            let adapter = folder.join(adapter.as_str().expect("a name")).display().to_string();
-            args.extend(["--lora".to_owned(), format!("{adapter}:{weight}")]);
-        }
-        args.push("-f".to_owned());
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        sandbox.run(&args).ok();
-        let found = tensors(&sandbox.read("out.safetensors"));
-        assert!(found.keys().eq(expected.keys()), "{case}: {:?}", found.keys());
-        for (name, tensor) in &expected {
-            assert!(found[name] == *tensor, "{case}: {name} differs");
-        }
-    }
-    assert_eq!(cases.len(), 26, "a case of each kind");
-}
-
-#[test]
-fn adapters_merge_into_models_of_every_format_and_keep_it() {
-    let sandbox = with(&["llama", "lora"]);
-    sandbox.apr("merge llama --lora lora -o expected.safetensors").ok();
-    let expected = tensors(&sandbox.read("expected.safetensors"));
-    for format in ["apr", "gguf", "pt"] {
-        sandbox.apr(&format!("convert llama -o base.{format} -f")).ok();
-        sandbox.apr(&format!("merge base.{format} --lora lora -o merged.{format} -f")).ok();
-        sandbox.apr(&format!("convert merged.{format} -o back.safetensors -f")).ok();
-        let found = tensors(&sandbox.read("back.safetensors"));
-        for (name, tensor) in &expected {
-            assert!(found[name] == *tensor, "{format}: {name} differs");
-        }
-    }
-
-    // Quantized weights are decoded, and quantized anew where that is asked for.
-    sandbox.apr("quantize llama -o q8.apr --type q8_0 -f").ok();
-    let report = sandbox.apr("merge q8.apr --lora lora -o q8_merged.apr --json").ok().json();
-    assert_eq!(report["adapters"][0]["changed"], 8);
-}
-
-#[test]
-fn the_report_says_what_was_merged_and_what_it_changed() {
-    let sandbox = with(&["llama", "dora", "saved"]);
-    sandbox.apr("merge llama --lora dora:-0.5 --lora saved -o out").ok().says(&[
-        "DoRA of rank 4 from dora, times -0.5: 4 modules, trained on llama",
-        "LoRA of rank 2 from saved: 2 modules, 6 tensors trained as a whole",
-        "10 tensors changed, 11 copied",
-        "changed most:",
-    ]);
-    let report = sandbox.apr("merge llama --lora dora:-0.5 -o out -f --json").ok().json();
-    let adapters = &report["adapters"][0];
-    assert_eq!(adapters["adapters"][0]["scales"], json!([2.0]));
-    assert_eq!(adapters["adapters"][0]["weight"], -0.5);
-    assert_eq!(adapters["tensors"].as_array().map(Vec::len), Some(4));
-    assert!(adapters["total"]["relative_error"].as_f64().expect("a number") > 0.1);
-
-    let card = String::from_utf8(sandbox.read("out/README.md")).expect("text");
-    assert!(card.starts_with("---\nbase_model:\n- llama\n"), "{card}");
-    assert!(card.contains("| `dora` | DoRA | -0.5 | 4 | 4 |"), "{card}");
-    let header = String::from_utf8_lossy(&sandbox.read("out/model.safetensors")[8..]).into_owned();
-    assert!(header.contains(r#"\"tool\":\"apr "#) && header.contains(r#"\"name\":\"dora\""#));
-
-    // What a tensor that was trained as a whole can't do.
-    sandbox
-        .apr("merge llama --lora saved:0.5 -o half")
-        .ok()
-        .says(&["taken as it is, not 0.5 times"]);
-}
-
-#[test]
-fn configurations_of_mergekit_name_adapters_after_a_plus() {
-    let sandbox = with(&["llama", "lora", "dora"]).with(
-        "merge.yml",
-        "merge_method: linear\nmodels:\n  - model: llama+lora\n    parameters: {weight: 0.5}\n  - \
-         model: {model: llama, lora: dora}\n    parameters: {weight: 0.5}\n",
-    );
-    sandbox.apr("merge merge.yml -o merged.safetensors").ok().says(&[
-        "LoRA of rank 4 from",
-        "DoRA of rank 4 from",
-        "linear of 2 models: 21 tensors merged",
-    ]);
-    for adapter in ["lora", "dora"] {
-        sandbox.apr(&format!("merge llama --lora {adapter} -o {adapter}.safetensors")).ok();
-    }
-    sandbox
-        .apr("merge lora.safetensors dora.safetensors --weights 0.5,0.5 -o by_hand.safetensors")
-        .ok();
-    let [found, expected] =
-        ["merged", "by_hand"].map(|name| tensors(&sandbox.read(&format!("{name}.safetensors"))));
-    assert!(found == expected);
-}
-
-#[test]
-fn an_adapter_of_the_tied_output_gives_it_a_tensor_of_its_own() {
-    let sandbox = with(&["llama", "embeddings"]);
-    let mut weights = tensors(&fixture("llama/model.safetensors"));
-    weights.remove("lm_head.weight");
-    let shapes: Vec<Vec<u64>> = weights
-        .values()
-        .map(|(_, shape, _)| serde_json::from_value(shape.clone()).expect("numbers"))
-        .collect();
-    let tied: Vec<Tensor<'_>> = weights
-        .iter()
-        .zip(&shapes)
-        .map(|((name, (_, _, bytes)), shape)| (name.as_str(), "F32", &shape[..], bytes.clone()))
-        .collect();
-    sandbox.write("llama/model.safetensors", safetensors(&tied));
-    let config = String::from_utf8(sandbox.read("llama/config.json")).expect("text");
-    let before = "\"tie_word_embeddings\": false";
-    assert!(config.contains(before));
-    sandbox.write("llama/config.json", config.replace(before, "\"tie_word_embeddings\": true"));
-    sandbox
-        .apr("merge llama --lora embeddings -o out")
-        .ok()
-        .says(&["lm_head.weight was tied to model.embed_tokens.weight and is a tensor of its own"]);
-    let config: Value = serde_json::from_slice(&sandbox.read("out/config.json")).expect("JSON");
-    assert_eq!(config["tie_word_embeddings"], false);
-    let found = tensors(&sandbox.read("out/model.safetensors"));
-    assert!(found["lm_head.weight"] != found["model.embed_tokens.weight"]);
-}
-
-#[test]
-fn what_can_not_be_merged_is_refused_before_anything_is_written() {
-    let sandbox = with(&["llama", "lora", "gpt2_lora", "dora"]);
-    let config = |sandbox: &Sandbox, change: &dyn Fn(&mut Value)| {
-        let mut config: Value =
-            serde_json::from_slice(&fixture("lora/adapter_config.json")).expect("");
-        change(&mut config);
-        sandbox.write("lora/adapter_config.json", config.to_string());
-    };
-    let cases: [(&str, i32, &[&str]); 7] = [
-        ("merge llama --lora gpt2_lora -o out", 4, &["E001", "adapter of another model", "lora_A"]),
-        ("merge llama --lora llama -o out", 4, &["E001", "it has no adapter_config.json"]),
-        ("merge llama llama --lora lora -o out", 2, &["into one model, not 2"]),
-        ("merge --lora lora -o out", 2, &["--lora needs the model"]),
-        ("merge llama --lora lora --density 0.5 -o out", 2, &["--density and --lora exclude"]),
-        ("merge llama --lora :2 -o out", 2, &["expected ADAPTER or ADAPTER:X"]),
-        ("merge llama --lora absent -o out", 3, &["absent"]),
-    ];
-    for (line, code, parts) in cases {
-        sandbox.apr(line).fails(code, parts);
-    }
-    for (change, part) in [
-        (json!({"init_lora_weights": "pissa"}), "init_lora_weights is 'pissa'"),
-        (json!({"alora_invocation_tokens": [1, 2]}), "from some tokens on only"),
-        (json!({"peft_type": "PROMPT_TUNING"}), "'PROMPT_TUNING' can't be merged"),
-        (json!({"r": 8}), "rank 4, but adapter_config.json states 8"),
-        (json!({"lora_alpha": "x"}), "no number under lora_alpha"),
-    ] {
-        config(&sandbox, &|config| {
-            for (key, value) in change.as_object().expect("an object") {
-                config[key] = value.clone();
+fn tensors(file: &[u8]) -> Tensors {
+    let size = u64::from_le_bytes(file[..8].try_into().expect("eight bytes"));
+    let data = 8 + usize::try_from(size).expect("a small file");
+    let header: Value = serde_json::from_slice(&file[8..data]).expect("a header");
+    let number = |value: &Value| usize::try_from(value.as_u64().expect("a number")).expect("small");
+    let tensor = |(name, entry): (&String, &Value)| {
+        let [start, end] = [0, 1].map(|at| number(&entry["data_offsets"][at]));
+        let bytes = &file[data..][start..end];
+        let values = match entry["dtype"].as_str() {
+            Some("F32") => {
+                bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect()
             }
-        });
-        sandbox.apr("merge llama --lora lora -o out").fails(4, &["E001", part]);
-    }
-    config(&sandbox, &|_| {});
+            Some("BF16") => {
+                let wide = |value: &[u8; 2]| u32::from(u16::from_le_bytes(*value)) << 16;
+                bytes.as_chunks().0.iter().map(|value| f32::from_bits(wide(value))).collect()
+            }
+            other => panic!("{name} is {other:?}"),
+        };
+        let shape = entry["shape"].as_array().expect("a shape").iter();
+        (name.clone(), (shape.map(|dim| dim.as_u64().expect("a number")).collect(), values))
+    };
+    let entries = header.as_object().expect("an object").iter();
+    entries.filter(|(name, _)| *name != "__metadata__").map(tensor).collect()
+}
 
-    // Matrices that are no pair, of other shapes, and with values that are not finite.
-    let module = "base_model.model.model.layers.0.self_attn.q_proj";
-    let (a, b) = (format!("{module}.lora_A.weight"), format!("{module}.lora_B.weight"));
-    let good = vec![1.0_f32; 64];
-    let cases: [(Vec<Tensor<'_>>, i32, &str); 3] = [
-        (vec![(&a, "F32", &[4, 16], f32s(&good))], 4, "the other matrix of the pair is missing"),
-        (
-            vec![(&a, "F32", &[4, 16], f32s(&good)), (&b, "F32", &[8, 4], f32s(&good[..32]))],
-            4,
-            "do not make a change of the base's [16, 16]",
-        ),
-        (
-            vec![(&a, "F32", &[4, 16], f32s(&[f32::NAN; 64])), (&b, "F32", &[16, 4], f32s(&good))],
-            4,
-            "element 0 is NaN",
-        ),
-    ];
-    for (adapter, code, part) in cases {
-        sandbox.write("lora/adapter_model.safetensors", safetensors(&adapter));
-        sandbox.apr("merge llama --lora lora -o out").fails(code, &[part]);
-    }
-    assert!(!sandbox.files().iter().any(|file| file.starts_with("out")));
+fn noise(state: &mut u64) -> f32 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 40) as f32 / (1 << 23) as f32 - 1.0
+}
 
-    // What the base lacks is left out where that is asked for.
-    copy(&locate::fixture("lora").join("lora"), &sandbox, "lora");
-    let llama = tensors(&fixture("llama/model.safetensors"));
-    let (_, shape, bytes) = &llama["model.layers.0.self_attn.q_proj.weight"];
-    let shape: Vec<u64> = serde_json::from_value(shape.clone()).expect("numbers");
-    let name = "model.layers.0.self_attn.q_proj.weight";
-    sandbox.write("part.safetensors", safetensors(&[(name, "F32", &shape, bytes.clone())]));
-    sandbox
-        .apr("merge part.safetensors --lora lora -o out.safetensors --relaxed")
-        .ok()
-        .says(&["left out, as the base lacks it", "and 6 more"]);
+/// tiny-llama, and the same with more in each linear layer: a matrix of rank 4, but for one layer
+/// of rank 2 and one without. A norm differs, too.
+fn with_tuned() -> (Sandbox, Tensors) {
+    let sandbox = Sandbox::new();
+    for entry in fs::read_dir(locate::fixture("tiny-llama")).expect("a fixture") {
+        let path = entry.expect("a file").path();
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+        if !name.ends_with(".py") {
+            sandbox.write(&format!("base/{name}"), fs::read(&path).expect("a file"));
+            sandbox.write(&format!("tuned/{name}"), fs::read(&path).expect("a file"));
+        }
+    }
+    let (mut differences, mut state) = (Tensors::new(), 5);
+    let mut tuned = tensors(&sandbox.read("base/model.safetensors"));
+    for (name, (shape, values)) in &mut tuned {
+        if name == "model.norm.weight" {
+            values.iter_mut().for_each(|value| *value *= 1.25);
+        }
+        if !name.ends_with("_proj.weight") || name.contains("1.self_attn.k_proj") {
+            continue;
+        }
+        let rank = if name.contains("0.mlp.up_proj") { 2 } else { 4 };
+        let [rows, columns] = [0, 1].map(|at| usize::try_from(shape[at]).expect("small"));
+        let mut difference = vec![0.0; values.len()];
+        for _ in 0..rank {
+            let of_rows: Vec<f32> = (0..rows).map(|_| noise(&mut state) * 0.1).collect();
+            let of_columns: Vec<f32> = (0..columns).map(|_| noise(&mut state)).collect();
+            for (at, value) in difference.iter_mut().enumerate() {
+                *value += of_rows[at / columns] * of_columns[at % columns];
+            }
+        }
+        values.iter_mut().zip(&difference).for_each(|(value, more)| *value += more);
+        differences.insert(name.clone(), (shape.clone(), difference));
+    }
+    let written: Vec<_> = tuned
+        .iter()
+        .map(|(name, (shape, values))| (name.as_str(), "F32", &shape[..], f32s(values)))
+        .collect();
+    sandbox.write("tuned/model.safetensors", safetensors(&written));
+    (sandbox, differences)
+}
+
+fn config(sandbox: &Sandbox, folder: &str) -> Value {
+    serde_json::from_slice(&sandbox.read(&format!("{folder}/adapter_config.json"))).expect("JSON")
+}
+
+/// The product of the matrices of a layer.
+fn product(adapter: &Tensors, module: &str) -> Vec<f32> {
+    let half = |half: &str| &adapter[&format!("base_model.model.{module}.lora_{half}.weight")];
+    let ((of_a, a), (of_b, b)) = (half("A"), half("B"));
+    let [rank, inputs] = [0, 1].map(|at| usize::try_from(of_a[at]).expect("small"));
+    assert_eq!(of_b[1], of_a[0], "{module}");
+    let element = |row: usize, column: usize| {
+        (0..rank).map(|k| b[row * rank + k] * a[k * inputs + column]).sum::<f32>()
+    };
+    (0..b.len() / rank * inputs).map(|at| element(at / inputs, at % inputs)).collect()
+}
+
+fn distance(values: &[f32], others: &[f32]) -> f32 {
+    let norm =
+        |values: &mut dyn Iterator<Item = f32>| values.map(|value| value * value).sum::<f32>();
+    let lost = norm(&mut values.iter().zip(others).map(|(value, other)| value - other));
+    (lost / norm(&mut values.iter().copied())).sqrt()
 }
 
 #[test]
-fn truncated_and_flipped_adapters_end_with_an_error_or_a_model() {
-    let sandbox = with(&["llama", "lora"]);
-    let config = fixture("lora/adapter_config.json");
-    for len in (0..config.len()).step_by(config.len() / 12) {
-        sandbox.write("lora/adapter_config.json", &config[..len]);
-        sandbox.apr("merge llama --lora lora -o out -f").fails(4, &["E001"]);
+fn an_adapter_has_pefts_names_and_the_differences() {
+    let (sandbox, differences) = with_tuned();
+    let line = "lora extract tuned --base base --rank 4 --save-others -o adapter --json";
+    let report = sandbox.apr(line).ok().json();
+    let extracted = &report["extracted"];
+    assert_eq!(extracted["saved"], json!(["model.norm"]));
+    assert_eq!((&extracted["unchanged"], &extracted["left"]), (&json!(7), &json!([])));
+
+    let expected = expected("llama");
+    let adapter = tensors(&sandbox.read("adapter/adapter_model.safetensors"));
+    let names = expected["tensors"].as_object().expect("tensors").iter();
+    // What is the same in both models has no matrices.
+    let names: BTreeMap<&String, &Value> =
+        names.filter(|(name, _)| !name.contains("1.self_attn.k_proj")).collect();
+    let found: BTreeMap<&String, Value> =
+        adapter.iter().map(|(name, (shape, _))| (name, json!(shape))).collect();
+    assert!(names.keys().eq(found.keys()), "{found:?}");
+    for (name, shape) in names {
+        assert_eq!(&found[name], shape, "{name}");
     }
-    sandbox.write("lora/adapter_config.json", &config);
-    let weights = fixture("lora/adapter_model.safetensors");
-    for at in (0..weights.len()).step_by(weights.len() / 24) {
-        let mut flipped = weights.clone();
-        flipped[at] ^= 1 << (at % 8);
-        sandbox.write("lora/adapter_model.safetensors", flipped);
-        let code = sandbox.apr("merge llama --lora lora -o out -f --relaxed").code;
-        assert!([Some(0), Some(4), Some(5)].contains(&code), "byte {at}: {code:?}");
+    let written = config(&sandbox, "adapter");
+    for (key, value) in expected["config"].as_object().expect("a configuration") {
+        assert_eq!(&written[key], value, "{key}");
     }
+    assert_eq!(written["modules_to_save"], json!(["model.norm"]));
+    // k_proj alone would mean both layers.
+    let targets = written["target_modules"].as_array().expect("names");
+    assert_eq!(targets.len(), 13);
+    assert!(targets.contains(&json!("model.layers.0.self_attn.k_proj")));
+
+    for (name, (_, difference)) in &differences {
+        let module = name.strip_suffix(".weight").expect("a weight");
+        let lost = distance(difference, &product(&adapter, module));
+        assert!(lost < 1e-4, "{name}: {lost}");
+    }
+    let of_adapter = sandbox.apr("inspect adapter").ok();
+    of_adapter.says(&["LoRA adapter for base: rank 4, alpha 4", "Pairs:       13"]);
+    assert!(String::from_utf8_lossy(&sandbox.read("adapter/README.md")).contains("peft"));
+}
+
+#[test]
+fn a_share_of_the_energy_gives_each_layer_its_own_rank() {
+    let (sandbox, differences) = with_tuned();
+    let line = "lora extract tuned --base base --energy 0.9999 -o adapter";
+    let run = sandbox.apr(line).ok();
+    let run = run.says(&["13 layers of base", "not in the adapter: model.norm.weight"]);
+    run.says(&["rank 2", "energy 100.00 %"]);
+    let written = config(&sandbox, "adapter");
+    let pattern = json!({ "model.layers.0.mlp.up_proj": 2 });
+    assert_eq!((&written["rank_pattern"], &written["alpha_pattern"]), (&pattern, &pattern));
+    assert_eq!((&written["r"], &written["lora_alpha"]), (&json!(4), &json!(4)));
+    assert_eq!(written["modules_to_save"], Value::Null);
+
+    // One direction of four: what the report says of it is what is lacking.
+    let line = "lora extract tuned --base base --rank 1 -o adapter -f --precision bf16 --json";
+    let report = sandbox.apr(line).ok().json();
+    let adapter = tensors(&sandbox.read("adapter/adapter_model.safetensors"));
+    for tensor in report["extracted"]["tensors"].as_array().expect("a list") {
+        let name = tensor["name"].as_str().expect("a name");
+        let module = name.strip_suffix(".weight").expect("a weight");
+        let lost = f64::from(distance(&differences[name].1, &product(&adapter, module)));
+        let (error, energy) = (tensor["relative_error"].as_f64(), tensor["energy"].as_f64());
+        let (error, energy) = (error.expect("a number"), energy.expect("a number"));
+        assert!((error - lost).abs() < 1e-3, "{name}: {error}, not {lost}");
+        assert!((error - (1.0 - energy).sqrt()).abs() < 5e-3, "{name}: {error}, {energy}");
+    }
+}
+
+#[test]
+fn models_of_other_formats_have_the_same_adapter() {
+    let (sandbox, _) = with_tuned();
+    sandbox.apr("convert tuned -o tuned.apr").ok();
+    sandbox.apr("convert base -o base.gguf").ok();
+    sandbox.apr("lora extract tuned --base base --rank 4 -o one").ok();
+    let line = "lora extract tuned.apr --base base.gguf --base-name base --rank 4 -o two";
+    sandbox.apr(line).ok();
+    assert_eq!(config(&sandbox, "one"), config(&sandbox, "two"));
+    let [one, two] = ["one", "two"]
+        .map(|folder| tensors(&sandbox.read(&format!("{folder}/adapter_model.safetensors"))));
+    assert!(one.keys().eq(two.keys()));
+    for module in ["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"] {
+        assert!(distance(&product(&one, module), &product(&two, module)) < 1e-4, "{module}");
+    }
+}
+
+#[test]
+fn weights_with_inputs_first_have_turned_matrices() {
+    let tensors = expected("gpt2")["tensors"].clone();
+    let sandbox = Sandbox::new();
+    let config = json!({
+        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 16, "n_layer": 1,
+        "n_head": 2, "n_positions": 16, "vocab_size": 32,
+    });
+    let value = |seed: u64| {
+        let mut state = seed;
+        (0..16 * 48).flat_map(move |_| noise(&mut state).to_le_bytes()).collect::<Vec<u8>>()
+    };
+    let other = "transformer.h.0.mlp.c_fc.weight";
+    for (folder, seed) in [("base", 1), ("tuned", 2)] {
+        let (attention, rest) = (value(seed), vec![0; 16 * 64 * 4]);
+        let file = safetensors(&[
+            ("transformer.h.0.attn.c_attn.weight", "F32", &[16, 48], attention),
+            (other, "F32", &[16, 64], rest),
+        ]);
+        sandbox.write(&format!("{folder}/model.safetensors"), file);
+        sandbox.write(&format!("{folder}/config.json"), config.to_string());
+    }
+    sandbox.apr("lora extract tuned --base base --rank 4 -o adapter").ok();
+    let written = self::config(&sandbox, "adapter");
+    assert_eq!(
+        (&written["fan_in_fan_out"], &written["task_type"]),
+        (&json!(true), &json!("CAUSAL_LM"))
+    );
+    let adapter = self::tensors(&sandbox.read("adapter/adapter_model.safetensors"));
+    assert_eq!(adapter.len(), 2);
+    for (name, (shape, _)) in &adapter {
+        assert_eq!(tensors[name], json!(shape), "{name}");
+    }
+}
+
+#[test]
+fn models_that_do_not_go_together_are_refused_and_nothing_is_written() {
+    let (sandbox, _) = with_tuned();
+    let name = "model.layers.0.self_attn.q_proj.weight";
+    let small: &[_] = &[(name, "F32", &[2_u64, 2][..], vec![0; 16])];
+    sandbox.write("small.safetensors", safetensors(small));
+    let base = "lora extract tuned --base base";
+    for (line, code, said) in [
+        (base.to_owned(), 2, "the following required arguments were not provided"),
+        (format!("{base} --rank 4 --energy 0.5"), 2, "cannot be used with"),
+        (format!("{base} --rank 0"), 2, "invalid value '0'"),
+        (format!("{base} --rank 4 --target nothing*"), 2, "no linear layer's name matches"),
+        (format!("{base} --rank 4 --target *lm_head*"), 2, "of both models are the same"),
+        (format!("{base} --rank 4 --precision f8_e4m3"), 2, "choose one by --precision"),
+        ("lora extract base --base base --rank 4".to_owned(), 2, "of both models are the same"),
+        (
+            "lora extract tuned --base small.safetensors --rank 4".to_owned(),
+            4,
+            "the base does not have it",
+        ),
+        (
+            "lora extract small.safetensors --base base --rank 4".to_owned(),
+            4,
+            "its shape is [2, 2], and the base's [128, 128]",
+        ),
+    ] {
+        sandbox.apr(&format!("{line} -o out")).fails(code, &[said]);
+        assert!(!sandbox.path("out").exists(), "{line}");
+    }
+    sandbox
+        .apr(&format!("{base} --rank 4 -o small.safetensors"))
+        .fails(2, &["name one with -o DIR"]);
+    sandbox.apr(&format!("{base} --rank 4 --dry-run")).ok().says(&["lora_A.weight"]);
 }

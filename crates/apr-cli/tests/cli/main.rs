@@ -31,6 +31,8 @@ mod interruption;
 mod jobs_in_parts;
 mod llama_cpp;
 mod lora;
+mod lora_merge;
+mod lowrank;
 mod memory;
 mod merge;
 mod onnx;

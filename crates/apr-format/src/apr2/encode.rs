@@ -7,7 +7,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use apr_core::{ChunkEncoder, Metadata, Result, TensorInfo};
+use apr_core::{ChunkEncoder, Metadata, Result, StoredForm, TensorInfo};
 
 use super::belt::{Belt, Parcel, Work};
 use super::compression::{Compressed, Compression};
@@ -89,7 +89,8 @@ impl Encoder {
             if !entry.is_tied() {
                 self.planned.push(at);
             }
-            let as_it_is = form.is_some() || plain == 0;
+            let is_coded = form.is_some_and(|form| form.flags & StoredForm::CODEC != 0);
+            let as_it_is = is_coded || plain == 0;
             let compression = self.compression.as_ref().filter(|_| !as_it_is);
             self.compressed.push(compression.map(|with| with.start(entry.info.dtype)));
         }

@@ -226,7 +226,7 @@ fn decode_fields(cursor: &mut Cursor<'_>, name: &str, encrypted: bool) -> Result
 
 fn check_encoding(entry: &IndexEntry, encrypted: bool) -> Result<()> {
     let known =
-        [(flag::CODEC, "codec", 3), (flag::FILTER, "filter", 1), (flag::LAYOUT, "layout", 2)];
+        [(flag::CODEC, "codec", 3), (flag::FILTER, "filter", 1), (flag::LAYOUT, "layout", 3)];
     for (mask, what, last) in known {
         let number = (entry.flags & mask) >> mask.trailing_zeros();
         if number > last {

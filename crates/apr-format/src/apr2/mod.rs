@@ -66,6 +66,7 @@ mod format;
 mod header;
 mod index;
 mod layout;
+mod layouts;
 mod manifest;
 mod one_shard;
 mod options;
@@ -85,7 +86,6 @@ mod signing;
 #[cfg(not(feature = "signing"))]
 #[path = "signing_off.rs"]
 mod signing;
-mod sparse;
 mod stored;
 mod trailer;
 mod writer;

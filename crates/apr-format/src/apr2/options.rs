@@ -25,8 +25,8 @@ pub struct WriteOptions {
     pub streaming: bool,
     /// Name of the file in the layout.
     pub file_name: String,
-    /// The stored form of each tensor whose bytes come in that form, to be stored as they are;
-    /// empty for none.
+    /// The stored form of each tensor whose bytes come in that form, to be stored as they are, or
+    /// compressed where they are in a layout alone; empty for none.
     pub forms: Vec<Option<StoredForm>>,
     /// Compress the other tensors.
     pub compression: Option<Choice>,

@@ -195,7 +195,7 @@ impl StoredTensor {
                 let stream = |offset: u64, buf: &mut [u8]| {
                     self.read_decoded(access, form, info, offset, buf)
                 };
-                super::sparse::read(form, info, &stream, offset, buf)
+                super::layouts::read(form, info, &stream, offset, buf)
             }
         }
     }

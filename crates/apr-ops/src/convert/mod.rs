@@ -61,6 +61,9 @@ pub struct ConvertOptions {
     /// Decompress tensors that stay as they are otherwise, which keep their stored form in the
     /// native container.
     pub decompress: bool,
+    /// Store sparse tensors and factors dense, where they keep their layout in the native container
+    /// otherwise.
+    pub dense: bool,
 }
 
 impl ConvertOptions {
@@ -112,7 +115,7 @@ pub fn plan(
         .collect();
 
     let mut target = target.clone();
-    let recipes = keep_forms(reader, recipes, options.decompress, &mut target);
+    let recipes = keep_forms(reader, recipes, options, &mut target);
 
     // Order is part of a safetensors file's identity only while its entries are the source's.
     let changed = recipes.iter().any(|recipe| !matches!(recipe, Recipe::Keep | Recipe::Stored(_)));
@@ -137,7 +140,11 @@ pub fn plan(
         quantization: None,
         losses: losses(reader, &*writer),
         validation: None,
-        warnings: warnings(reader).into_iter().chain(options.warnings.iter().cloned()).collect(),
+        warnings: warnings(reader)
+            .into_iter()
+            .chain(options.warnings.iter().cloned())
+            .chain(multiplied_out(reader, &recipes, options, &target))
+            .collect(),
         learnt: Learnt::default(),
     };
 
@@ -146,6 +153,27 @@ pub fn plan(
     // A gate is about all tensors together.
     let gate = options.gate.filter(|_| target.shard.is_none());
     Ok(Conversion { writer, recipes, validator, gate, outputs: target_infos, report })
+}
+
+/// That factors are written as their products, which nobody asked for.
+fn multiplied_out(
+    reader: &dyn CheckpointReader,
+    recipes: &[Recipe],
+    options: &ConvertOptions,
+    target: &PlanOptions,
+) -> Option<String> {
+    if options.dense || !target.format.target.is_some_and(|target| target.seals) {
+        return None;
+    }
+    let is_lost = |(tensor, recipe): (usize, &Recipe)| {
+        let form = reader.stored(tensor).form();
+        !matches!(recipe, Recipe::Stored(_)) && form.is_some_and(|form| form.is_factors())
+    };
+    let lost = recipes.iter().enumerate().filter(|found| is_lost(*found)).count() as u64;
+    (lost > 0).then(|| {
+        let tensors = apr_core::counted(lost, "factorized tensor");
+        format!("{tensors} written dense: the dtype or the compression of factors can't change")
+    })
 }
 
 fn target_metadata(reader: &dyn CheckpointReader, target: &PlanOptions) -> Metadata {

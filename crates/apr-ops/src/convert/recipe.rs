@@ -6,6 +6,8 @@ use apr_quantize::recode::{self, Recode};
 use apr_registry::{CheckpointReader, DType, Error, PlanOptions, Result};
 use apr_tensor::cast::can_cast;
 
+use super::ConvertOptions;
+
 /// A tensor's way.
 pub(super) enum Recipe {
     /// Its bytes stay.
@@ -46,21 +48,25 @@ pub(super) fn recipe(
         .for_tensor(&info.name))
 }
 
-/// Leaves compressed tensors as they are where their bytes stay and the target is of their kind.
+/// Leaves compressed and sparse tensors and factors as they are where their bytes stay and the
+/// target is of their kind. What is in a layout alone can be compressed anew, and has nothing to
+/// decompress.
 pub(super) fn keep_forms(
     reader: &dyn CheckpointReader,
     recipes: Vec<Recipe>,
-    decompress: bool,
+    options: &ConvertOptions,
     target: &mut PlanOptions,
 ) -> Vec<Recipe> {
-    if !target.format.target.is_some_and(|target| target.seals)
-        || decompress
-        || target.apr2.compresses()
-    {
+    if !target.format.target.is_some_and(|target| target.seals) {
         return recipes;
     }
+    let keeps_codec = !options.decompress && !target.apr2.compresses();
+    let is_kept = |form: &StoredForm| {
+        let is_dense = form.flags & StoredForm::LAYOUT == 0;
+        (keeps_codec || form.flags & StoredForm::CODEC == 0) && (is_dense || !options.dense)
+    };
     let kept = recipes.into_iter().enumerate().map(|(tensor, recipe)| {
-        match (recipe, reader.stored(tensor).form()) {
+        match (recipe, reader.stored(tensor).form().filter(is_kept)) {
             (Recipe::Keep, Some(form)) => Recipe::Stored(form),
             (recipe, _) => recipe,
         }

@@ -159,7 +159,12 @@ impl Worker<'_> {
         const SAMPLE_LEN: u64 = 64 << 10;
 
         let info = &self.reader.tensors()[tensor];
-        let len = info.byte_len()?;
+        let stored = self.reader.stored(tensor);
+        let form = match &self.recipes[tensor] {
+            Recipe::Stored(form) => stored.encoded().zip(Some(form.len)),
+            _ => None,
+        };
+        let len = form.map_or_else(|| info.byte_len(), |(_, len)| Ok(len))?;
         if matches!(self.recipes[tensor], Recipe::Recode(_)) {
             return Ok(Vec::new());
         }
@@ -178,7 +183,10 @@ impl Worker<'_> {
                 &mut slot.input,
                 usize::try_from(SAMPLE_LEN.min(len - start)).unwrap_or_default(),
             );
-            self.reader.read_tensor(tensor, start, input)?;
+            match form {
+                Some((encoded, _)) => encoded.read_form(start, input)?,
+                None => self.reader.read_tensor(tensor, start, input)?,
+            }
             match &self.recipes[tensor] {
                 Recipe::Cast(to) => {
                     cast_float(info.dtype, *to, input, &mut slot.output);

@@ -33,6 +33,7 @@ impl Job {
         let parts = Parts {
             options: ConvertOptions {
                 decompress: self.weights.decompress,
+                dense: self.weights.dense,
                 ..ConvertOptions::default()
             },
             losses: Vec::new(),

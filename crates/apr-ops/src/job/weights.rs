@@ -30,6 +30,9 @@ pub struct Weights {
     /// Decompress tensors that stay as they are otherwise, which keep their stored form in the
     /// native container.
     pub decompress: bool,
+    /// Store sparse tensors and factors dense, which keep their layout in the native container
+    /// otherwise.
+    pub dense: bool,
     /// What is odd about how this was asked for; the report tells it.
     pub warnings: Vec<String>,
 }
@@ -80,6 +83,7 @@ impl Weights {
             gate: self.gate,
             warnings: self.warnings.clone(),
             decompress: self.decompress,
+            dense: self.dense,
         };
 
         let has_blocks = view.tensors().iter().any(|info| info.dtype.is_quantized());

@@ -58,6 +58,18 @@ impl Matrix {
         self.rows
     }
 
+    /// Columns: the product of the other dimensions.
+    #[must_use]
+    pub const fn columns(self) -> u64 {
+        self.columns
+    }
+
+    /// Bytes of an element.
+    #[must_use]
+    pub const fn element_bytes(self) -> u64 {
+        self.element
+    }
+
     /// Bytes of a row.
     #[must_use]
     pub const fn row_bytes(self) -> u64 {

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod casts;
+mod factors;
 mod k_quants;
 mod small_floats;
 mod sparse;

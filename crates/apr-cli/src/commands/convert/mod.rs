@@ -14,8 +14,10 @@ use apr_registry::{ByteSource, Error, Format, PlanOptions, target_by_extension, 
 use apr_view::View;
 use base16ct::lower::encode_string;
 
-pub(super) use self::write::{Destination, Extras, Subject, show_warnings, write, write_subject};
-use super::{analyze, prune, weights};
+pub(super) use self::write::{
+    Changed, Destination, Extras, Subject, show_warnings, write, write_subject,
+};
+use super::{analyze, lowrank, prune, weights};
 use crate::args::{
     Compress, ContainerArgs, ConvertArgs, ExportArgs, ImportArgs, Sha256, WriteArgs,
 };
@@ -85,8 +87,8 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
         return analyze::run(&view, &model.name, context);
     }
     expect_whole(args.prefix.as_deref(), context);
-    let (job, model, prune::Found { pruning, layers, widths, sparse }) = pruned_job(args, context)?;
-    let extras = Extras { pruning, layers, widths, sparse, ..Extras::default() };
+    let (job, model, changed) = changed_job(args, context)?;
+    let extras = Extras { changed, ..Extras::default() };
     write(&job, &model, Destination::of(&args.write), extras, context)
 }
 
@@ -103,21 +105,30 @@ pub(super) fn prune(args: &ConvertArgs, context: &Context) -> Outcome {
     convert(args, context)
 }
 
+/// Converts what is factorized.
+pub(super) fn factorize(args: &ConvertArgs, context: &Context) -> Outcome {
+    if !args.lowrank.is_asked() {
+        return Err(Failure::Usage("nothing to factorize: pass --rank R or --energy E".to_owned()));
+    }
+    convert(args, context)
+}
+
 /// What a conversion does, and with what.
 pub(super) fn convert_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
-    let (job, model, _) = pruned_job(args, context)?;
+    let (job, model, _) = changed_job(args, context)?;
     Ok((job, model))
 }
 
-fn pruned_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model, prune::Found)> {
+/// The same, and what was changed of the model before.
+fn changed_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model, Changed)> {
     let target = target(&args.model, args.format, &args.write)?;
     let external_data = args.graph.external_data();
     let target = PlanOptions { streaming: args.streaming, external_data, ..target };
     let target = layout(target, args.align, args.shard_size)?;
     let job = Job {
         prefix: args.prefix.clone(),
-        weights: match args.prune.has_zeros() {
-            true => weights::asked_to_prune(
+        weights: match args.prune.has_zeros() || args.lowrank.is_asked() {
+            true => weights::asked_to_change(
                 &args.model,
                 &args.requantize,
                 &args.write,
@@ -138,7 +149,11 @@ fn pruned_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model, pru
         ..Job::new(contain(target, &args.container, context)?)
     };
     let opened = opened(job, &args.model, context)?;
-    prune::pruned(&args.prune, &args.requantize.options, &args.model, opened, context)
+    let gate = opened.0.weights.gate;
+    let (job, model, mut changed) = prune::pruned(args, opened, context)?;
+    let (job, model, factors) = lowrank::factorized(args, gate, (job, model), context)?;
+    changed.lowrank = factors;
+    prune::stored_sparse(&args.prune, (job, model, changed), context)
 }
 
 /// Writes another format.

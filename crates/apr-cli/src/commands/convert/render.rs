@@ -5,16 +5,17 @@ use std::io::{self, Write};
 use apr_core::counted;
 use apr_importance::SearchReport;
 use apr_lora::AdaptReport;
+use apr_lowrank::ExtractReport;
 use apr_merge::MergeReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::JobReport;
 use apr_ops::physics::Level;
-use apr_prune::{LayerReport, PruneReport, SparseReport, WidthReport};
 use apr_quality::CanaryReport;
 use apr_quantize::{Quality, TensorQuality, TypeQuality};
 use apr_registry::{DType, Escaped, Loss};
 use serde::Serialize;
 
+use super::write::Changed;
 use crate::human;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, columns};
 
@@ -31,18 +32,12 @@ pub(super) struct WriteReport {
     /// How the types of tensors were chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) search: Option<SearchReport>,
-    /// What became zero.
+    /// What was changed before.
+    #[serde(flatten)]
+    pub(super) changed: Changed,
+    /// What an adapter has that was extracted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) pruning: Option<PruneReport>,
-    /// What layers went.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) layers: Option<LayerReport>,
-    /// What heads and neurons went.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) widths: Option<WidthReport>,
-    /// What is stored without zeros.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) sparse: Option<SparseReport>,
+    pub(super) extracted: Option<ExtractReport>,
     /// What adapters changed, of each model that has some.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) adapters: Vec<AdaptReport>,

@@ -1,11 +1,12 @@
 //! Doing a job, and reporting it.
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use apr::job::{Output, Written};
 use apr_importance::SearchReport;
 use apr_lora::AdaptReport;
+use apr_lowrank::{ExtractReport, FactorReport};
 use apr_merge::MergeReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::{Job, Planned};
@@ -18,7 +19,7 @@ use serde::Serialize;
 use super::render::{SHOWN, WriteReport, render, render_family, render_plan, render_validation};
 use crate::args::WriteArgs;
 use crate::commands::canary::{self, CanaryFile};
-use crate::commands::{merge, prune, search};
+use crate::commands::{lora, lowrank, merge, prune, search};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -132,14 +133,41 @@ pub(crate) struct Extras<'a> {
     pub(crate) changes: Vec<String>,
     /// How the types of tensors were chosen.
     pub(crate) search: Option<SearchReport>,
+    /// What was changed of the model before it is written.
+    pub(crate) changed: Changed,
+    /// What an adapter has that was extracted.
+    pub(crate) extracted: Option<ExtractReport>,
+}
+
+/// What was changed of a model before it is written.
+#[derive(Default, Serialize)]
+pub(crate) struct Changed {
     /// What became zero.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pruning: Option<PruneReport>,
     /// What layers went.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) layers: Option<LayerReport>,
     /// What heads and neurons went.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) widths: Option<WidthReport>,
+    /// What became factors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lowrank: Option<FactorReport>,
     /// What is stored without zeros.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sparse: Option<SparseReport>,
+}
+
+impl Changed {
+    /// In words.
+    fn render(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.layers.iter().try_for_each(|found| prune::render_layers(out, found))?;
+        self.widths.iter().try_for_each(|found| prune::render_widths(out, found))?;
+        self.pruning.iter().try_for_each(|found| prune::render(out, found))?;
+        self.lowrank.iter().try_for_each(|found| lowrank::render(out, found))?;
+        self.sparse.iter().try_for_each(|found| prune::render_sparse(out, found))
+    }
 }
 
 /// What would be written.
@@ -149,14 +177,10 @@ struct DryReport<'r> {
     plan: &'r ConvertReport,
     #[serde(skip_serializing_if = "Option::is_none")]
     search: Option<&'r SearchReport>,
+    #[serde(flatten)]
+    changed: &'r Changed,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pruning: Option<&'r PruneReport>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    layers: Option<&'r LayerReport>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    widths: Option<&'r WidthReport>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sparse: Option<&'r SparseReport>,
+    extracted: Option<&'r ExtractReport>,
 }
 
 /// Does a job, or with `--dry-run` reports what would be written.
@@ -187,17 +211,13 @@ pub(crate) fn write_subject(
             let report = DryReport {
                 plan: planned.report(),
                 search: extras.search.as_ref(),
-                pruning: extras.pruning.as_ref(),
-                layers: extras.layers.as_ref(),
-                widths: extras.widths.as_ref(),
-                sparse: extras.sparse.as_ref(),
+                changed: &extras.changed,
+                extracted: extras.extracted.as_ref(),
             };
             return context.printer.report(&report, |out, report| {
                 render_plan(out, report.plan)?;
-                report.layers.iter().try_for_each(|found| prune::render_layers(out, found))?;
-                report.widths.iter().try_for_each(|found| prune::render_widths(out, found))?;
-                report.pruning.iter().try_for_each(|found| prune::render(out, found))?;
-                report.sparse.iter().try_for_each(|found| prune::render_sparse(out, found))?;
+                report.changed.render(out)?;
+                report.extracted.iter().try_for_each(|found| lora::render(out, found))?;
                 report.search.iter().try_for_each(|found| search::render(out, found))
             });
         };
@@ -234,17 +254,15 @@ pub(crate) fn write_subject(
             // On a terminal they are shown when they arise.
             job.conversion.warnings.extend(model.notes.iter().cloned().chain(context.tell_notes()));
         }
-        let Extras { changes, search, pruning, layers, widths, sparse, merge, adapters } = extras;
+        let Extras { changes, search, changed, extracted, merge, adapters } = extras;
         let merge = merge.map(|merged| merged());
         let adapters = adapters.map(|adapted| adapted()).unwrap_or_default();
         let report = WriteReport {
             job,
             changes,
             search,
-            pruning,
-            layers,
-            widths,
-            sparse,
+            changed,
+            extracted,
             adapters,
             merge,
             canary: checked,
@@ -258,10 +276,8 @@ pub(crate) fn write_subject(
                 Escaped(&target)
             )?;
             report.changes.iter().try_for_each(|change| writeln!(out, "  {}", Escaped(change)))?;
-            report.layers.iter().try_for_each(|found| prune::render_layers(out, found))?;
-            report.widths.iter().try_for_each(|found| prune::render_widths(out, found))?;
-            report.pruning.iter().try_for_each(|found| prune::render(out, found))?;
-            report.sparse.iter().try_for_each(|found| prune::render_sparse(out, found))?;
+            report.changed.render(out)?;
+            report.extracted.iter().try_for_each(|found| lora::render(out, found))?;
             render(out, &report.job.conversion)?;
             let is_all = report.merge.is_none();
             report

@@ -31,14 +31,18 @@ use crate::{secrets, signals};
 /// The job of a command that writes, and the model that it reads.
 fn job_of(command: &Command, context: &Context) -> Outcome<(Job, Model)> {
     let quantize_options = match command {
-        Command::Convert(args) | Command::Prune(args) => Some(&args.requantize.options),
+        Command::Convert(args) | Command::Prune(args) | Command::Factorize(args) => {
+            Some(&args.requantize.options)
+        }
         Command::Import(args) => Some(&args.requantize.options),
         Command::Quantize(args) => Some(&args.options),
         _ => None,
     };
     quantize_options.map_or(Ok(()), weights::check_for_parts)?;
     match command {
-        Command::Convert(args) | Command::Prune(args) => convert::convert_job(args, context),
+        Command::Convert(args) | Command::Prune(args) | Command::Factorize(args) => {
+            convert::convert_job(args, context)
+        }
         Command::Import(args) => convert::import_job(args, context),
         Command::Quantize(args) => quantize::job(args, context),
         Command::Encrypt(args) => encrypt::encrypt_job(args, context),

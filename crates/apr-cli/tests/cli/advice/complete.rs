@@ -74,6 +74,22 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--calibration measures the whole model", "calibration_goes_with_rows_of_the_whole_model"),
     ("--calibration weighs the weights of a row", "calibration_goes_with_rows_of_the_whole_model"),
     ("--sparse changed nothing", "sparse_tensors_come_back_as_they_were"),
+    (
+        "nothing to factorize: pass",
+        "what_can_not_be_factorized_is_refused_before_anything_is_written",
+    ),
+    (
+        "--lowrank needs --rank R",
+        "what_can_not_be_factorized_is_refused_before_anything_is_written",
+    ),
+    (
+        "--calibration applies to quantization and pruning",
+        "what_can_not_be_factorized_is_refused_before_anything_is_written",
+    ),
+    (
+        "choose one by --precision",
+        "models_that_do_not_go_together_are_refused_and_nothing_is_written",
+    ),
     ("pass --t 0.001", "a_threshold_is_asked_for_and_given"),
     ("pass --models-dir", "hostile_configurations_are_refused"),
     ("a configuration with --config FILE", "a_configuration_of_slices_makes_a_deeper_model"),

@@ -1,0 +1,145 @@
+//! `apr lora`: adapters of what a model learnt.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use apr::job::Output;
+use apr_core::counted;
+use apr_lowrank::{ExtractReport, ExtractedTensor, Extraction, extract};
+use apr_ops::import::{Foreign, restore};
+use apr_ops::inline::ValidationConfig;
+use apr_ops::job::Job;
+use apr_registry::{CheckpointReader, DType, Escaped, PlanOptions, safetensors};
+use apr_view::parse_filter;
+
+use super::convert::{self, Destination, Extras, Subject};
+use super::lowrank::{FactorFile, render_left, unsuited};
+use crate::args::{ExtractArgs, LoraAction};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::printer::DIM;
+use crate::progress::Bar;
+use crate::{model, signals};
+
+/// Name under which peft looks for an adapter's weights.
+const WEIGHTS: &str = "adapter_model.safetensors";
+
+/// Layers with the largest errors that are shown.
+const SHOWN: usize = 10;
+
+/// Does what is asked for.
+pub(super) fn run(action: &LoraAction, context: &Context) -> Outcome {
+    let LoraAction::Extract(args) = action;
+    extracted(args, context)
+}
+
+/// Extracts an adapter.
+fn extracted(args: &ExtractArgs, context: &Context) -> Outcome {
+    let mut extraction = Extraction::new(args.amount(), base_name(args));
+    extraction.targets = args.target.as_deref().map(parse_filter).transpose().map_err(unsuited)?;
+    extraction.save_others = args.save_others;
+    extraction.precision = precision(args)?;
+    extraction.memory = context.max_memory();
+    extraction.threads = context.threads().get();
+    let target = target(args)?;
+
+    context.sources.expect_whole();
+    let [tuned, base] = [&args.model, &args.base];
+    let tuned = model::open_with_companions(tuned, context)?;
+    let base = model::open_with_companions(base, context)?;
+    let sources =
+        [context.source(&*tuned.reader, &tuned.name)?, context.source(&*base.reader, &base.name)?];
+    // Under the names of the library that loads adapters, whatever the models' formats.
+    let [Foreign { prepared: of_tuned, .. }, Foreign { prepared: of_base, .. }] = [
+        restore(&sources[0], &safetensors::FORMAT, ValidationConfig::off())?,
+        restore(&sources[1], &safetensors::FORMAT, ValidationConfig::off())?,
+    ];
+    let source = sources[0].through(&of_tuned.view);
+    let source_of_base = sources[1].through(&of_base.view);
+
+    signals::stop_cleanly(&context.interrupt)?;
+    let bytes = of_tuned.view.tensors().iter().map(|info| info.byte_len().unwrap_or_default());
+    let bar = Bar::new(&context.printer, bytes.fold(0, u64::saturating_add));
+    let store = Box::new(FactorFile::create()?);
+    let pipeline = context.pipeline()?;
+    let made = extract(&source, &source_of_base, &extraction, store, &pipeline, &bar);
+    let (adapter, report) = made.map_err(|error| match error.tensor() {
+        Some(_) => Failure::Model(error.in_file(&tuned.name)),
+        None => unsuited(error),
+    })?;
+    drop(bar);
+
+    let job = Job::copy(target);
+    let notes: Vec<String> = tuned.notes.iter().chain(&base.notes).cloned().collect();
+    let subject = Subject { reader: &adapter, name: &tuned.name, notes: &notes };
+    let to = Destination {
+        output: args.output.as_deref(),
+        replace: args.overwrite,
+        dry_run: args.dry_run,
+        canary: None,
+        despite_canary: false,
+    };
+    let extras = Extras { extracted: Some(report), ..Extras::default() };
+    convert::write_subject(&job, subject, to, extras, context)
+}
+
+/// What the base is called: the repository of a location on a hub.
+fn base_name(args: &ExtractArgs) -> String {
+    let given = args.base_name.clone();
+    given.unwrap_or_else(|| {
+        let path = args.base.display().to_string();
+        path.strip_prefix("hf://").map(str::to_owned).unwrap_or(path)
+    })
+}
+
+fn precision(args: &ExtractArgs) -> Outcome<Option<DType>> {
+    let dtype = args.precision.map(crate::args::Precision::dtype);
+    match dtype {
+        Some(DType::F8_E4M3 | DType::F8_E5M2) => {
+            let message = "adapters have fp32, fp16 or bf16 matrices: choose one by --precision";
+            Err(Failure::Usage(message.to_owned()))
+        }
+        dtype => Ok(dtype),
+    }
+}
+
+/// A folder with weights under the name that peft expects.
+fn target(args: &ExtractArgs) -> Outcome<PlanOptions> {
+    let is_file = |path: &Path| Output::is_stream_at(path) || path.is_file();
+    if args.output.as_deref().is_some_and(is_file) {
+        return Err(Failure::Usage("an adapter is a folder: name one with -o DIR".to_owned()));
+    }
+    let target = PlanOptions::new(&safetensors::FORMAT, WEIGHTS);
+    Ok(PlanOptions { folder: true, ..target })
+}
+
+/// What an adapter has, in words.
+pub(super) fn render(out: &mut dyn Write, report: &ExtractReport) -> io::Result<()> {
+    writeln!(
+        out,
+        "  {} of {} ({} unchanged), relative error of their differences {:.2} %",
+        counted(report.tensors.len() as u64, "layer"),
+        Escaped(&report.base),
+        counted(report.unchanged as u64, "tensor"),
+        100.0 * report.relative_error
+    )?;
+    let mut worst: Vec<&ExtractedTensor> = report.tensors.iter().collect();
+    worst.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
+    writeln!(out, "  {DIM}the worst:{DIM:#}")?;
+    for tensor in worst.into_iter().take(SHOWN) {
+        writeln!(
+            out,
+            "    {:>7.2}%  energy {:>6.2} %  rank {}  changed by {:.2} %  {}",
+            100.0 * tensor.relative_error,
+            100.0 * tensor.energy,
+            tensor.rank,
+            100.0 * tensor.change,
+            Escaped::short(&tensor.name)
+        )?;
+    }
+    if !report.saved.is_empty() {
+        let saved = report.saved.join(", ");
+        writeln!(out, "  saved whole: {}", Escaped(&saved))?;
+    }
+    render_left(out, "not in the adapter", &report.left)
+}

@@ -1,0 +1,214 @@
+//! A LoRA adapter as a checkpoint, in the form of peft.
+
+use apr_core::{
+    CheckpointReader, Companion, Container, Error, FileInfo, Format, Metadata, Result, Stored,
+    StoredRange, TensorInfo,
+};
+use serde_json::{Map, Value, json};
+
+use crate::factored::Place;
+use crate::store::FactorStore;
+
+/// Name of the configuration beside an adapter's weights.
+const CONFIG: &str = "adapter_config.json";
+/// Name of the card.
+const CARD: &str = "README.md";
+
+/// Where the bytes of an adapter's tensor are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bytes {
+    /// In the store.
+    Made(Place),
+    /// They are those of the tuned model's tensor.
+    Copied(usize),
+}
+
+/// An adapter: its tensors, configuration and card.
+pub struct Adapter<'m> {
+    tuned: &'m dyn CheckpointReader,
+    store: Box<dyn FactorStore>,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    bytes: Vec<Bytes>,
+    companions: Vec<Companion>,
+    contents: Vec<Vec<u8>>,
+}
+
+/// A module that an adapter changes.
+#[derive(Debug, Clone)]
+pub(crate) struct Module {
+    pub(crate) name: String,
+    pub(crate) rank: u64,
+}
+
+/// What an adapter's configuration says.
+pub(crate) struct Config<'a> {
+    /// What the base model is called.
+    pub(crate) base: &'a str,
+    pub(crate) modules: &'a [Module],
+    /// Modules that the adapter has a whole copy of.
+    pub(crate) saved: &'a [String],
+    /// Names of the other linear layers of the model, which are not to be changed.
+    pub(crate) others: &'a [String],
+    /// The classes that the model is of.
+    pub(crate) architectures: Vec<String>,
+    /// Whether weights have inputs as rows.
+    pub(crate) inputs_first: bool,
+}
+
+impl Config<'_> {
+    /// As peft writes it.
+    fn to_json(&self) -> Vec<u8> {
+        let most = self.modules.iter().map(|module| module.rank).max().unwrap_or(1);
+        // The product is not scaled: alpha is the rank, of each module that has another one, too.
+        let pattern: Map<String, Value> = self
+            .modules
+            .iter()
+            .filter(|module| module.rank != most)
+            .map(|module| (module.name.clone(), module.rank.into()))
+            .collect();
+        let is_causal = self
+            .architectures
+            .iter()
+            .any(|class| class.ends_with("ForCausalLM") || class.ends_with("LMHeadModel"));
+        let config = json!({
+            "alpha_pattern": pattern,
+            "auto_mapping": null,
+            "base_model_name_or_path": self.base,
+            "bias": "none",
+            "fan_in_fan_out": self.inputs_first,
+            "inference_mode": true,
+            "init_lora_weights": true,
+            "lora_alpha": most,
+            "lora_dropout": 0.0,
+            "modules_to_save": (!self.saved.is_empty()).then_some(self.saved),
+            "peft_type": "LORA",
+            "r": most,
+            "rank_pattern": pattern,
+            "target_modules": self.targets(),
+            "task_type": is_causal.then_some("CAUSAL_LM"),
+            "use_dora": false,
+            "use_rslora": false,
+        });
+        serde_json::to_vec_pretty(&config).unwrap_or_default()
+    }
+
+    /// The modules, by the last part of their names where that means no others.
+    fn targets(&self) -> Vec<String> {
+        let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
+        let mut short: Vec<String> = self.modules.iter().map(|module| last(&module.name)).collect();
+        short.sort_unstable();
+        short.dedup();
+        let is_ambiguous =
+            self.others.iter().any(|other| short.binary_search(&last(other)).is_ok());
+        match is_ambiguous {
+            true => self.modules.iter().map(|module| module.name.clone()).collect(),
+            false => short,
+        }
+    }
+
+    fn card(&self) -> Vec<u8> {
+        let base = self.base;
+        // Of a string, JSON is YAML.
+        let quoted = Value::from(base);
+        format!(
+            "---\nbase_model: {quoted}\nlibrary_name: peft\ntags:\n- lora\n---\n\nA LoRA adapter \
+             for `{base}`, extracted from a tuned model by truncated singular value \
+             decompositions of what its weights have more than those of the base.\n"
+        )
+        .into_bytes()
+    }
+}
+
+impl<'m> Adapter<'m> {
+    pub(crate) fn new(
+        tuned: &'m dyn CheckpointReader,
+        store: Box<dyn FactorStore>,
+        tensors: Vec<(TensorInfo, Bytes)>,
+        config: &Config<'_>,
+    ) -> Self {
+        let files = [(CONFIG, config.to_json()), (CARD, config.card())];
+        let companion = |(name, bytes): &(&str, Vec<u8>)| Companion {
+            name: (*name).to_owned(),
+            len: bytes.len() as u64,
+        };
+        let companions = files.iter().map(companion).collect();
+        let (tensors, bytes) = tensors.into_iter().unzip();
+        Self {
+            tuned,
+            store,
+            metadata: Metadata::new(),
+            tensors,
+            bytes,
+            companions,
+            contents: files.into_iter().map(|(_, bytes)| bytes).collect(),
+        }
+    }
+}
+
+impl CheckpointReader for Adapter<'_> {
+    fn format(&self) -> &'static Format {
+        self.tuned.format()
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        match self.bytes[tensor] {
+            Bytes::Copied(source) => self.tuned.stored(source),
+            Bytes::Made(place) => {
+                Stored::derived(StoredRange { file: 0, offset: 0, len: place.len })
+            }
+        }
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let place = match self.bytes[tensor] {
+            Bytes::Copied(source) => return self.tuned.read_tensor(source, offset, buf),
+            Bytes::Made(place) => place,
+        };
+        let end = offset.checked_add(buf.len() as u64);
+        if end.is_none_or(|end| end > place.len) {
+            let name = &self.tensors[tensor].name;
+            return Err(Error::corrupt("the read ends past the tensor").for_tensor(name));
+        }
+        self.store.read_at(place.offset + offset, buf)
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        match self.bytes[tensor] {
+            Bytes::Copied(source) => self.tuned.tensor_slice(source),
+            Bytes::Made(_) => None,
+        }
+    }
+
+    fn container(&self) -> Container<'_> {
+        self.tuned.container().altered()
+    }
+
+    fn files(&self) -> &[FileInfo] {
+        self.tuned.files()
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        self.contents.get(companion).cloned().ok_or_else(|| Companion::absent(companion))
+    }
+
+    fn left_out(&self) -> &[String] {
+        &[]
+    }
+
+    fn warnings(&self) -> &[String] {
+        self.tuned.warnings()
+    }
+}

@@ -1,0 +1,108 @@
+//! What factorizing did to each tensor.
+
+use apr_quantize::QualityGate;
+use serde::Serialize;
+
+/// What was factorized, and what it cost.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct FactorReport {
+    /// `svd` or `lora`.
+    pub method: String,
+    /// The rank that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u64>,
+    /// The share of the energy that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub energy: Option<f64>,
+    /// All factorized tensors together.
+    pub total: FactorTotal,
+    /// Each factorized tensor, in the order of the checkpoint.
+    pub tensors: Vec<FactorizedTensor>,
+    /// Tensors that were left alone, and why.
+    pub left: Vec<Left>,
+}
+
+/// Sums over all tensors that were factorized.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[non_exhaustive]
+pub struct FactorTotal {
+    /// Bytes of the dense tensors, in the dtype of their factors.
+    pub bytes_before: u64,
+    /// Bytes of the factors.
+    pub bytes: u64,
+    /// Norm of the difference, relative to the norm of the weights.
+    pub relative_error: f64,
+}
+
+/// What factorizing did to a tensor.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct FactorizedTensor {
+    /// Its name in the source.
+    pub name: String,
+    /// Rows and columns.
+    pub shape: [u64; 2],
+    /// Columns of the first factor, and rows of the second.
+    pub rank: u64,
+    /// Bytes of the dense tensor, in the dtype of its factors.
+    pub bytes_before: u64,
+    /// Bytes of the factors.
+    pub bytes: u64,
+    /// Share of the sum of squared singular values that was kept.
+    pub energy: f64,
+    /// Frobenius norm of the difference, relative to the norm of the tensor; of what is read, whose
+    /// factors are rounded.
+    pub relative_error: f64,
+}
+
+/// A tensor that was left alone, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Left {
+    /// Its name.
+    pub name: String,
+    /// The reason.
+    pub why: String,
+}
+
+impl FactorReport {
+    /// What exceeds a gate; empty if it passes.
+    #[must_use]
+    pub fn failures(&self, gate: &QualityGate) -> Vec<String> {
+        let exceeds = |value: f64, limit: f64| value > limit || value.is_nan();
+        let drift = self.total.relative_error;
+        let mut failures = Vec::new();
+        if exceeds(drift, gate.max_drift) {
+            failures.push(format!("L2 drift: {drift:.4} (max: {})", gate.max_drift));
+        }
+        // What is left of a matrix is at a right angle to what went.
+        let cosine = (1.0 - drift * drift).max(0.0).sqrt();
+        if exceeds(-cosine, -gate.min_cosine) {
+            failures.push(format!("cosine similarity: {cosine:.5} (min: {})", gate.min_cosine));
+        }
+        let limit = gate.max_tensor_drift;
+        let beyond = self.tensors.iter().filter(|tensor| exceeds(tensor.relative_error, limit));
+        failures.extend(beyond.map(|tensor| {
+            format!("L2 drift of {}: {:.4} (max: {limit})", tensor.name, tensor.relative_error)
+        }));
+        failures
+    }
+}
+
+/// Sums of squares of a tensor and of what it lost.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Loss {
+    pub(crate) energy: f64,
+    pub(crate) lost: f64,
+}
+
+impl Loss {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.energy += other.energy;
+        self.lost += other.lost;
+    }
+
+    pub(crate) fn relative_error(self) -> f64 {
+        if self.energy > 0.0 { (self.lost / self.energy).sqrt() } else { 0.0 }
+    }
+}
