@@ -124,7 +124,7 @@ impl<'a> Binder<'a> {
             let count = counted(group.len() as u64, "tensor");
             let message = format!(
                 "{count} of {} become f32: ONNX has no operator for this block type; \
-                 --dequantize f16 halves the size",
+                 `dequantize` f16 halves the size",
                 group[0]
             );
             self.bound.warnings.push(message);

@@ -45,6 +45,7 @@ mod pass_on;
 mod pipeline;
 mod progress;
 pub mod protobuf;
+pub mod setting;
 mod shape;
 mod shard_index;
 mod sink;

@@ -215,7 +215,7 @@ impl BodyBuilder {
 
 /// A node being written.
 #[derive(Debug)]
-#[must_use = "the node is written by `output` or `outputs`"]
+#[must_use = "the node is written by output() or outputs()"]
 pub struct NodeBuilder<'a> {
     body: &'a mut BodyBuilder,
     op: Op,

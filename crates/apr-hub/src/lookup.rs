@@ -113,7 +113,7 @@ impl Hub {
         let known = meant.find_map(|meant| Some((folder.repository(&meant)?, meant)));
         if self.client.settings.offline {
             let (repository, location) = known.ok_or_else(|| {
-                let message = "not in the cache, in offline mode (HF_HUB_OFFLINE or --offline)";
+                let message = "not in the cache, in offline mode (HF_HUB_OFFLINE or `offline`)";
                 Error::io(IoCause::NotFound, message).in_file(location)
             })?;
             self.notes

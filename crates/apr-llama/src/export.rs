@@ -86,7 +86,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     if !is_configured(reader) {
         return Err(Error::format(format!(
             "missing configuration, which llama.cpp needs (heads, epsilon, rotary base): pass \
-             the config.json of this {} with --config FILE",
+             the config.json of this {} with `config` FILE",
             model.family().title()
         )));
     }

@@ -324,7 +324,7 @@ pub(crate) fn needs_floats(info: &TensorInfo, what: &str) -> Error {
         "its elements are {}, and {what} only where they are stored one by one",
         info.dtype
     );
-    Error::format(format!("{what}; with --dequantize f16 they are")).for_tensor(&info.name)
+    Error::format(format!("{what}; with `dequantize` f16 they are")).for_tensor(&info.name)
 }
 
 /// Rows of a tensor: of a vector, its elements.

@@ -75,7 +75,7 @@ fn scores(container: Container, layout: &Layout) -> &'static [bool] {
 
 fn advice() -> String {
     let names: Vec<_> = architectures().collect();
-    format!("name it with --arch NAME, one of {}", names.join(", "))
+    format!("name it with `architecture` NAME, one of {}", names.join(", "))
 }
 
 fn unknown(container: Container) -> Error {
@@ -87,7 +87,7 @@ fn ambiguous(found: &[Reading], container: Container) -> Error {
     let mut names: Vec<_> = found.iter().map(|reading| reading.layout.name).collect();
     names.dedup();
     let message = format!(
-        "this may be a file of {}; name its architecture with --arch NAME",
+        "this may be a file of {}; name it with `architecture` NAME",
         names.join(" or of ")
     );
     Error::format(message).at(container.len())

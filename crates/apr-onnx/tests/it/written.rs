@@ -143,7 +143,7 @@ fn weights_whose_type_the_graph_does_not_say_have_that_of_the_checkpoint() {
     weight.kind = ValueType::Unknown;
     assert!(planned(graph.clone(), &[tensor("w", DType::F16, &[4])], ExternalData::Auto).is_ok());
     let error = refused(graph, &[tensor("w", DType::Q4_0, &[32])]);
-    assert!(error.message().contains("--dequantize f32"), "{error}");
+    assert!(error.message().contains("`dequantize` f32"), "{error}");
     // Two numbers of four bits are a byte of the checkpoint.
     let packed = sums(&[("w", ElementType::U4, &[7])]);
     assert!(planned(packed.clone(), &[tensor("w", DType::U8, &[4])], ExternalData::Auto).is_ok());
@@ -183,7 +183,7 @@ fn models_of_two_gib_lie_in_two_files_or_are_refused() {
     assert_eq!(writer.layout().files.len(), 2);
     let error = planned(graph, &tensors, ExternalData::Never).expect_err("it does not fit");
     assert_eq!(error.code(), Code::Memory);
-    assert!(error.message().contains("without `--external-data never`"), "{error}");
+    assert!(error.message().contains("without `external_data` never"), "{error}");
     // Tensors that no file holds.
     let dims: &[u64] = &[1 << 60];
     let names: Vec<_> = (0..16).map(|number| format!("w{number}")).collect();

@@ -157,8 +157,8 @@ pub(crate) fn unknown_family(source: &Source<'_>) -> String {
     };
     let names: Vec<&str> = families.iter().map(Family::name).collect();
     format!(
-        "{said}, so the graph can't be built. --arch NAME sets one of the known families ({}); \
-         --arch-file FILE defines another (docs/families.md)",
+        "{said}, so the graph can't be built. `architecture` NAME sets one of the known families \
+         ({}); `family_table` FILE defines another (docs/families.md)",
         names.join(", ")
     )
 }

@@ -46,7 +46,7 @@ impl Job {
         }
 
         if self.graph.merged {
-            let message = "--merged applies to ONNX only: a TorchScript program has all parts as \
+            let message = "`merged` applies to ONNX only: a TorchScript program has all parts as \
                            methods";
             return Err(JobError::Request(message.to_owned()).into());
         }
@@ -92,7 +92,7 @@ impl Job {
         let unasked = (blocks > 0 && self.weights.dequantize.is_none()).then(|| {
             let count = counted(blocks as u64, "quantized tensor");
             format!(
-                "{count} become f32: PyTorch has no such types; --dequantize f16 halves the size"
+                "{count} become f32: PyTorch has no such types; `dequantize` f16 halves the size"
             )
         });
 
