@@ -68,7 +68,9 @@ pub use due::Due;
 pub use error::{Code, Error, IoCause, Result};
 pub use escape::{Escaped, is_hidden};
 pub use file_name::check_file_name;
-pub use format::{Alignments, Computes, Convention, Format, HEAD_LEN, QuantizedTypes, Target};
+pub use format::{
+    Alignments, Computes, Convention, Entries, Format, HEAD_LEN, QuantizedTypes, Target,
+};
 pub use key_values::{Array, KeyValue, KeyValues, KeyValuesBuilder, Pair, Value};
 pub use limits::Limits;
 pub use metadata::{Brief, Metadata, keys};

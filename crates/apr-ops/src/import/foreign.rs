@@ -2,7 +2,7 @@
 
 use apr_arch::FamilyModel;
 use apr_llama::{GgufExport, Restored, described, from_gguf, is_in_gguf_layout, to_gguf};
-use apr_registry::{CheckpointReader, Convention, DType, Error, Format, Loss, Result, keys, onnx};
+use apr_registry::{CheckpointReader, Convention, DType, Error, Format, Loss, Result, keys};
 use apr_source::adapter::is_adapter;
 use apr_source::naming::{canonical, original};
 use apr_source::{Architecture, Source};
@@ -56,8 +56,7 @@ pub fn restore_to<'a>(
 ) -> Result<Foreign<'a>> {
     let reader = source.reader();
     let Layout { view, dtypes, losses, warnings, config } = layout(source, format, decode_to)?;
-    let has_graph = std::ptr::eq(format, &onnx::FORMAT);
-    let folded = if has_graph { None } else { source.family()? };
+    let folded = if format.always_computes() { None } else { source.family()? };
     let folded = folded.and_then(|model| folded_norms(reader, model));
     if let Some(folded) = folded.as_ref().filter(|_| !validation.structure) {
         // Nothing judges names and shapes here, and the values would be wrong in silence.
