@@ -79,7 +79,7 @@ pub use progress::{Phase, Progress};
 pub use shape::Shape;
 pub use shard_index::ShardIndex;
 pub use sink::{MemoryFolder, Sink};
-pub use source::{ByteSource, SourceSet, read_vec};
+pub use source::{ByteSource, SourceSet, check_range, read_vec};
 pub use stored::{Encoded, Part, ReadEncoded, Stored, StoredForm, StoredRange, Sum};
 pub use text::{counted, grouped, number};
 #[cfg(target_has_atomic = "64")]

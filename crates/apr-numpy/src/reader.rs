@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use apr_archive::{Archive, Cache};
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format,
-    Limits, Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, has_no,
+    ByteSource, CheckpointReader, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
+    Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, check_range, has_no,
+    has_own,
 };
 use serde_json::{Value, json};
 
@@ -64,7 +65,7 @@ pub fn open<S: ByteSource + 'static>(
     let source: Box<dyn ByteSource> = Box::new(source);
     let reader =
         if is_archive { open_archive(source, name, limits) } else { open_array(source, name) };
-    reader.map_err(|error| if name.is_empty() { error } else { error.in_file(name) })
+    reader.map_err(|error| error.in_file(name))
 }
 
 fn open_array(source: Box<dyn ByteSource>, name: &str) -> Result<NumpyReader> {
@@ -166,8 +167,7 @@ impl NumpyReader {
     }
 
     fn locate(&self, tensor: usize, error: Error) -> Error {
-        let (error, file) = (error.for_tensor(&self.tensors[tensor].name), &self.files[0].name);
-        if file.is_empty() { error } else { error.in_file(file) }
+        error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[0].name)
     }
 }
 
@@ -178,18 +178,11 @@ impl ContainerFacts for NumpyReader {
 }
 
 impl CheckpointReader for NumpyReader {
+    has_own!(metadata, tensors, container, files, left_out, warnings);
     has_no!(companions);
 
     fn format(&self) -> &'static Format {
         self.format
-    }
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
     }
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
@@ -204,11 +197,7 @@ impl CheckpointReader for NumpyReader {
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let array = &self.places[tensor].array;
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > array.len) {
-            let message =
-                format!("{} bytes from byte {offset} on, but it has {}", buf.len(), array.len);
-            return Err(self.locate(tensor, Error::corrupt(message)));
-        }
+        check_range(offset, buf.len(), array.len).map_err(|error| self.locate(tensor, error))?;
         if buf.is_empty() {
             return Ok(());
         }
@@ -218,22 +207,6 @@ impl CheckpointReader for NumpyReader {
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         let array = &self.places.get(tensor)?.array;
         if array.is_flat() { self.source.slice_at(array.offset, array.len) } else { None }
-    }
-
-    fn container(&self) -> Container<'_> {
-        Container::of(self)
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        &self.files
-    }
-
-    fn left_out(&self) -> &[String] {
-        &self.left_out
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }
 

@@ -5,9 +5,9 @@ use std::fmt;
 
 use apr_archive::{Entry, tar};
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo,
-    Format, Limits, Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, keys,
-    read_vec,
+    ByteSource, CheckpointReader, Companion, ContainerFacts, Error, Escaped, FileInfo, Format,
+    Limits, Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, check_range,
+    has_own, keys, read_vec,
 };
 use serde_json::{Map, Value};
 
@@ -69,7 +69,7 @@ pub(crate) fn open_boxed(
     options: &OpenOptions,
 ) -> Result<PytorchReader> {
     let reader = read(source, name, limits, options);
-    reader.map_err(|error| if name.is_empty() { error } else { error.in_file(name) })
+    reader.map_err(|error| error.in_file(name))
 }
 
 fn read(
@@ -390,16 +390,10 @@ impl ContainerFacts for PytorchReader {
 }
 
 impl CheckpointReader for PytorchReader {
+    has_own!(metadata, tensors, container, files, left_out, warnings);
+
     fn format(&self) -> &'static Format {
         &crate::FORMAT
-    }
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
     }
 
     /// For a tensor that does not lie flat, the range from its first element to its last.
@@ -422,16 +416,9 @@ impl CheckpointReader for PytorchReader {
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let Place { file, content, .. } = &self.places[tensor];
-        let locate = |error: Error| {
-            let (error, file) =
-                (error.for_tensor(&self.tensors[tensor].name), &self.files[*file].name);
-            if file.is_empty() { error } else { error.in_file(file) }
-        };
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > content.len()) {
-            let message =
-                format!("{} bytes from byte {offset} on, but it has {}", buf.len(), content.len());
-            return Err(locate(Error::corrupt(message)));
-        }
+        let (file_name, name) = (&self.files[*file].name, &self.tensors[tensor].name);
+        let locate = |error: Error| error.in_file(file_name).for_tensor(name);
+        check_range(offset, buf.len(), content.len()).map_err(locate)?;
         content.read(&*self.sources[*file], offset, buf).map_err(locate)
     }
 
@@ -445,14 +432,6 @@ impl CheckpointReader for PytorchReader {
         self.sources[*file].slice_at(view.offset, view.len)
     }
 
-    fn container(&self) -> Container<'_> {
-        Container::of(self)
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        &self.files
-    }
-
     fn companions(&self) -> &[Companion] {
         &self.companions
     }
@@ -460,14 +439,6 @@ impl CheckpointReader for PytorchReader {
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
         let entry = self.code.get(companion).ok_or_else(|| Companion::absent(companion))?;
         entry.content(&*self.sources[0], &self.limits)
-    }
-
-    fn left_out(&self) -> &[String] {
-        &self.left_out
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }
 

@@ -12,7 +12,7 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 
-use apr_core::{ByteSource, DType, Error, Result, StoredForm, TensorInfo};
+use apr_core::{ByteSource, DType, Error, Result, StoredForm, TensorInfo, check_range};
 use once_cell::race::OnceBox;
 
 use super::compression::Decoder;
@@ -302,13 +302,6 @@ impl StoredTensor {
 
     fn misfit(&self, what: &str) -> Error {
         Error::corrupt(format!("its compressed blocks do not add up: {what}")).at(self.place.offset)
-    }
-}
-
-fn check_range(offset: u64, len: usize, available: u64) -> Result<()> {
-    match offset.checked_add(len as u64) {
-        Some(end) if end <= available => Ok(()),
-        _ => Err(Error::corrupt(format!("{len} bytes at {offset} end past its {available} bytes"))),
     }
 }
 
