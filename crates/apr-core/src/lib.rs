@@ -80,7 +80,7 @@ pub use shape::Shape;
 pub use shard_index::ShardIndex;
 pub use sink::{MemoryFolder, Sink};
 pub use source::{ByteSource, SourceSet, check_range, read_vec};
-pub use stored::{Encoded, Part, ReadEncoded, Stored, StoredForm, StoredRange, Sum};
+pub use stored::{Encoded, ReadEncoded, Stored, StoredForm, StoredPart, StoredRange, Sum};
 pub use text::{counted, grouped, number};
 #[cfg(target_has_atomic = "64")]
 pub use work::Work;

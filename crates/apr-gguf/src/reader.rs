@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::derived::derived;
 use crate::open_file::{OpenFile, in_file_warning, is_tied};
-use crate::part::Part;
+use crate::part::SplitPart;
 use crate::swap;
 use crate::tail::TAIL;
 
@@ -78,9 +78,9 @@ pub struct GgufReader {
 impl GgufReader {
     /// One file, which may be a part of a split model.
     pub(crate) fn alone(file: OpenFile) -> Self {
-        let part = Part::of(&file).filter(|part| part.count > 1);
+        let part = SplitPart::of(&file).filter(|part| part.count > 1);
         let mut reader = Self::new(vec![file]);
-        if let Some(Part { number, count }) = part {
+        if let Some(SplitPart { number, count }) = part {
             let number = number.saturating_add(1);
             let warning = format!(
                 "this is part {number} of {count} alone; the others hold the rest of the model"

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use apr_core::{CheckpointReader, Error, Result};
-use apr_graph::{AttributeValue, Body, Graph, Origin, ValueId};
+use apr_graph::{AttributeValue, Body, Graph, ValueId, ValueOrigin};
 
 use crate::plan::Plans;
 use crate::store::Store;
@@ -98,8 +98,8 @@ impl<'a> Session<'a> {
     fn collect(&mut self, body: &Body) -> Result<()> {
         for (position, value) in body.values.iter().enumerate() {
             let given = match &value.origin {
-                Origin::Constant(constant) => Value::Tensor(constant::tensor(constant)?),
-                Origin::Weight(weight) => {
+                ValueOrigin::Constant(constant) => Value::Tensor(constant::tensor(constant)?),
+                ValueOrigin::Weight(weight) => {
                     let weight = self.weights.find(weight, value.element())?;
                     self.ready(weight)?
                 }

@@ -25,7 +25,7 @@ use differences::{
 };
 use dtypes::{recorded_file_type, required_dtype};
 use otherwise::computed_otherwise;
-use tensors::{OF_VISION, Plan, is_of_vision};
+use tensors::{ExportPlan, OF_VISION, is_of_vision};
 
 pub use dtypes::file_type;
 
@@ -95,11 +95,11 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     // on it.
     let early = facts.keys(model, &Written::default())?;
     let scaling = rope::scaling(&facts.config)?;
-    let mut plan = Plan::new(reader, model);
+    let mut plan = ExportPlan::new(reader, model);
     plan.add_computed(&facts, &early)?;
     plan.add_all()?;
     plan.cut_to_vocabulary(&tokenizer)?;
-    let Plan { tensors, mut losses, .. } = plan;
+    let ExportPlan { tensors, mut losses, .. } = plan;
     let dtypes: Vec<Option<DType>> = tensors.iter().map(|(info, _)| required_dtype(info)).collect();
     let stored =
         tensors.iter().zip(&dtypes).map(|((info, _), dtype)| (info, dtype.unwrap_or(info.dtype)));

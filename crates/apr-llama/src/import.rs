@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use apr_arch::{
-    Families, Family, FamilyModel, GGUF, GgufCut, GgufLayout, GgufTurned, HUGGING_FACE, Kind,
-    Naming,
+    Families, Family, FamilyModel, GGUF, GgufCut, GgufLayout, GgufTurned, HUGGING_FACE, Naming,
+    TensorKind,
 };
 use apr_gguf::KeyValues;
 use apr_registry::{
@@ -14,7 +14,7 @@ use apr_registry::{
 };
 use apr_source::Architecture;
 use apr_source::naming::NAMES;
-use apr_view::{Change, Cut, Origin, Turned, View};
+use apr_view::{Change, Cut, TensorOrigin, Turned, View};
 use serde_json::{Map, Value};
 
 use super::factors::add_factors;
@@ -224,9 +224,10 @@ pub fn restore_to<'a>(
 
     let naming = naming_for(family, &config);
     let (tensors, losses, decoded) = (Vec::new(), Vec::new(), Vec::new());
-    let mut plan = Plan { reader, model: &model, naming, decode_to, tensors, losses, decoded };
+    let mut plan =
+        ImportPlan { reader, model: &model, naming, decode_to, tensors, losses, decoded };
     plan.add_all()?;
-    let Plan { tensors, mut losses, decoded, .. } = plan;
+    let ImportPlan { tensors, mut losses, decoded, .. } = plan;
     losses.extend(add_factors(reader, &model, &described, &mut config)?);
     losses.extend(window);
     config.insert("torch_dtype".to_owned(), torch_dtype(reader.tensors()).into());
@@ -303,17 +304,17 @@ fn naming_for(family: &Family, config: &Map<String, Value>) -> Naming {
         .unwrap_or_else(|| Naming::new(HUGGING_FACE, ""))
 }
 
-struct Plan<'p, 'a> {
+struct ImportPlan<'p, 'a> {
     reader: &'a dyn CheckpointReader,
     model: &'p FamilyModel<'p>,
     naming: Naming,
     decode_to: DType,
-    tensors: Vec<(TensorInfo, Origin)>,
+    tensors: Vec<(TensorInfo, TensorOrigin)>,
     losses: Vec<Loss>,
     decoded: Vec<String>,
 }
 
-impl Plan<'_, '_> {
+impl ImportPlan<'_, '_> {
     fn add_all(&mut self) -> Result<()> {
         for (position, info) in self.reader.tensors().iter().enumerate() {
             let Some(canonical) = self.model.canonical(position) else {
@@ -327,7 +328,7 @@ impl Plan<'_, '_> {
             };
 
             // What can be computed is, or is part of the configuration.
-            if self.model.family().kind(canonical) == Some(Kind::Buffer) {
+            if self.model.family().kind(canonical) == Some(TensorKind::Buffer) {
                 continue;
             }
 
@@ -406,7 +407,7 @@ impl Plan<'_, '_> {
         } else {
             change
         };
-        self.tensors.push((info, Origin::Changed(change)));
+        self.tensors.push((info, TensorOrigin::Changed(change)));
     }
 
     fn add_parts(&mut self, position: usize, stack: &str) -> Result<()> {
@@ -431,7 +432,7 @@ impl Plan<'_, '_> {
         for place in 0..count {
             let canonical = self.model.family().part(stack, place).unwrap_or_default();
             let (part, change) = Change::part(info, position, place, &self.name(&canonical))?;
-            self.tensors.push((part, Origin::Changed(change)));
+            self.tensors.push((part, TensorOrigin::Changed(change)));
         }
 
         Ok(())
@@ -474,7 +475,7 @@ impl Plan<'_, '_> {
         }
         info.name = self.name(canonical);
         match change {
-            None => self.tensors.push((info, Origin::Base(position))),
+            None => self.tensors.push((info, TensorOrigin::Base(position))),
             Some(change) => self.add_changed(info, change, is_decoded),
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use apr_archive::{Archive, Cache};
 use apr_core::{
     ByteSource, CheckpointReader, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
-    Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, check_range, has_no,
+    Metadata, Result, Shape, Stored, StoredPart, StoredRange, Sum, TensorInfo, check_range, has_no,
     has_own,
 };
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ pub struct NumpyReader {
     files: Vec<FileInfo>,
     tensors: Vec<TensorInfo>,
     /// One for each tensor.
-    places: Vec<Place>,
+    places: Vec<ArrayLocation>,
     metadata: Metadata,
     fields: Value,
     left_out: Vec<String>,
@@ -34,7 +34,7 @@ pub struct NumpyReader {
 
 /// Where an array is.
 #[derive(Debug)]
-struct Place {
+struct ArrayLocation {
     array: Array,
     /// Its elements in the file, or the compressed bytes that hold them.
     range: StoredRange,
@@ -78,7 +78,7 @@ fn open_array(source: Box<dyn ByteSource>, name: &str) -> Result<NumpyReader> {
     let range = StoredRange { file: 0, offset: array.offset, len: array.len };
     let files = vec![FileInfo { name: name.to_owned(), len: source.len() }];
     let mut reader = NumpyReader::new(source, &NPY, files, json!({ "container": "npy" }));
-    reader.add(ONLY.to_owned(), Place { array, range, entry: None });
+    reader.add(ONLY.to_owned(), ArrayLocation { array, range, entry: None });
     reader.warnings = warnings;
     Ok(reader)
 }
@@ -99,7 +99,7 @@ fn open_archive(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Res
         };
         let read = entry.open(&source, &cache).and_then(|content| header::read(&*content));
         match read.and_then(|header| Array::new(header, entry.offset, entry.len)) {
-            Ok(found) => reader.add(array.to_owned(), Place::in_entry(found, entry)),
+            Ok(found) => reader.add(array.to_owned(), ArrayLocation::in_entry(found, entry)),
             Err(error) => {
                 let error = error.for_tensor(array).at(entry.place);
                 reader.warnings.push(format!(
@@ -120,7 +120,7 @@ fn open_archive(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Res
     }
 }
 
-impl Place {
+impl ArrayLocation {
     fn in_entry(array: Array, entry: &apr_archive::Entry) -> Self {
         let stored = entry.is_stored();
         let place = StoredRange { file: 0, offset: entry.place, len: entry.compressed };
@@ -160,7 +160,7 @@ impl NumpyReader {
         }
     }
 
-    fn add(&mut self, name: String, place: Place) {
+    fn add(&mut self, name: String, place: ArrayLocation) {
         let shape = Shape::from(place.array.header.shape.clone());
         self.tensors.push(TensorInfo { name, dtype: place.array.header.dtype, shape });
         self.places.push(place);
@@ -186,9 +186,9 @@ impl CheckpointReader for NumpyReader {
     }
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
-        let Place { array, range, entry } = &self.places[tensor];
+        let ArrayLocation { array, range, entry } = &self.places[tensor];
         let parts = entry.map(|EntryPlace { decoded, place, crc32, .. }| {
-            Part::of_file(&*self.source, decoded, Sum::Crc32(crc32)).lying_at(place)
+            StoredPart::of_file(&*self.source, decoded, Sum::Crc32(crc32)).lying_at(place)
         });
         let lies_plainly = array.is_flat() && entry.is_none_or(|entry| entry.stored);
         let stored = if lies_plainly { Stored::plain(*range) } else { Stored::derived(*range) };

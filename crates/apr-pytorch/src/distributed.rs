@@ -18,7 +18,7 @@ use std::sync::Arc;
 use apr_archive::Section;
 use apr_core::{
     ByteSource, CheckpointReader, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
-    Metadata, Part, Result, Shape, SourceSet, Stored, StoredRange, Sum, TensorInfo,
+    Metadata, Result, Shape, SourceSet, Stored, StoredPart, StoredRange, Sum, TensorInfo,
     check_file_name, check_range, counted, has_no, has_own,
 };
 use serde_json::{Value, json};
@@ -333,7 +333,7 @@ struct Piece {
 
 impl Piece {
     /// What is stated about its bytes, by their places in the file.
-    fn parts(&self) -> Vec<Part<'_>> {
+    fn parts(&self) -> Vec<StoredPart<'_>> {
         let in_file = |range: StoredRange| StoredRange {
             file: self.file,
             offset: self.start + range.offset,
@@ -349,7 +349,7 @@ impl Piece {
             .filter(|part| part.place == part.range)
             .map(|part| (part.range, part.sum));
         let all = own.into_iter().chain(parts);
-        all.map(|(range, sum)| Part::of_file(&*self.source, in_file(range), sum)).collect()
+        all.map(|(range, sum)| StoredPart::of_file(&*self.source, in_file(range), sum)).collect()
     }
 }
 

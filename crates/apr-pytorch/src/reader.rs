@@ -6,13 +6,13 @@ use std::fmt;
 use apr_archive::{Entry, tar};
 use apr_core::{
     ByteSource, CheckpointReader, Companion, ContainerFacts, Error, Escaped, FileInfo, Format,
-    Limits, Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, check_range,
+    Limits, Metadata, Result, Shape, Stored, StoredPart, StoredRange, Sum, TensorInfo, check_range,
     has_own, keys, read_vec,
 };
 use serde_json::{Map, Value};
 
 use crate::content::Content;
-use crate::contents::{Contents, Origin};
+use crate::contents::{ContentOrigin, Contents};
 use crate::flatten::{Flat, flatten};
 use crate::options::OpenOptions;
 use crate::view::Range;
@@ -115,11 +115,11 @@ pub struct PytorchReader {
     files: Vec<FileInfo>,
     tensors: Vec<TensorInfo>,
     /// One for each tensor.
-    places: Vec<Place>,
+    places: Vec<TensorLocation>,
     /// CRC-32 of storages, by file, offset and length.
     checksums: BTreeMap<(usize, u64, u64), u32>,
     /// Where the bytes of each source are in its file.
-    origins: Vec<Origin>,
+    origins: Vec<ContentOrigin>,
     metadata: Metadata,
     header_fields: Map<String, Value>,
     left_out: Vec<String>,
@@ -133,7 +133,7 @@ pub struct PytorchReader {
 
 /// Where a tensor's elements are.
 #[derive(Debug, Clone)]
-struct Place {
+struct TensorLocation {
     file: usize,
     content: Content,
     /// Offsets in the file of its scales or indices.
@@ -151,7 +151,10 @@ impl PytorchReader {
             let file = joined.files.len();
             joined.warnings.extend(shard.shard_warnings());
             joined.places.extend(
-                shard.places.into_iter().map(|place| Place { file: file + place.file, ..place }),
+                shard
+                    .places
+                    .into_iter()
+                    .map(|place| TensorLocation { file: file + place.file, ..place }),
             );
             let moved = |((of, offset, len), crc32)| ((file + of, offset, len), crc32);
             joined.checksums.extend(shard.checksums.into_iter().map(moved));
@@ -210,8 +213,8 @@ impl PytorchReader {
     }
 
     /// The storages that a tensor is made of and that have a checksum.
-    fn parts(&self, place: &Place) -> Vec<Part<'_>> {
-        let Place { file, content, beside } = place;
+    fn parts(&self, place: &TensorLocation) -> Vec<StoredPart<'_>> {
+        let TensorLocation { file, content, beside } = place;
         if content.len() == 0 {
             return Vec::new();
         }
@@ -224,7 +227,7 @@ impl PytorchReader {
             let holds = of == *file && at - offset < len;
             let place = self.place(*file, offset, len);
             holds.then(|| {
-                Part::of_file(&*self.sources[*file], range, Sum::Crc32(crc32)).lying_at(place)
+                StoredPart::of_file(&*self.sources[*file], range, Sum::Crc32(crc32)).lying_at(place)
             })
         };
 
@@ -288,11 +291,12 @@ impl PytorchReader {
             ));
         }
 
-        let (mut tensors, mut places): (Vec<TensorInfo>, Vec<Place>) = (Vec::new(), Vec::new());
+        let (mut tensors, mut places): (Vec<TensorInfo>, Vec<TensorLocation>) =
+            (Vec::new(), Vec::new());
         let mut metadata = Metadata::new();
         let mut names = HashSet::new();
         let mut places_budget = limits.max_index;
-        let origin = contents.origin.take().unwrap_or_else(|| Origin::whole(source.len()));
+        let origin = contents.origin.take().unwrap_or_else(|| ContentOrigin::whole(source.len()));
         let file_len = origin.file_len;
         let mut budget = file_len.saturating_mul(MAX_GROWTH).saturating_add(FREE_BYTES);
         for (name, found) in paths {
@@ -313,7 +317,7 @@ impl PytorchReader {
             })?;
             let info = TensorInfo { name, dtype, shape: Shape::from(shape) };
             tensors.push(info);
-            places.push(Place { file: 0, content, beside });
+            places.push(TensorLocation { file: 0, content, beside });
         }
 
         if !values.is_empty() {
@@ -398,7 +402,7 @@ impl CheckpointReader for PytorchReader {
 
     /// For a tensor that does not lie flat, the range from its first element to its last.
     fn stored(&self, tensor: usize) -> Stored<'_> {
-        let place @ Place { file, content, .. } = &self.places[tensor];
+        let place @ TensorLocation { file, content, .. } = &self.places[tensor];
         let view = content.view();
         let range = self.place(*file, view.offset, view.span);
         match content {
@@ -415,7 +419,7 @@ impl CheckpointReader for PytorchReader {
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let Place { file, content, .. } = &self.places[tensor];
+        let TensorLocation { file, content, .. } = &self.places[tensor];
         let (file_name, name) = (&self.files[*file].name, &self.tensors[tensor].name);
         let locate = |error: Error| error.in_file(file_name).for_tensor(name);
         check_range(offset, buf.len(), content.len()).map_err(locate)?;
@@ -423,7 +427,9 @@ impl CheckpointReader for PytorchReader {
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        let Place { file, content: Content::Stored(view), .. } = self.places.get(tensor)? else {
+        let TensorLocation { file, content: Content::Stored(view), .. } =
+            self.places.get(tensor)?
+        else {
             return None;
         };
         if !view.is_flat() {

@@ -1,7 +1,7 @@
 //! What a tensor is for where llama.cpp has no name for it: by the family, the shape, and only then
 //! the name.
 
-use apr_arch::{FamilyModel, Kind};
+use apr_arch::{FamilyModel, TensorKind};
 use apr_core::Shape;
 use apr_registry::{CheckpointReader, DTypeKind, TensorInfo};
 
@@ -34,7 +34,7 @@ pub(super) fn is_gguf_name(name: &str) -> bool {
 impl Role {
     /// What the family says a tensor is, where `kind` is known, and else what its shape says.
     /// `tokens` is the number of tokens, 0 where nobody knows.
-    pub(super) fn of(info: &TensorInfo, kind: Option<Kind>, tokens: u64) -> Self {
+    pub(super) fn of(info: &TensorInfo, kind: Option<TensorKind>, tokens: u64) -> Self {
         let Some(kind) = kind else { return Self::of_unknown(&info.name, &info.shape) };
         if !is_matrix(&info.shape) {
             return Self::Kept(Kept::Vector);
@@ -45,9 +45,9 @@ impl Role {
 
         let is_for_tokens = tokens == 0 || rows(&info.shape) == tokens;
         match kind {
-            Kind::Embedding if is_for_tokens => Self::TokenEmbedding,
-            Kind::Embedding => Self::Kept(Kept::Position),
-            Kind::Head if is_for_tokens => Self::Output,
+            TensorKind::Embedding if is_for_tokens => Self::TokenEmbedding,
+            TensorKind::Embedding => Self::Kept(Kept::Position),
+            TensorKind::Head if is_for_tokens => Self::Output,
             // Heads that classify are matrices like others.
             _ => Self::Matrix,
         }
@@ -72,15 +72,15 @@ impl Role {
 }
 
 /// Why a matrix of this kind is never quantized, if that is so.
-fn kept_as(kind: Kind, shape: &Shape) -> Option<Kept> {
+fn kept_as(kind: TensorKind, shape: &Shape) -> Option<Kept> {
     match kind {
-        Kind::Position => Some(Kept::Position),
+        TensorKind::Position => Some(Kept::Position),
         // Kernels over images are the patch embedding, which llama.cpp leaves alone.
-        Kind::Conv => (shape.dims().len() > 3).then_some(Kept::Small),
-        Kind::NormGamma | Kind::NormBeta => Some(Kept::Norm),
-        Kind::Bias => Some(Kept::Bias),
-        Kind::Buffer => Some(Kept::Buffer),
-        Kind::Scale => Some(Kept::Scale),
+        TensorKind::Conv => (shape.dims().len() > 3).then_some(Kept::Small),
+        TensorKind::NormGamma | TensorKind::NormBeta => Some(Kept::Norm),
+        TensorKind::Bias => Some(Kept::Bias),
+        TensorKind::Buffer => Some(Kept::Buffer),
+        TensorKind::Scale => Some(Kept::Scale),
         _ => None,
     }
 }
@@ -139,12 +139,13 @@ pub(super) fn roles(
 
     let kind =
         |position: usize| model.and_then(|model| model.family().kind(model.canonical(position)?));
-    let kinds: Vec<Option<Kind>> = (0..infos.len()).map(kind).collect();
+    let kinds: Vec<Option<TensorKind>> = (0..infos.len()).map(kind).collect();
 
     // Of the tables that ids select, the one with most rows is taken for the tokens'.
-    let embeddings = infos.iter().zip(&kinds).filter(|(_, kind)| **kind == Some(Kind::Embedding));
+    let embeddings =
+        infos.iter().zip(&kinds).filter(|(_, kind)| **kind == Some(TensorKind::Embedding));
     let tokens = embeddings.map(|(info, _)| rows(&info.shape)).max().unwrap_or(0);
-    let role = |((info, kind), name): ((&TensorInfo, &Option<Kind>), &Option<String>)| {
+    let role = |((info, kind), name): ((&TensorInfo, &Option<TensorKind>), &Option<String>)| {
         (name.is_none() && is_of_floats(info)).then(|| Role::of(info, *kind, tokens))
     };
 

@@ -1,6 +1,6 @@
 //! Audio: letters (CTC), labels, embeddings, and voice activity.
 
-use apr_graph::{Body, Meaning, Origin};
+use apr_graph::{Body, Meaning, ValueOrigin};
 use apr_infer::{Tensor, Value};
 use apr_inputs::sound::{Sound, decode};
 use apr_registry::Error;
@@ -285,7 +285,8 @@ pub(crate) fn detects_speech(body: &Body) -> bool {
     let has = |list: &[apr_graph::ValueId], name: &str| {
         list.iter().any(|id| body.value(*id).name == name)
     };
-    let open = body.inputs.iter().filter(|id| body.value(**id).origin == Origin::Input).count();
+    let open =
+        body.inputs.iter().filter(|id| body.value(**id).origin == ValueOrigin::Input).count();
     let inputs = ["input", "state", "sr"].iter().all(|name| has(&body.inputs, name)) && open == 3;
     inputs && has(&body.outputs, "output") && has(&body.outputs, "stateN")
 }

@@ -1,7 +1,7 @@
 //! What goes into a graph, as files have it: what it is, the type of the graph's input says.
 
 use apr_core::Escaped;
-use apr_graph::{Body, ElementType, Origin, Value as GraphValue, ValueType};
+use apr_graph::{Body, ElementType, Value as GraphValue, ValueOrigin, ValueType};
 use apr_infer::{Tensor, Value};
 use apr_registry::{Error, Result};
 use serde_json::Value as Json;
@@ -92,7 +92,7 @@ pub fn array_inputs(
 ) -> RunResult<Vec<(String, Value)>> {
     let open: Vec<&GraphValue> = body.inputs.iter().map(|id| body.value(*id)).collect();
     let named = |name: &str| open.iter().find(|value| value.name == name).copied();
-    let needed: Vec<_> = open.iter().filter(|value| value.origin == Origin::Input).collect();
+    let needed: Vec<_> = open.iter().filter(|value| value.origin == ValueOrigin::Input).collect();
     let mut inputs: Vec<(String, Value)> = Vec::with_capacity(found.len());
     for GivenArray { name, value: given, file } in found {
         let value = match name {
@@ -128,8 +128,11 @@ fn only<'v>(needed: &[&&'v GraphValue]) -> Option<&'v GraphValue> {
 pub fn inputs_of(body: &Body) -> String {
     const LISTED: usize = 100;
 
-    let needed =
-        body.inputs.iter().map(|id| body.value(*id)).filter(|value| value.origin == Origin::Input);
+    let needed = body
+        .inputs
+        .iter()
+        .map(|id| body.value(*id))
+        .filter(|value| value.origin == ValueOrigin::Input);
     let count = needed.clone().count();
     let names = needed.take(LISTED).map(|value| Escaped(&value.name).to_string());
     let names = names.collect::<Vec<_>>().join(", ");

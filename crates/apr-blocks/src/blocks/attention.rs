@@ -7,7 +7,7 @@ use apr_graph::ValueId;
 use super::disentangled::Distances;
 use super::norm::Norm;
 use super::rotary::{Rotary, Turn};
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
 /// Sizes of the heads, and what is done to the scores.
@@ -45,7 +45,7 @@ pub(crate) struct Given {
 impl Heads {
     /// Options `heads`, `kv_heads` (or as many), `head_dim`, `attention_scale` (or
     /// `1 / sqrt(head_dim)`), `attention_cap`.
-    pub(crate) fn of(place: Place<'_>) -> Result<Self> {
+    pub(crate) fn of(place: BlockPosition<'_>) -> Result<Self> {
         let heads = place.size("heads")?;
         let kv_heads = place.size_or_none("kv_heads")?.unwrap_or(heads);
         let head_dim = place.size("head_dim")?;
@@ -71,7 +71,7 @@ impl Writer<'_> {
     /// output. Returns that, and the keys and values of all tokens so far.
     pub(crate) fn attention(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         x: ValueId,
         rotary: Option<&Rotary>,
         given: Given,
@@ -106,7 +106,7 @@ impl Writer<'_> {
     /// its value, Falcon).
     fn queries_keys_values(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         heads: &Heads,
         x: ValueId,
     ) -> Result<(ValueId, KeyValue)> {
@@ -147,7 +147,7 @@ impl Writer<'_> {
 
     /// `min(max(x, -limit), limit)`, where option `qkv_limit` has a value (OLMo, DBRX). OLMoE does
     /// so behind the norms of queries and keys.
-    fn limited(&mut self, place: Place<'_>, name: &str, x: ValueId) -> Result<ValueId> {
+    fn limited(&mut self, place: BlockPosition<'_>, name: &str, x: ValueId) -> Result<ValueId> {
         let Some(limit) = place.number_or_none("qkv_limit")? else { return Ok(x) };
         let (low, high) = (self.float(-limit), self.float(limit));
         Ok(self.make("Clip", name, [x, low, high]))
@@ -158,7 +158,7 @@ impl Writer<'_> {
     /// same, and a module for each head) or `all` (all of them together, before).
     fn head_norm(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         part: &str,
         x: ValueId,
         name: &str,

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use apr_core::{ByteSource, Error, Result};
 
 use super::header::{Header, mac_header};
-use super::layout::Place;
+use super::layout::EntryRange;
 use super::seal::Keys;
 pub(super) use crate::crypto::Unlock;
 use crate::crypto::{EncrBlock, FileKey, SEALED_CHUNK, TAG_LEN};
@@ -81,7 +81,7 @@ impl Opened {
     pub(super) fn read(
         &self,
         source: &dyn ByteSource,
-        place: Place,
+        place: EntryRange,
         name: &str,
         offset: u64,
         buf: &mut [u8],

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use apr_core::{ByteSource, Result};
 
 use super::header::Header;
-use super::layout::Place;
+use super::layout::EntryRange;
 use super::seal::Keys;
 
 pub(super) const LOCKED: &str = "the model is encrypted, and this build has no encryption";
@@ -50,7 +50,7 @@ impl Opened {
     pub(super) fn read(
         &self,
         _source: &dyn ByteSource,
-        _place: Place,
+        _place: EntryRange,
         _name: &str,
         _offset: u64,
         _buf: &mut [u8],

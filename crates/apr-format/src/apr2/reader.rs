@@ -20,7 +20,7 @@ use super::companion::{CompanionBytes, find_companions};
 use super::header::{Flags, Header};
 use super::index::{CODEC, Index, IndexEntry, decode_index};
 use super::layout::{
-    BLOCK_ALIGNMENT, FOOTER_LEN, Place, align, alignment_warning, check_overlaps, data_end,
+    BLOCK_ALIGNMENT, EntryRange, FOOTER_LEN, align, alignment_warning, check_overlaps, data_end,
     place_entries, sort_by_place,
 };
 use super::pool::Pool;
@@ -352,7 +352,7 @@ impl CheckpointReader for Apr2Reader {
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let stored = self.of(tensor);
-        let Place { offset, len, tied, index, .. } = stored.place;
+        let EntryRange { offset, len, tied, index, .. } = stored.place;
         let range = StoredRange { file: 0, offset, len: if tied { 0 } else { len } };
         // A tied tensor stores nothing of its own; its digest in the file is that of no bytes.
         let digest = self.trailer.digests.as_ref().filter(|_| !tied).map(|digests| digests[index]);

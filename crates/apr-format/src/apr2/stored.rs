@@ -17,7 +17,7 @@ use once_cell::race::OnceBox;
 
 use super::compression::Decoder;
 use super::index::{BLOCK_HEADER_LEN, CODEC, LAYOUT, block_len};
-use super::layout::Place;
+use super::layout::EntryRange;
 use super::pool::Pool;
 use super::seal::Seal;
 use crate::crypto::{SEALED_CHUNK, TAG_LEN};
@@ -27,7 +27,7 @@ const RAW: u32 = 1 << 31;
 
 /// Where a tensor's bytes are and what they went through.
 pub(super) struct StoredTensor {
-    pub(super) place: Place,
+    pub(super) place: EntryRange,
     /// Most tensors went through nothing, and an index has millions.
     encoded: Option<Box<Encoded>>,
 }
@@ -51,7 +51,7 @@ pub(super) struct Access<'a> {
 }
 
 impl StoredTensor {
-    pub(super) fn new(place: Place, form: Option<StoredForm>, sealed_as: &str) -> Self {
+    pub(super) fn new(place: EntryRange, form: Option<StoredForm>, sealed_as: &str) -> Self {
         let encoded = (form.is_some() || !sealed_as.is_empty()).then(|| {
             Box::new(Encoded { form, sealed_as: sealed_as.into(), blocks: OnceBox::new() })
         });

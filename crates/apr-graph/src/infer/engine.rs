@@ -11,7 +11,7 @@ use crate::finding::shown_path;
 use crate::operators::{self, Call, Input, Known, elements, known, type_of};
 use crate::{
     AttributeValue, Body, Dim, Findings, Function, Graph, MAX_RANK, Name, Node, Op, Operator,
-    Origin, Severity, ValueId, ValueType,
+    Severity, ValueId, ValueOrigin, ValueType,
 };
 
 /// What all bodies share.
@@ -207,11 +207,11 @@ impl<'g> Engine<'g> {
     ) {
         for (value, known) in body.values.iter_mut().zip(&mut facts.known) {
             let kind = match &value.origin {
-                Origin::Constant(constant) => {
+                ValueOrigin::Constant(constant) => {
                     *known = Known::of(constant);
                     type_of(constant)
                 }
-                Origin::Outer(id) => {
+                ValueOrigin::Outer(id) => {
                     let Some(around) = around else { continue };
                     let Some(outer) = around.body.values.get(id.0 as usize) else { continue };
                     known.clone_from(&around.facts.known[id.0 as usize]);

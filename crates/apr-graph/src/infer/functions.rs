@@ -8,7 +8,7 @@ use super::merge::merge;
 use crate::finding::shown_path;
 use crate::operators::{Input, Known};
 use crate::{
-    AttributeValue, Body, Constant, ConstantData, FunctionId, Name, Node, Origin, Severity,
+    AttributeValue, Body, Constant, ConstantData, FunctionId, Name, Node, Severity, ValueOrigin,
     ValueType,
 };
 
@@ -169,7 +169,7 @@ pub(crate) fn constant_bytes(constant: &Constant) -> usize {
 /// Bytes of the constants in a body, without those of bodies in it.
 fn constants_bytes(body: &Body) -> u64 {
     let values = body.values.iter().map(|value| match &value.origin {
-        Origin::Constant(constant) => constant_bytes(constant),
+        ValueOrigin::Constant(constant) => constant_bytes(constant),
         _ => 0,
     });
     let attributes = body.nodes.iter().flat_map(|node| &node.attributes);

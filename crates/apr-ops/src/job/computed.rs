@@ -6,7 +6,8 @@ use apr_bind::{Binder, Storage};
 use apr_blocks::graphs;
 use apr_core::counted;
 use apr_graph::{
-    Body, ElementType, Graph, Operator, Origin, Value as GraphValue, check, infer, inline, upgrade,
+    Body, ElementType, Graph, Operator, Value as GraphValue, ValueOrigin, check, infer, inline,
+    upgrade,
 };
 use apr_registry::onnx::write::{Model, Properties};
 use apr_registry::{CheckpointReader, Error, Loss, Metadata, PlanOptions, keys, onnx};
@@ -245,7 +246,7 @@ fn blocks_raise() -> String {
 fn release_weights(body: &mut Body) -> usize {
     let mut inputs = std::mem::take(&mut body.inputs);
     let before = inputs.len();
-    inputs.retain(|input| body.value(*input).origin == Origin::Input);
+    inputs.retain(|input| body.value(*input).origin == ValueOrigin::Input);
     body.inputs = inputs;
     before - body.inputs.len()
 }
@@ -312,7 +313,7 @@ fn note(properties: &mut Properties, key: &str, names: &[String]) {
 fn float_constants(body: &Body) -> impl Iterator<Item = String> {
     let is_constant = |value: &&GraphValue| {
         let is_float = value.element().is_some_and(ElementType::is_float);
-        is_float && matches!(value.origin, Origin::Constant(_))
+        is_float && matches!(value.origin, ValueOrigin::Constant(_))
     };
     body.values.iter().filter(is_constant).map(|value| value.name.clone())
 }

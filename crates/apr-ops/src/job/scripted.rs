@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use apr_blocks::graphs;
 use apr_core::counted;
 use apr_graph::{
-    AttributeValue, Body, Graph, Origin, View as Look, WeightRef, infer, inline, upgrade,
+    AttributeValue, Body, Graph, ValueOrigin, View as Look, WeightRef, infer, inline, upgrade,
 };
 use apr_quantize::TensorTarget;
 use apr_registry::onnx::write::Model;
@@ -162,7 +162,7 @@ fn written_out(graph: &Graph) -> Result<Graph, JobError> {
 /// Gives the tensors that a body names other names.
 fn rename(body: &mut Body, names: &HashMap<String, String>) {
     for value in &mut body.values {
-        if let Origin::Weight(weight) = &mut value.origin {
+        if let ValueOrigin::Weight(weight) = &mut value.origin {
             rename_weight(weight, names);
         }
     }
