@@ -17,8 +17,8 @@ use apr_source::naming::NAMES;
 use apr_view::View;
 use serde_json::json;
 
+use super::gguf_keys::GgufKeys;
 use super::hyperparameters::{Facts, Written, size_label};
-use super::import::Described;
 use super::rope;
 use differences::{
     beyond_family, forget_what_is_held, is_stretched, missing_output, other_activation, unstretched,
@@ -128,7 +128,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     }
 
     // What the file's keys lead back to is held; only the rest of the configuration is lost.
-    let held = Described::of(view.metadata(), view.tensors(), source.families())
+    let held = GgufKeys::of(view.metadata(), view.tensors(), source.families())
         .map(|described| described.config(model.family()));
     let held = held.unwrap_or_default();
     warnings.extend(computed_otherwise(source.families(), model, &facts.config, &held));

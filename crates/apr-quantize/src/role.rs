@@ -1,12 +1,11 @@
 //! What a tensor is for where llama.cpp has no name for it: by the family, the shape, and only then
 //! the name.
 
-use apr_arch::{FamilyModel, TensorKind};
+use apr_arch::{FamilyModel, GGUF, TensorKind};
 use apr_core::Shape;
 use apr_registry::{CheckpointReader, DTypeKind, TensorInfo};
 
 use super::category::{Category, Kept, is_matrix, kept, kept_elsewhere};
-use super::plan::gguf_names;
 
 /// What a tensor is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +121,20 @@ pub fn roles_of(
 
 fn is_of_floats(info: &TensorInfo) -> bool {
     matches!(info.dtype.kind(), DTypeKind::Float | DTypeKind::MiniFloat | DTypeKind::Quantized)
+}
+
+/// Names that llama.cpp's rules know, for families that it has.
+pub(super) fn gguf_names(
+    reader: &dyn CheckpointReader,
+    model: Option<&FamilyModel<'_>>,
+) -> Vec<Option<String>> {
+    let model = model.filter(|model| model.family().is_in_gguf());
+    let gguf = model.and_then(|model| Some((model, model.family().default_naming(GGUF)?)));
+    let name = |position| {
+        let (model, gguf) = gguf.as_ref()?;
+        model.family().source_name(model.canonical(position)?, gguf)
+    };
+    (0..reader.tensors().len()).map(name).collect()
 }
 
 /// The role of each tensor by position, `None` where llama.cpp's rules know the name: `names` are

@@ -1,13 +1,14 @@
 //! What goes into a graph, as files have it: what it is, the type of the graph's input says.
 
 use apr_core::Escaped;
-use apr_graph::{Body, ElementType, Value as GraphValue, ValueOrigin, ValueType};
+use apr_graph::{Body, Value as GraphValue, ValueOrigin, ValueType};
 use apr_infer::{Tensor, Value};
 use apr_registry::{Error, Result};
 use serde_json::Value as Json;
 
 use super::arrays::nested;
 use super::protobuf;
+use super::typed::{array, element, map};
 use crate::error::{Remedy, RunError, RunResult};
 
 /// Most lists inside lists.
@@ -151,30 +152,6 @@ fn no_such_input(name: Option<&str>, body: &Body) -> RunError {
     RunError::with_remedy(message, Remedy::NameInput)
 }
 
-/// The type of the elements, where it says one.
-pub(super) fn element(kind: &ValueType) -> Option<ElementType> {
-    match kind {
-        ValueType::Tensor(tensor) | ValueType::SparseTensor(tensor) => tensor.element,
-        _ => None,
-    }
-}
-
-/// A tensor with the elements that a type says.
-pub(super) fn array(tensor: &Tensor, kind: &ValueType) -> Result<Value> {
-    tensor.cast(element(kind).unwrap_or(tensor.element())).map(Value::from)
-}
-
-/// A map of keys and values of one type.
-///
-/// # Errors
-/// E001 where they are not as many, or keys are there twice.
-pub(super) fn map(keys: Tensor, values: Tensor) -> Result<Value> {
-    if keys.len() != values.len() {
-        return Err(Error::format(format!("{} keys have {} values", keys.len(), values.len())));
-    }
-    Ok(Value::Map { keys, values })
-}
-
 fn from_json(json: &Json, kind: &ValueType, deepest: usize) -> Result<Value> {
     let deepest =
         deepest.checked_sub(1).ok_or_else(|| Error::format("values are nested too deep"))?;
@@ -205,7 +182,7 @@ fn from_json(json: &Json, kind: &ValueType, deepest: usize) -> Result<Value> {
 
 #[cfg(test)]
 mod tests {
-    use apr_graph::TensorType;
+    use apr_graph::{ElementType, TensorType};
 
     use super::*;
 

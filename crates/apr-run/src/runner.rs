@@ -9,12 +9,10 @@ use apr_ops::tied::with_untied;
 use apr_registry::{CheckpointReader, Error, IoCause};
 use apr_source::Source;
 
-use crate::audio::detects_speech;
-use crate::encoder_decoder::PARTS;
 use crate::error::{Remedy, RunError, RunResult};
 use crate::facts::{Facts, Pooling};
 use crate::host::Host;
-use crate::question_answering::ENDS;
+use crate::recognised::{ENDS, PARTS, detects_speech};
 use crate::tokens::Tokenizer;
 
 /// The class of transformers whose head continues texts.

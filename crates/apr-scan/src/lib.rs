@@ -37,8 +37,7 @@ use leaf::Leaf;
 
 pub use apr_pytorch::{Action, Finding, Verdict};
 pub use layers::scan_pickles;
-pub use leaf::Remark;
-pub use report::{FileVerdict, PickleReport, Reached, ScanReport};
+pub use report::{FileVerdict, PickleReport, Reached, Remark, ScanReport};
 
 /// What an import has learnt of a model's tokenizer.
 const TEMPLATE_KEY: &str = "tokenizer.chat_template";

@@ -53,6 +53,7 @@ pub mod drift;
 pub mod element;
 mod half_float;
 mod narrow;
+mod scale;
 mod small_float;
 pub mod sparse;
 mod square_root;

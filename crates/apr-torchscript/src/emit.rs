@@ -363,6 +363,12 @@ fn constant_form(constant: &Constant) -> Result<Form> {
     }
 }
 
+/// The first input, and the expression of its tensor.
+pub(crate) fn first(emitter: &mut Emitter<'_>, node: &Node) -> Result<(ValueId, String)> {
+    let x = emitter.input(node, 0)?;
+    Ok((x, emitter.tensor(x)?))
+}
+
 /// What a `Constant` node holds.
 pub(crate) fn constant_node(emitter: &Emitter<'_>, node: &Node) -> Result<Form> {
     let [Attribute { name, value }] = node.attributes.as_slice() else { return Err(unknown()) };

@@ -6,7 +6,6 @@ use apr_core::{ByteSource, Result};
 
 use super::header::Header;
 use super::layout::EntryRange;
-use super::seal::Keys;
 
 pub(super) const LOCKED: &str = "the model is encrypted, and this build has no encryption";
 
@@ -21,7 +20,8 @@ pub(super) fn unlock(
     _block: &[u8],
     _header: &Header,
     _front: [&[u8]; 2],
-    _keys: &Keys,
+    _keys: &[Unlock],
+    _max_memory: u64,
 ) -> Result<(Option<Opened>, usize)> {
     Ok((None, 0))
 }

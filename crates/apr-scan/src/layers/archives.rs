@@ -8,8 +8,7 @@ use apr_core::{ByteSource, Error, Escaped, Result, read_vec};
 use apr_pytorch::{PickleSurvey, Verdict};
 
 use super::{Content, Expected, MAX_PICKLES, Scan, ScannedBytes, is_pickle, is_surely_pickle};
-use crate::leaf::Remark;
-use crate::report::{FileVerdict, PickleReport, Reached};
+use crate::report::{FileVerdict, PickleReport, Reached, Remark};
 
 /// Pickles that PyTorch's loaders read from their archives, without the folder.
 const LOADED: [&str; 4] = ["data.pkl", "constants.pkl", "bytecode.pkl", "mobile_debug_handles.pkl"];

@@ -16,8 +16,8 @@ mod stream;
 use apr_archive::{Section, tar};
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
 
-use crate::leaf::{Examine, Leaf, Remark};
-use crate::report::{Reached, ScanReport};
+use crate::leaf::{Examine, Leaf};
+use crate::report::{Reached, Remark, ScanReport};
 
 /// Pickles looked at in one file or archive.
 const MAX_PICKLES: usize = 4096;

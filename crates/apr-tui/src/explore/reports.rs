@@ -21,7 +21,7 @@ use apr_registry::{CheckpointReader, Error, Result};
 use apr_source::Source;
 use apr_tokenizer::{Vocabulary, vocabulary};
 
-use super::work::Request;
+use super::request::Request;
 use super::{Job, Subject};
 
 /// Bins of a histogram, as `apr tensors --hist` has them.
