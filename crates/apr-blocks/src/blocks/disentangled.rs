@@ -4,7 +4,7 @@
 use apr_core::{Error, Result};
 use apr_graph::{ElementType, ValueId};
 
-use super::attention::Heads;
+use super::heads::Heads;
 use super::mask::Field;
 use super::norm::Norm;
 use crate::model::BlockPosition;

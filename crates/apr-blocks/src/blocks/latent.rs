@@ -4,8 +4,9 @@
 use apr_core::Result;
 use apr_graph::ValueId;
 
-use super::attention::{Given, Heads, KeyValue};
+use super::attention::{Given, KeyValue};
 use super::frequencies::Rotation;
+use super::heads::Heads;
 use super::norm::Norm;
 use super::rotary::{Rotary, Turn};
 use crate::LatentCache;

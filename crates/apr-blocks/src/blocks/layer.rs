@@ -4,7 +4,8 @@
 use apr_core::Result;
 use apr_graph::ValueId;
 
-use super::attention::{Given, Heads, KeyValue};
+use super::attention::{Given, KeyValue};
+use super::heads::Heads;
 use super::latent::is_latent;
 use super::norm::Norm;
 use super::rotary::Rotary;

@@ -3,8 +3,9 @@
 use apr_core::{Error, Result};
 use apr_graph::ValueId;
 
-use crate::blocks::attention::{Given, Heads, KeyValue};
+use crate::blocks::attention::{Given, KeyValue};
 use crate::blocks::disentangled::Distances;
+use crate::blocks::heads::Heads;
 use crate::blocks::layer::{Encoded, Source};
 use crate::blocks::mask::Field;
 use crate::blocks::rotary::{Rotary, Turn};

@@ -5,7 +5,7 @@ use apr_graph::{Dim, ElementType, Meaning, ValueId, View};
 
 use super::head;
 use super::stack::{Around, layers};
-use crate::blocks::attention::Heads;
+use crate::blocks::heads::Heads;
 use crate::blocks::norm::Norm;
 use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, HEIGHT, WIDTH};

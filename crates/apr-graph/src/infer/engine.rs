@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use super::functions::Key;
+use super::call_key::CallKey;
 use super::inference::{Inference, MAX_DEPTH, Signature};
 use super::merge::{merge, without_shape};
 use super::versions::Versions;
@@ -21,7 +21,7 @@ pub(super) struct Engine<'g> {
     /// Versions of the graph's operators, and of each function's that has its own.
     opsets: Rc<Versions>,
     of_functions: Vec<Option<Rc<Versions>>>,
-    pub(super) cache: HashMap<Key, usize>,
+    pub(super) cache: HashMap<CallKey, usize>,
     pub(super) signatures: Vec<Signature>,
     /// Functions that are being followed now.
     pub(super) active: Vec<usize>,

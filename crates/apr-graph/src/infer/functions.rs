@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::call_key::CallKey;
 use super::engine::{Around, Engine, Made, Scope};
 use super::inference::Signature;
 use super::merge::merge;
@@ -11,16 +12,6 @@ use crate::{
     AttributeValue, Body, Constant, ConstantData, FunctionId, Name, Node, Severity, ValueOrigin,
     ValueType,
 };
-
-/// What tells calls apart.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    function: usize,
-    /// `None` where an input is left out; those at the end are not here.
-    inputs: Vec<Option<(ValueType, Option<Known>)>>,
-    /// The call's own attributes as text; calls with attributes are few.
-    attributes: String,
-}
 
 /// Most elements of an input that tell calls apart: sizes and axes, not data.
 const MAX_TELLING: usize = 64;
@@ -57,7 +48,7 @@ impl Engine<'_> {
         }
         let attributes = attributes(node, scope.of_call);
         let text = if attributes.is_empty() { String::new() } else { format!("{attributes:?}") };
-        let key = Key { function, inputs, attributes: text };
+        let key = CallKey { function, inputs, attributes: text };
         let signature = match self.cache.get(&key) {
             Some(signature) => Some(*signature),
             None => {
@@ -77,7 +68,7 @@ impl Engine<'_> {
     /// Follows a function with the types of a call.
     fn follow(
         &mut self,
-        key: Key,
+        key: CallKey,
         attributes: Vec<(Name, AttributeValue)>,
         scope: &Scope<'_>,
         path: &dyn Fn() -> String,
