@@ -43,6 +43,7 @@ pub(crate) fn run(steps: &mut Steps) {
             Err(Stop::failed(format!("this line is missing in {}: {DENIES}", forgot.join(", "))))
         }
     });
+    steps.run("libraries name settings, not options", no_library_spells_an_option);
     steps.run("dependencies: bans, licences, sources", dependencies);
     steps.run("features: the table is true", features::check);
     steps.run("documentation", || {
@@ -88,6 +89,50 @@ fn lines_of_code_fit() -> Outcome {
 
     let long = long.join(", ");
     Err(Stop::failed(format!("lines of more than {MOST} characters: {long}")))
+}
+
+/// A library's user has no command line: texts name settings, which front ends reword
+/// (`apr_core::setting`). Tests are left out, as far as they are behind the code.
+fn no_library_spells_an_option() -> Outcome {
+    const FRONT_ENDS: [&str; 3] = ["apr-cli", "apr-qa", "apr-tui"];
+    const OF_TESTS: [&str; 3] = ["apr-testkit", "apr-fuzz-bodies", "apr-interop"];
+
+    let crates = workspace().join("crates");
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&crates).map_err(Stop::failed)? {
+        let library = entry.map_err(Stop::failed)?.path();
+        let is_other = FRONT_ENDS.iter().chain(&OF_TESTS).any(|name| library.ends_with(name));
+        if library.join("src").is_dir() && !is_other {
+            code_below(&library.join("src"), &mut files).map_err(Stop::failed)?;
+        }
+    }
+    files.retain(|file| !file.ends_with("tests.rs"));
+
+    let mut spelled = Vec::new();
+    for file in files {
+        let code = fs::read_to_string(&file).map_err(Stop::failed)?;
+        let code = code.split("#[cfg(test)]").next().unwrap_or_default();
+        for (at, line) in code.lines().enumerate() {
+            if !line.trim_start().starts_with("//") && has_option(line) {
+                let name = file.strip_prefix(workspace()).unwrap_or(&file);
+                spelled.push(format!("{}:{}", name.display(), at + 1));
+            }
+        }
+    }
+
+    if spelled.is_empty() {
+        return Ok(());
+    }
+    Err(Stop::failed(format!("options of the command line: {}", spelled.join(", "))))
+}
+
+/// Whether a line has something like `--option`.
+fn has_option(line: &str) -> bool {
+    line.match_indices("--").any(|(at, dashes)| {
+        let is_joined =
+            line[..at].ends_with(|before: char| before.is_alphanumeric() || before == '-');
+        !is_joined && line[at + dashes.len()..].starts_with(|next: char| next.is_ascii_lowercase())
+    })
 }
 
 fn code_below(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {

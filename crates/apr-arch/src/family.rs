@@ -7,9 +7,9 @@ use serde_json::{Map, Value as Json};
 
 use crate::expression::{Expression, Value};
 use crate::file::{Condition, FamilyFile, RangesEntry, TensorEntry};
-use crate::gguf::{Gguf, Layout};
+use crate::gguf::{Gguf, TensorLayout};
 use crate::graph::GraphTable;
-use crate::kind::{Kind, TensorExpectation};
+use crate::kind::{TensorExpectation, TensorKind};
 use crate::mapper::TensorNameMapper;
 use crate::pattern::{Entry, Pattern, PatternIndex};
 
@@ -91,7 +91,7 @@ pub struct Family {
 }
 
 /// A tensor found by its name.
-pub(crate) struct Found<'a> {
+pub(crate) struct NamedTensor<'a> {
     /// Position in [`Family::tensors`].
     pub(crate) tensor: usize,
     /// Placeholders and what they stand for.
@@ -101,7 +101,7 @@ pub(crate) struct Found<'a> {
 /// The index of layers, in families that have one stack of them.
 const LAYER: &str = "layer";
 
-impl Found<'_> {
+impl NamedTensor<'_> {
     pub(crate) fn number(&self, index: &str) -> Option<u64> {
         self.numbers.iter().find(|(name, _)| *name == index).map(|(_, number)| *number)
     }
@@ -233,8 +233,8 @@ impl Family {
         let has = |name: &str| self.file.tensors.iter().any(|entry| entry.name == name);
         for (name, layout) in self.gguf.iter().flat_map(|gguf| &gguf.layouts) {
             let part = match layout {
-                Layout::Stack(part) => part,
-                Layout::Cut(cut) => &cut.of,
+                TensorLayout::Stack(part) => part,
+                TensorLayout::Cut(cut) => &cut.of,
                 _ => name,
             };
             if let Some(unknown) = [name, part].into_iter().find(|name| !has(name)) {
@@ -320,7 +320,7 @@ impl Family {
     }
 
     /// The tensor that has this name under a naming.
-    pub(crate) fn find<'a>(&'a self, name: &str, naming: &Naming) -> Option<Found<'a>> {
+    pub(crate) fn find<'a>(&'a self, name: &str, naming: &Naming) -> Option<NamedTensor<'a>> {
         if naming.convention == ONNX {
             return self.find_canonical(&name.strip_prefix('/')?.replace('/', "."));
         }
@@ -335,7 +335,7 @@ impl Family {
             Some(numbers[position])
         };
         let indices = self.tensors[tensor].pattern.indices().iter().map(String::as_str);
-        Some(Found {
+        Some(NamedTensor {
             tensor,
             numbers: indices.filter_map(|index| Some((index, number(index)?))).collect(),
         })
@@ -353,11 +353,11 @@ impl Family {
         canonical.iter().filter_map(|index| numbers.get(place(index)?).copied()).collect()
     }
 
-    pub(crate) fn find_canonical(&self, name: &str) -> Option<Found<'_>> {
+    pub(crate) fn find_canonical(&self, name: &str) -> Option<NamedTensor<'_>> {
         self.find(name, &Naming::new(CANONICAL, ""))
     }
 
-    pub(crate) fn written(&self, found: &Found<'_>, naming: &Naming) -> Option<String> {
+    pub(crate) fn written(&self, found: &NamedTensor<'_>, naming: &Naming) -> Option<String> {
         if naming.convention == ONNX {
             let canonical =
                 self.tensors[found.tensor].pattern.name("", |index| found.number(index))?;
@@ -381,7 +381,7 @@ impl Family {
     }
 
     /// The layout that GGUF has for a tensor.
-    pub(crate) fn layout(&self, tensor: usize) -> Option<&Layout> {
+    pub(crate) fn layout(&self, tensor: usize) -> Option<&TensorLayout> {
         let name = &self.file.tensors.get(tensor)?.name;
         self.gguf.as_ref()?.layouts.iter().find(|(of, _)| of == name).map(|(_, layout)| layout)
     }
@@ -390,7 +390,8 @@ impl Family {
     /// layer.
     pub(crate) fn stack_of(&self, tensor: usize) -> Option<&FamilyTensor> {
         let name = &self.file.tensors.get(tensor)?.name;
-        let is_stack = |layout: &Layout| matches!(layout, Layout::Stack(part) if part == name);
+        let is_stack =
+            |layout: &TensorLayout| matches!(layout, TensorLayout::Stack(part) if part == name);
         let (stack, _) = self.gguf.as_ref()?.layouts.iter().find(|(_, layout)| is_stack(layout))?;
         let position = self.file.tensors.iter().position(|entry| entry.name == *stack)?;
         self.tensors.get(position)
@@ -411,7 +412,7 @@ impl Family {
     #[must_use]
     pub fn part(&self, stack: &str, place: u64) -> Option<String> {
         let found = self.find_canonical(stack)?;
-        let Layout::Stack(part) = self.layout(found.tensor)? else { return None };
+        let TensorLayout::Stack(part) = self.layout(found.tensor)? else { return None };
         let part = &self.tensors[self.file.tensors.iter().position(|entry| entry.name == *part)?];
 
         // The index that the stack lacks is the place of the part.
@@ -426,7 +427,8 @@ impl Family {
             return Vec::new();
         };
         let whole = &self.file.tensors[found.tensor].name;
-        let is_cut = |layout: &Layout| matches!(layout, Layout::Cut(cut) if cut.of == *whole);
+        let is_cut =
+            |layout: &TensorLayout| matches!(layout, TensorLayout::Cut(cut) if cut.of == *whole);
         let names = gguf.layouts.iter().filter(|(_, layout)| is_cut(layout)).map(|(name, _)| name);
         let tensors =
             names.filter_map(|name| self.file.tensors.iter().position(|entry| entry.name == *name));
@@ -439,7 +441,7 @@ impl Family {
     #[must_use]
     pub fn cut_from(&self, canonical: &str) -> Option<String> {
         let found = self.find_canonical(canonical)?;
-        let Layout::Cut(cut) = self.layout(found.tensor)? else { return None };
+        let TensorLayout::Cut(cut) = self.layout(found.tensor)? else { return None };
         let whole = self.file.tensors.iter().position(|entry| entry.name == cut.of)?;
         self.tensors[whole].pattern.name("", |index| found.number(index))
     }
@@ -545,7 +547,7 @@ impl Family {
 
     /// What the tensor with this canonical name is.
     #[must_use]
-    pub fn kind(&self, canonical: &str) -> Option<Kind> {
+    pub fn kind(&self, canonical: &str) -> Option<TensorKind> {
         Some(self.expected_stats(canonical)?.kind)
     }
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::gguf::GgufFile;
 use crate::graph::GraphFile;
-use crate::kind::{Kind, Range};
+use crate::kind::{Range, TensorKind};
 use crate::name_list::Names;
 
 /// A truth that is stated or computed.
@@ -42,7 +42,7 @@ pub(crate) struct RangesEntry {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct TensorEntry {
     pub(crate) name: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: TensorKind,
     pub(crate) shape: Option<Vec<String>>,
     pub(crate) required: Option<Condition>,
     pub(crate) role: String,
@@ -80,7 +80,7 @@ pub(crate) struct FamilyFile {
     #[serde(default)]
     pub(crate) conventions: BTreeMap<String, ConventionEntry>,
     #[serde(default)]
-    pub(crate) expectations: BTreeMap<Kind, RangesEntry>,
+    pub(crate) expectations: BTreeMap<TensorKind, RangesEntry>,
     #[serde(default, rename = "tensor")]
     pub(crate) tensors: Vec<TensorEntry>,
     #[serde(default)]

@@ -253,7 +253,7 @@ pub(crate) struct Gguf {
     pub(crate) without_tensors: Option<Expression>,
     keys: Vec<Key>,
     /// By canonical pattern.
-    pub(crate) layouts: Vec<(String, Layout)>,
+    pub(crate) layouts: Vec<(String, TensorLayout)>,
     config: Vec<ConfigRule>,
     pub(crate) computes: BTreeMap<String, Expression>,
 }
@@ -279,7 +279,7 @@ struct ConfigRule {
 }
 
 #[derive(Debug)]
-pub(crate) enum Layout {
+pub(crate) enum TensorLayout {
     Swap([Expression; 4]),
     Add(f32),
     Transposed,
@@ -357,7 +357,7 @@ impl Gguf {
             layouts: file
                 .layouts
                 .iter()
-                .map(|(name, entry)| Ok((name.clone(), Layout::parse(entry)?)))
+                .map(|(name, entry)| Ok((name.clone(), TensorLayout::parse(entry)?)))
                 .collect::<Result<_>>()?,
             config: config.collect::<Result<_>>()?,
             computes: computes.collect::<Result<_>>()?,
@@ -472,7 +472,7 @@ fn holds(when: &Expression, lookup: Lookup<'_>) -> bool {
     when.value(lookup).and_then(|value| value.as_truth()).unwrap_or(false)
 }
 
-impl Layout {
+impl TensorLayout {
     fn parse(entry: &LayoutEntry) -> Result<Self> {
         Ok(match entry {
             LayoutEntry::Swap([outer, a, b, inner]) => Self::Swap([

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Kind {
+pub enum TensorKind {
     /// Matrix of a linear layer or an attention projection.
     Linear,
     /// Bias of a linear layer or a convolution.
@@ -76,7 +76,7 @@ impl std::fmt::Display for Range {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TensorExpectation {
     /// What the tensor is.
-    pub kind: Kind,
+    pub kind: TensorKind,
     /// Mean of its values.
     pub mean: Option<Range>,
     /// Standard deviation of its values.
@@ -106,7 +106,7 @@ impl TensorExpectation {
     }
 }
 
-impl Kind {
+impl TensorKind {
     /// What is expected of any model (`docs/families.md`, "Ranges"), wide enough for healthy ones.
     ///
     /// Norms of healthy models keep to their range, so a tensor outside is an error. The other
@@ -179,12 +179,12 @@ mod tests {
     #[test]
     fn norms_are_known_by_name() {
         assert_eq!(
-            Kind::of_name("encoder.layers.0.self_attn_layer_norm.weight"),
-            Some(Kind::NormGamma)
+            TensorKind::of_name("encoder.layers.0.self_attn_layer_norm.weight"),
+            Some(TensorKind::NormGamma)
         );
-        assert_eq!(Kind::of_name("encoder.LayerNorm.beta"), Some(Kind::NormBeta));
-        assert_eq!(Kind::of_name("layer_norm_proj.weight"), None);
-        assert_eq!(Kind::of_name(""), None);
+        assert_eq!(TensorKind::of_name("encoder.LayerNorm.beta"), Some(TensorKind::NormBeta));
+        assert_eq!(TensorKind::of_name("layer_norm_proj.weight"), None);
+        assert_eq!(TensorKind::of_name(""), None);
     }
 
     #[test]
@@ -194,25 +194,28 @@ mod tests {
             "encoder.layers.3.fc2.weight",
             "out_proj.weight",
         ] {
-            assert_eq!(Kind::of_name(name), Some(Kind::Linear), "{name}");
+            assert_eq!(TensorKind::of_name(name), Some(TensorKind::Linear), "{name}");
         }
         for name in
             ["q_proj.bias", "q_proj.weight_scale", "q_proj.qweight", "xq_proj.weight", "fc1"]
         {
-            assert_eq!(Kind::of_name(name), None, "{name}");
+            assert_eq!(TensorKind::of_name(name), None, "{name}");
         }
     }
 
     #[test]
     fn a_deviation_may_follow_the_width_or_not() {
-        let linear = Kind::Linear.expectation();
+        let linear = TensorKind::Linear.expectation();
         // Two outputs of 1, and of 16,384 inputs, by Xavier's law.
         for inputs in [1_u64, 16_384] {
             let std = linear.for_width(inputs).std.expect("a range");
             assert!(std.contains(1.0 / (inputs as f64).sqrt()), "{inputs}: {std}");
             assert!(!std.contains(100.0) && !std.contains(1e-6), "{inputs}: {std}");
         }
-        assert_eq!(Kind::Embedding.expectation().for_width(4).std, Some(Range::new(0.0001, 0.2)));
+        assert_eq!(
+            TensorKind::Embedding.expectation().for_width(4).std,
+            Some(Range::new(0.0001, 0.2))
+        );
     }
 
     #[test]

@@ -34,6 +34,6 @@ pub use families::{Contradiction, Families, is_path_of_module};
 pub use family::{CANONICAL, Family, GGUF, HUGGING_FACE, Naming, ONNX};
 pub use gguf::{GgufCut, GgufLayout, GgufTurned, GgufValue};
 pub use graph::GraphSettings;
-pub use kind::{Kind, Range, TensorExpectation};
+pub use kind::{Range, TensorExpectation, TensorKind};
 pub use mapper::TensorNameMapper;
 pub use model::{Description, FamilyModel, Mismatch};

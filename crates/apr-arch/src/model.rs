@@ -12,7 +12,7 @@ use apr_core::{Metadata, Shape, TensorInfo};
 
 use crate::dimensions::{Dimensions, Told};
 use crate::family::{Family, GGUF, Naming};
-use crate::gguf::Layout;
+use crate::gguf::TensorLayout;
 use crate::kind::{Range, TensorExpectation};
 use crate::names::NameGroups;
 use member::{Member, counts, inputs, member, numbers, tell_namesakes};
@@ -64,7 +64,10 @@ impl<'a> FamilyModel<'a> {
         // Shapes that GGUF changes would show other dimensions.
         let is_same = |tensor: usize| {
             !in_gguf_layout
-                || !matches!(family.layout(tensor), Some(Layout::Transposed | Layout::SkipRows(_)))
+                || !matches!(
+                    family.layout(tensor),
+                    Some(TensorLayout::Transposed | TensorLayout::SkipRows(_))
+                )
         };
         let known = members
             .iter()
@@ -77,7 +80,7 @@ impl<'a> FamilyModel<'a> {
         let is_turned = |member: &Option<Member>| {
             let member = member.as_ref().filter(|_| !in_gguf_layout);
             member.is_some_and(|member| {
-                matches!(family.layout(member.tensor), Some(Layout::Transposed))
+                matches!(family.layout(member.tensor), Some(TensorLayout::Transposed))
             })
         };
 
@@ -146,7 +149,7 @@ impl<'a> FamilyModel<'a> {
     pub fn has_inputs_first(&self, tensor: usize) -> bool {
         let member = self.members.get(tensor).and_then(Option::as_ref);
         member.filter(|_| !self.in_gguf_layout).is_some_and(|member| {
-            matches!(self.family.layout(member.tensor), Some(Layout::Transposed))
+            matches!(self.family.layout(member.tensor), Some(TensorLayout::Transposed))
         })
     }
 
@@ -164,7 +167,7 @@ impl<'a> FamilyModel<'a> {
             self.family.tensors[member].expectation.for_width(self.inputs[tensor]);
 
         // GGUF has the constant added to every value, so a healthy mean is shifted, too.
-        if let (true, Some(Layout::Add(constant))) =
+        if let (true, Some(TensorLayout::Add(constant))) =
             (self.in_gguf_layout, self.family.layout(member))
         {
             let constant = f64::from(*constant);
@@ -195,8 +198,8 @@ impl<'a> FamilyModel<'a> {
         let mut formula = self.family.file.tensors[member.tensor].shape.clone()?;
         if self.in_gguf_layout {
             match self.family.layout(member.tensor) {
-                Some(Layout::Transposed) => formula.reverse(),
-                Some(Layout::SkipRows(_)) if !formula.is_empty() => {
+                Some(TensorLayout::Transposed) => formula.reverse(),
+                Some(TensorLayout::SkipRows(_)) if !formula.is_empty() => {
                     formula[0].push_str(" less those that GGUF leaves out");
                 }
                 _ => {}
@@ -223,8 +226,8 @@ impl<'a> FamilyModel<'a> {
         let mut dims = dims.collect::<Option<Vec<u64>>>()?;
         if self.in_gguf_layout {
             match (self.family.layout(tensor), dims.first_mut()) {
-                (Some(Layout::Transposed), _) => dims.reverse(),
-                (Some(Layout::SkipRows(skipped)), Some(rows)) => {
+                (Some(TensorLayout::Transposed), _) => dims.reverse(),
+                (Some(TensorLayout::SkipRows(skipped)), Some(rows)) => {
                     *rows = rows.checked_sub(self.dimensions.size(skipped)?)?;
                 }
                 _ => {}

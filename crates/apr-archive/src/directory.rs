@@ -2,8 +2,8 @@
 
 use apr_core::{ByteSource, Error, Result, read_vec};
 
-use crate::zip::CENTRAL;
-
+/// First bytes of an entry of the directory.
+pub(crate) const CENTRAL: [u8; 4] = *b"PK\x01\x02";
 const END: [u8; 4] = *b"PK\x05\x06";
 const END64: [u8; 4] = *b"PK\x06\x06";
 const LOCATOR64: [u8; 4] = *b"PK\x06\x07";

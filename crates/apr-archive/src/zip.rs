@@ -9,12 +9,11 @@ use std::sync::Arc;
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
 
 use crate::decoded::Decoded;
-use crate::directory::{Directory, locate, locate_loosely, u16_at, u32_at, u64_at};
+use crate::directory::{CENTRAL, Directory, locate, locate_loosely, u16_at, u32_at, u64_at};
 use crate::inflate::{Cache, Inflated, Wrapper};
 use crate::section::Section;
 
 const LOCAL: [u8; 4] = *b"PK\x03\x04";
-pub(crate) const CENTRAL: [u8; 4] = *b"PK\x01\x02";
 const LOCAL_LEN: u64 = 30;
 const CENTRAL_LEN: usize = 46;
 

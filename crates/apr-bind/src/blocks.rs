@@ -5,9 +5,9 @@
 //! over the blocks makes the second of it. The scales are halves in the file and are widened first,
 //! which changes no value, so the results are ggml's to the last bit.
 
-use apr_graph::{Body, ElementType, Node, Op, Origin as From, ValueId, ValueType, View as Look};
+use apr_graph::{Body, ElementType, Node, Op, ValueId, ValueOrigin, ValueType, View as Look};
 use apr_registry::{DType, Result};
-use apr_view::{Origin, Parts};
+use apr_view::{Parts, TensorOrigin};
 
 use crate::nodes::attribute;
 use crate::storage::Blocks;
@@ -62,7 +62,8 @@ impl Binding<'_, '_> {
             vec![attribute("axis", -1), attribute("block_size", 32)]
         };
         let name = self.unique(&format!("{}/values", info.name));
-        let values = body.add_value(name, typed(Some(ElementType::F32), &dims), From::Missing);
+        let values =
+            body.add_value(name, typed(Some(ElementType::F32), &dims), ValueOrigin::Missing);
         self.push(body, Op::onnx("DequantizeLinear"), &[stored.quants, scales], values, attributes);
         let Some(mins) = stored.mins else { return Ok(Some(values)) };
         let mins = self.cast_anew(body, mins, Some(ElementType::F32));
@@ -123,7 +124,7 @@ impl Binding<'_, '_> {
         let name = format!("{}.{what}", self.binder.base.tensors()[position].name);
         let info = self.binder.base.tensors()[part].clone();
         let dtype = info.dtype;
-        let value = self.stored_value(body, &name, info, Origin::Base(part), dtype, kind);
+        let value = self.stored_value(body, &name, info, TensorOrigin::Base(part), dtype, kind);
         self.raw.insert(part, value);
         value
     }
@@ -247,5 +248,5 @@ fn is_product(node: &Node, weight: ValueId) -> bool {
 
 /// Whether a body looks at a value of the body around.
 fn looks_out(inner: &Body, value: ValueId) -> bool {
-    inner.values.iter().any(|inner| inner.origin == From::Outer(value))
+    inner.values.iter().any(|inner| inner.origin == ValueOrigin::Outer(value))
 }

@@ -24,14 +24,14 @@ use std::collections::{HashMap, HashSet};
 
 use apr_core::counted;
 use apr_graph::{
-    AttributeValue, Body, Dim, ElementType, Graph, Node, NodeId, Op, Origin as From, Value,
-    ValueId, ValueType, View as Look, WeightRef,
+    AttributeValue, Body, Dim, ElementType, Graph, Node, NodeId, Op, Value, ValueId, ValueOrigin,
+    ValueType, View as Look, WeightRef,
 };
 use apr_quantize::TensorTarget;
 use apr_registry::onnx::write::holds;
 use apr_registry::{CheckpointReader, DType, Error, Loss, Result, TensorInfo};
 use apr_tensor::cast::can_cast;
-use apr_view::{Change, Origin, Parts};
+use apr_view::{Change, Parts, TensorOrigin};
 
 use look::Strides;
 pub use storage::{Blocks, Storage};
@@ -41,7 +41,7 @@ pub use storage::{Blocks, Storage};
 #[non_exhaustive]
 pub struct Bound {
     /// The tensors, and what of the checkpoint they are.
-    pub tensors: Vec<(TensorInfo, Origin)>,
+    pub tensors: Vec<(TensorInfo, TensorOrigin)>,
     /// What becomes of the tensors, by position.
     pub targets: Vec<Option<TensorTarget>>,
     /// Names of the matrices that are the transpose of the checkpoint's.
@@ -124,7 +124,7 @@ impl<'a> Binder<'a> {
             let count = counted(group.len() as u64, "tensor");
             let message = format!(
                 "{count} of {} become f32: ONNX has no operator for this block type; \
-                 --dequantize f16 halves the size",
+                 `dequantize` f16 halves the size",
                 group[0]
             );
             self.bound.warnings.push(message);
@@ -170,7 +170,7 @@ impl<'a> Binder<'a> {
     }
 
     /// Adds a tensor to the list; returns its name there.
-    fn add(&mut self, name: &str, info: TensorInfo, origin: Origin, target: DType) -> String {
+    fn add(&mut self, name: &str, info: TensorInfo, origin: TensorOrigin, target: DType) -> String {
         let name = self.unique(name);
         self.bound.tensors.push((TensorInfo { name: name.clone(), ..info }, origin));
         self.bound.targets.push(Some(TensorTarget::from(target)));
@@ -255,7 +255,7 @@ impl<'b, 'a> Binding<'b, 'a> {
     fn weights(&self, body: &Body) -> Result<Vec<Weight>> {
         let values = (0..).map(ValueId).zip(&body.values);
         let weights = values.filter_map(|(id, value)| match &value.origin {
-            From::Weight(reference) => Some((id, value.element(), reference.clone())),
+            ValueOrigin::Weight(reference) => Some((id, value.element(), reference.clone())),
             _ => None,
         });
         let weights = weights.map(|(value, element, reference)| {
@@ -296,9 +296,9 @@ impl<'b, 'a> Binding<'b, 'a> {
         let base = &self.binder.base.tensors()[position];
         check_shape(body, weight, strides.dims())?;
         let origin = match strides.flat() {
-            None => Origin::Base(position),
+            None => TensorOrigin::Base(position),
             Some((start, dims, steps)) => {
-                Origin::Changed(Change::strided(base, position, start, dims, steps)?)
+                TensorOrigin::Changed(Change::strided(base, position, start, dims, steps)?)
             }
         };
 
@@ -317,7 +317,7 @@ impl<'b, 'a> Binding<'b, 'a> {
         if is_transposed {
             self.binder.bound.transposed.push(tensor.clone());
         }
-        let origin = From::Weight(WeightRef::whole(tensor));
+        let origin = ValueOrigin::Weight(WeightRef::whole(tensor));
         if is_held(stored, element) {
             body.value_mut(value).origin = origin;
             return Ok(());
@@ -378,8 +378,8 @@ impl<'b, 'a> Binding<'b, 'a> {
         let stored = self.binder.stored(position);
         self.binder.note_dequantized(&info);
         let name = body.value(value).name.clone();
-        let tensor = self.binder.add(&name, info, Origin::Base(position), stored);
-        body.value_mut(value).origin = From::Weight(WeightRef::whole(tensor));
+        let tensor = self.binder.add(&name, info, TensorOrigin::Base(position), stored);
+        body.value_mut(value).origin = ValueOrigin::Weight(WeightRef::whole(tensor));
         self.raw.insert(position, value);
         self.whole.insert((position, element), value);
     }
@@ -400,7 +400,7 @@ impl<'b, 'a> Binding<'b, 'a> {
                     let info = self.binder.base.tensors()[position].clone();
                     let dtype = info.dtype;
                     let name = name.clone().unwrap_or_else(|| reference.tensor.clone());
-                    let tensor = self.binder.add(&name, info, Origin::Base(position), dtype);
+                    let tensor = self.binder.add(&name, info, TensorOrigin::Base(position), dtype);
                     *reference = WeightRef::whole(tensor);
                 }
             }
@@ -439,7 +439,8 @@ fn hold_constants(body: &mut Body) {
                 if body.outputs.contains(&output) {
                     // What a body gives back is made by a node.
                     let Value { name, kind, .. } = body.value(output).clone();
-                    let held = body.add_value(format!("{name}/held"), kind, From::Weight(weight));
+                    let held =
+                        body.add_value(format!("{name}/held"), kind, ValueOrigin::Weight(weight));
                     let (inputs, attributes) = (vec![Some(held)], Vec::new());
                     rest.push(Node { op: Op::onnx("Identity"), inputs, attributes, ..node });
                 } else {
@@ -452,7 +453,7 @@ fn hold_constants(body: &mut Body) {
 
     rebuild(body, rest);
     for (output, weight) in held {
-        body.value_mut(output).origin = From::Weight(weight);
+        body.value_mut(output).origin = ValueOrigin::Weight(weight);
     }
 }
 
@@ -484,7 +485,7 @@ fn typed(element: Option<ElementType>, dims: &[u64]) -> ValueType {
 fn drop_values(body: &mut Body, unread: &[ValueId]) {
     for &value in unread {
         // It stays in its place, as the ids of the others do; a constant of nothing is not written.
-        body.value_mut(value).origin = From::Missing;
+        body.value_mut(value).origin = ValueOrigin::Missing;
     }
 }
 
@@ -493,7 +494,7 @@ fn rebuild(body: &mut Body, nodes: Vec<Node>) {
     body.nodes = nodes;
     for (position, node) in (0..).zip(&body.nodes) {
         for output in node.outputs.iter().flatten() {
-            body.values[output.0 as usize].origin = From::Node(NodeId(position));
+            body.values[output.0 as usize].origin = ValueOrigin::Node(NodeId(position));
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Nodes that make of stored tensors what a graph looks at.
 
 use apr_graph::{
-    Attribute, AttributeValue, Body, Constant, ElementType, Node, Op, Origin as From, ValueId,
+    Attribute, AttributeValue, Body, Constant, ElementType, Node, Op, ValueId, ValueOrigin,
     ValueType, View as Look, WeightRef,
 };
 use apr_registry::{Error, Result, TensorInfo};
-use apr_view::Origin;
+use apr_view::TensorOrigin;
 
 use crate::look::{check_order, check_reshape, check_slice};
 use crate::{Binding, is_held, typed};
@@ -48,7 +48,7 @@ impl Binding<'_, '_> {
                     body,
                     &info.name.clone(),
                     info,
-                    Origin::Base(position),
+                    TensorOrigin::Base(position),
                     stored,
                     kind,
                 );
@@ -66,13 +66,13 @@ impl Binding<'_, '_> {
         body: &mut Body,
         name: &str,
         info: TensorInfo,
-        origin: Origin,
+        origin: TensorOrigin,
         stored: apr_registry::DType,
         kind: ValueType,
     ) -> ValueId {
         let tensor = self.binder.add(name, info, origin, stored);
         let name = self.unique(name);
-        body.add_value(name, kind, From::Weight(WeightRef::whole(tensor)))
+        body.add_value(name, kind, ValueOrigin::Weight(WeightRef::whole(tensor)))
     }
 
     /// What a look shows of a value of these sizes, and the sizes of that.
@@ -204,7 +204,7 @@ impl Binding<'_, '_> {
     pub(crate) fn constant(&mut self, body: &mut Body, of: ValueId, constant: Constant) -> ValueId {
         let name = self.unique(&format!("{}/constant", body.value(of).name));
         let kind = typed(Some(constant.element), &constant.shape);
-        body.add_value(name, kind, From::Constant(constant))
+        body.add_value(name, kind, ValueOrigin::Constant(constant))
     }
 
     /// A node with one output, called after a value.
@@ -217,7 +217,7 @@ impl Binding<'_, '_> {
         attributes: Vec<Attribute>,
     ) -> ValueId {
         let name = self.unique(&format!("{}/{}", body.value(of).name, op.to_lowercase()));
-        let output = body.add_value(name, ValueType::Unknown, From::Missing);
+        let output = body.add_value(name, ValueType::Unknown, ValueOrigin::Missing);
         self.push(body, Op::onnx(op), inputs, output, attributes);
         output
     }
@@ -266,7 +266,7 @@ impl Binding<'_, '_> {
             }
             _ => ValueType::Unknown,
         };
-        let to = body.add_value(name, kind, From::Missing);
+        let to = body.add_value(name, kind, ValueOrigin::Missing);
         self.cast(body, from, to, element);
         to
     }

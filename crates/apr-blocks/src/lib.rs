@@ -100,7 +100,7 @@ impl Default for GraphOptions {
 /// A part of a model that is computed by itself.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct Part {
+pub struct ModelPart {
     /// As Optimum names its file: `model`, `encoder_model`, `decoder_with_past_model`.
     pub name: &'static str,
     /// What it computes.
@@ -112,7 +112,7 @@ pub struct Part {
 #[non_exhaustive]
 pub struct Graphs {
     /// One, or several where an encoder and a decoder run apart.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ModelPart>,
     /// The cache of multi-head latent attention, where the model has such attention and takes
     /// earlier keys and values.
     pub latent_cache: Option<LatentCache>,
@@ -206,10 +206,10 @@ pub fn tied_heads(
 }
 
 /// The graphs of a kind of model.
-fn parts(model: &Model<'_>, kind: &str, past: bool) -> Result<Vec<Part>> {
+fn parts(model: &Model<'_>, kind: &str, past: bool) -> Result<Vec<ModelPart>> {
     use kinds::encoder_decoder::{ENCODER, Memory, write_decoder, write_encoder};
 
-    let one = |part: Part| vec![part];
+    let one = |part: ModelPart| vec![part];
     Ok(match kind {
         "decoder" => one(part(model, "model", |w| kinds::decoder::write(model, w, past))?),
         "encoder" => one(part(model, "model", |w| kinds::encoder::write(model, w, ENCODER))?),
@@ -246,7 +246,7 @@ fn part<'m>(
     model: &'m Model<'m>,
     name: &'static str,
     write: impl FnOnce(&mut Writer<'m>) -> Result<()>,
-) -> Result<Part> {
+) -> Result<ModelPart> {
     let mut writer = Writer::new(model);
     write(&mut writer)?;
     let functions = model.functions.take();
@@ -256,5 +256,5 @@ fn part<'m>(
     if let Some(function) = functions.first() {
         opsets.push(Opset { domain: function.op.domain.clone(), version: 1 });
     }
-    Ok(Part { name, graph: Graph { opsets, functions, body: writer.finish() } })
+    Ok(ModelPart { name, graph: Graph { opsets, functions, body: writer.finish() } })
 }

@@ -108,8 +108,8 @@ impl<'m> Model<'m> {
     }
 
     /// A place in a stack of layers, or outside of its layers.
-    pub(crate) fn place<'p>(&'p self, stack: &'p str) -> Place<'p> {
-        Place { model: self, stack, stage: None, layer: None }
+    pub(crate) fn place<'p>(&'p self, stack: &'p str) -> BlockPosition<'p> {
+        BlockPosition { model: self, stack, stage: None, layer: None }
     }
 
     /// Error about an option of the family's table.
@@ -123,14 +123,14 @@ impl<'m> Model<'m> {
 /// Where a block stands: in which stack, in which of its stages where it has some, and in which
 /// layer.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'p> {
+pub(crate) struct BlockPosition<'p> {
     pub(crate) model: &'p Model<'p>,
     pub(crate) stack: &'p str,
     stage: Option<u64>,
     layer: Option<u64>,
 }
 
-impl<'p> Place<'p> {
+impl<'p> BlockPosition<'p> {
     /// The same in one of the stages.
     pub(crate) fn stage(self, stage: u64) -> Self {
         Self { stage: Some(stage), ..self }

@@ -16,6 +16,8 @@ use apr_quantize::QuantizationReport;
 use apr_registry::{Code, DType, Error, Escaped, IoCause};
 use serde_json::json;
 
+use crate::options::in_options;
+
 /// Misfits shown before the rest is only counted.
 const SHOWN: usize = 10;
 
@@ -171,6 +173,11 @@ impl Failure {
     }
 
     pub(crate) fn message(&self) -> String {
+        in_options(&self.library_message())
+    }
+
+    /// With settings where a library advises to change one.
+    fn library_message(&self) -> String {
         match self {
             Self::Model(error) | Self::Reported(error) => error.to_string(),
             Self::General(message) | Self::Usage(message) => message.clone(),
@@ -233,7 +240,7 @@ impl Failure {
         match self {
             Self::Model(error) => json!({ "error": {
                 "code": error.code().id(),
-                "message": error.message(),
+                "message": in_options(error.message()),
                 "file": error.file(),
                 "tensor": error.tensor(),
                 "offset": error.offset(),

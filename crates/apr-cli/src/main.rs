@@ -8,6 +8,7 @@ mod failure;
 mod human;
 mod memory;
 mod model;
+mod options;
 mod printer;
 mod progress;
 mod refused;

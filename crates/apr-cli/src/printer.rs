@@ -10,6 +10,7 @@ use apr_registry::Escaped;
 use serde::Serialize;
 
 use crate::failure::Outcome;
+use crate::options::in_options;
 
 /// What is important enough to be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -145,11 +146,12 @@ impl Printer {
     /// Something odd that does not stop the command. Text from files is escaped here. A standard
     /// error that can't be written to does not stop it either.
     pub(crate) fn warn(&self, message: &str) {
+        let message = in_options(message);
         if let Ok(mut warnings) = WARNINGS.lock() {
-            warnings.push(message.to_owned());
+            warnings.push(message.clone());
         }
         if self.level >= Level::Warn {
-            let _ = writeln!(anstream::stderr(), "{ODD}warning{ODD:#}: {}", Escaped(message));
+            let _ = writeln!(anstream::stderr(), "{ODD}warning{ODD:#}: {}", Escaped(&message));
         }
     }
 

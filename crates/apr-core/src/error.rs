@@ -157,10 +157,12 @@ impl Error {
         Self::new(Code::Memory, message)
     }
 
-    /// Names the file, unless an inner layer already did.
+    /// Names the file, unless an inner layer already did or the file has no name.
     #[must_use]
     pub fn in_file(mut self, file: impl fmt::Display) -> Self {
-        self.0.file.get_or_insert_with(|| file.to_string());
+        if self.0.file.is_none() {
+            self.0.file = Some(file.to_string()).filter(|name| !name.is_empty());
+        }
         self
     }
 

@@ -41,9 +41,17 @@ pub struct Format {
     pub convention: Convention,
     /// What a file of the format can be written with; `None` where it is only read.
     pub target: Option<Target>,
+    /// The format that took its place, which `apr upgrade` writes.
+    pub successor: Option<&'static Self>,
 }
 
 impl Format {
+    /// Whether a file is only written with what the model computes.
+    #[must_use]
+    pub fn always_computes(&self) -> bool {
+        self.target.is_some_and(|target| target.computes == Computes::Always)
+    }
+
     /// What a format has that is only read, and that no option names: all but its `id`, its `name`,
     /// and how it is known.
     pub const READ_ONLY: Self = Self {
@@ -55,6 +63,7 @@ impl Format {
         recognises: |_| false,
         convention: Convention::Framework,
         target: None,
+        successor: None,
     };
 }
 
@@ -90,6 +99,9 @@ pub struct Target {
     pub self_contained: bool,
     /// Whether a model can be cut into several files.
     pub shards: bool,
+    /// Whether one of these files can be written by itself, so that several processes write one
+    /// each.
+    pub single_shards: bool,
     /// Whether tensors can be compressed, encrypted and signed.
     pub seals: bool,
     /// Whether a file says what the model computes.
@@ -100,6 +112,20 @@ pub struct Target {
     pub alignments: Alignments,
     /// Quantized types that the format has.
     pub quantized: QuantizedTypes,
+    /// Where texts go that a caller gives as metadata.
+    pub entries: Entries,
+}
+
+/// Where a format has texts that a caller gives as metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Entries {
+    /// Each is a value of the metadata.
+    Values,
+    /// They are pairs of typed keys and values.
+    KeyValues,
+    /// They are the texts of the header of safetensors.
+    HeaderTexts,
 }
 
 /// Whether files of a format say what the model computes.

@@ -45,6 +45,7 @@ mod pass_on;
 mod pipeline;
 mod progress;
 pub mod protobuf;
+pub mod setting;
 mod shape;
 mod shard_index;
 mod sink;
@@ -67,7 +68,9 @@ pub use due::Due;
 pub use error::{Code, Error, IoCause, Result};
 pub use escape::{Escaped, is_hidden};
 pub use file_name::check_file_name;
-pub use format::{Alignments, Computes, Convention, Format, HEAD_LEN, QuantizedTypes, Target};
+pub use format::{
+    Alignments, Computes, Convention, Entries, Format, HEAD_LEN, QuantizedTypes, Target,
+};
 pub use key_values::{Array, KeyValue, KeyValues, KeyValuesBuilder, Pair, Value};
 pub use limits::Limits;
 pub use metadata::{Brief, Metadata, keys};
@@ -76,8 +79,8 @@ pub use progress::{Phase, Progress};
 pub use shape::Shape;
 pub use shard_index::ShardIndex;
 pub use sink::{MemoryFolder, Sink};
-pub use source::{ByteSource, SourceSet, read_vec};
-pub use stored::{Encoded, Part, ReadEncoded, Stored, StoredForm, StoredRange, Sum};
+pub use source::{ByteSource, SourceSet, check_range, read_vec};
+pub use stored::{Encoded, ReadEncoded, Stored, StoredForm, StoredPart, StoredRange, Sum};
 pub use text::{counted, grouped, number};
 #[cfg(target_has_atomic = "64")]
 pub use work::Work;

@@ -34,7 +34,7 @@ impl Default for Limits {
 impl Limits {
     /// Refuses metadata over [`max_metadata`](Self::max_metadata) with E008.
     pub fn check_metadata(&self, len: u64) -> Result<()> {
-        check("metadata", len, self.max_metadata, "; raise the limit with --max-metadata")
+        check("metadata", len, self.max_metadata, "; raise the limit with `max_metadata`")
     }
 
     /// Refuses a tensor index over [`max_index`](Self::max_index) with E008.

@@ -1,4 +1,5 @@
-//! The one way in which a reader over another one delegates, and a format says what it lacks.
+//! The one way in which a reader over another one delegates, and a reader of a file says what it
+//! has and lacks.
 
 /// Methods of [`CheckpointReader`](crate::CheckpointReader) that a field does:
 /// `pass_on!(base: format, files)`. Those that are neither listed nor written do not compile, since
@@ -114,6 +115,44 @@ macro_rules! has_no {
     (@slices) => {
         fn tensor_slice(&self, _tensor: usize) -> Option<&[u8]> {
             None
+        }
+    };
+}
+
+/// Methods of [`CheckpointReader`](crate::CheckpointReader) that give the field of their name:
+/// `has_own!(metadata, tensors, files)`. `container` is the reader itself, by its
+/// [`ContainerFacts`](crate::ContainerFacts).
+#[macro_export]
+macro_rules! has_own {
+    ($($what:ident),+ $(,)?) => { $($crate::has_own!(@$what);)+ };
+    (@metadata) => {
+        fn metadata(&self) -> &$crate::Metadata {
+            &self.metadata
+        }
+    };
+    (@tensors) => {
+        fn tensors(&self) -> &[$crate::TensorInfo] {
+            &self.tensors
+        }
+    };
+    (@container) => {
+        fn container(&self) -> $crate::Container<'_> {
+            $crate::Container::of(self)
+        }
+    };
+    (@files) => {
+        fn files(&self) -> &[$crate::FileInfo] {
+            &self.files
+        }
+    };
+    (@left_out) => {
+        fn left_out(&self) -> &[String] {
+            &self.left_out
+        }
+    };
+    (@warnings) => {
+        fn warnings(&self) -> &[String] {
+            &self.warnings
         }
     };
 }

@@ -113,6 +113,17 @@ macro_rules! forward {
 
 forward!(&S, Box<S>, Arc<S>);
 
+/// Refuses to read `len` bytes from `offset` on, where there are fewer.
+///
+/// # Errors
+/// E002.
+pub fn check_range(offset: u64, len: usize, available: u64) -> Result<()> {
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= available => Ok(()),
+        _ => Err(Error::corrupt(format!("{len} bytes at {offset} end past its {available} bytes"))),
+    }
+}
+
 /// The files of a model that spans several: shards, an index, companions.
 ///
 /// Names are plain: relative, inside the model's folder. Implementations refuse absolute names,

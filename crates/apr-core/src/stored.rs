@@ -63,7 +63,7 @@ pub enum Sum {
 
 /// Bytes of the file that a tensor is made of, and what the file states about them.
 #[derive(Clone, Copy)]
-pub struct Part<'a> {
+pub struct StoredPart<'a> {
     /// Where the bytes lie.
     pub range: StoredRange,
     /// Where an error about them points: the same, or the bytes that they are decoded from.
@@ -81,7 +81,7 @@ enum PartBytes<'a> {
     File(&'a dyn ByteSource),
 }
 
-impl<'a> Part<'a> {
+impl<'a> StoredPart<'a> {
     /// The part of a file that `source` is.
     #[must_use]
     pub fn of_file(source: &'a dyn ByteSource, range: StoredRange, sum: Sum) -> Self {
@@ -107,9 +107,9 @@ impl<'a> Part<'a> {
     }
 }
 
-impl fmt::Debug for Part<'_> {
+impl fmt::Debug for StoredPart<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Part")
+        f.debug_struct("StoredPart")
             .field("range", &self.range)
             .field("sum", &self.sum)
             .finish_non_exhaustive()
@@ -128,7 +128,7 @@ pub struct Stored<'a> {
     digest: Option<Digest>,
     crc32: Option<u32>,
     encoded: Option<Encoded<'a>>,
-    parts: Vec<Part<'a>>,
+    parts: Vec<StoredPart<'a>>,
 }
 
 impl<'a> Stored<'a> {
@@ -167,16 +167,20 @@ impl<'a> Stored<'a> {
 
     /// With parts of the file that the tensor is made of.
     #[must_use]
-    pub fn with_parts(self, parts: Vec<Part<'a>>) -> Self {
+    pub fn with_parts(self, parts: Vec<StoredPart<'a>>) -> Self {
         Self { parts, ..self }
     }
 
     /// Its own bytes as a part, where something is stated about them; it is the tensor at this
     /// position of `reader`.
     #[must_use]
-    pub fn own_part(&self, reader: &'a dyn CheckpointReader, tensor: usize) -> Option<Part<'a>> {
+    pub fn own_part(
+        &self,
+        reader: &'a dyn CheckpointReader,
+        tensor: usize,
+    ) -> Option<StoredPart<'a>> {
         let bytes = self.encoded.map_or(PartBytes::Tensor(reader, tensor), PartBytes::Encoded);
-        self.sum().map(|sum| Part { range: self.range, place: self.range, sum, bytes })
+        self.sum().map(|sum| StoredPart { range: self.range, place: self.range, sum, bytes })
     }
 
     /// With the digest that the file gives for these bytes, where it gives one.
@@ -207,7 +211,7 @@ impl<'a> Stored<'a> {
     /// Parts of the file that the tensor is made of and that something is stated about, other than
     /// the bytes at its range.
     #[must_use]
-    pub fn parts(&self) -> &[Part<'a>] {
+    pub fn parts(&self) -> &[StoredPart<'a>] {
         &self.parts
     }
 

@@ -72,7 +72,7 @@ impl Argon2Costs {
         if u64::from(self.m) << 10 > max_memory {
             return Err(Error::memory(format!(
                 "the password's key takes {} KiB to derive, more than the memory limit of \
-                 {max_memory} bytes; raise it with --max-memory",
+                 {max_memory} bytes; raise it with `max_memory`",
                 self.m
             )));
         }

@@ -138,7 +138,7 @@ impl<'a> Cursor<'a> {
     pub(crate) fn count_items(&mut self, count: u64) -> Result<()> {
         let Some(left) = self.items_left.checked_sub(count) else {
             let message = format!(
-                "arrays hold more than {} items; raise the limit with --max-metadata",
+                "arrays hold more than {} items; raise the limit with `max_metadata`",
                 self.most_items()
             );
             return Err(Error::memory(message).at(self.position()));

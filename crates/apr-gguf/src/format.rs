@@ -1,6 +1,6 @@
 //! What GGUF says of itself.
 
-use apr_core::{Alignments, Computes, Convention, Format, QuantizedTypes, Target};
+use apr_core::{Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Target};
 
 /// llama.cpp's format of today.
 pub static FORMAT: Format = Format {
@@ -17,10 +17,13 @@ pub static FORMAT: Format = Format {
         folder: false,
         self_contained: false,
         shards: true,
+        single_shards: false,
         seals: false,
         computes: Computes::Nothing,
         streaming: false,
         alignments: Alignments::PowersOfTwo,
         quantized: QuantizedTypes::Ggml,
+        entries: Entries::KeyValues,
     }),
+    successor: None,
 };

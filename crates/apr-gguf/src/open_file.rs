@@ -43,7 +43,7 @@ impl OpenFile {
         };
 
         let (header, data_start, len, tail, warnings) =
-            parse().map_err(|error| in_file(error, name))?;
+            parse().map_err(|error: Error| error.in_file(name))?;
         let warnings =
             warnings.into_iter().map(|warning| in_file_warning(name, &warning)).collect();
         Ok(Self { name: name.to_owned(), header, source, len, data_start, tail, warnings })
@@ -52,10 +52,6 @@ impl OpenFile {
     pub(crate) fn pair(&self, key: &str) -> Option<Value> {
         self.header.pairs.get(key)
     }
-}
-
-pub(crate) fn in_file(error: Error, name: &str) -> Error {
-    if name.is_empty() { error } else { error.in_file(name) }
 }
 
 pub(crate) fn in_file_warning(name: &str, warning: &str) -> String {

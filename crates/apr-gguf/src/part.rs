@@ -13,13 +13,13 @@ pub(crate) const TENSORS: &str = "split.tensors.count";
 
 /// Which part a file is, as its pairs say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct SplitPart {
     /// From 0.
     pub(crate) number: u64,
     pub(crate) count: u64,
 }
 
-impl Part {
+impl SplitPart {
     pub(crate) fn of(file: &OpenFile) -> Option<Self> {
         let number = file.pair(NUMBER).and_then(|value| value.as_u64()).unwrap_or_default();
         Some(Self { number, count: file.pair(COUNT)?.as_u64()? })

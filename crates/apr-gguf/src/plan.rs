@@ -12,7 +12,7 @@ use crate::header::{ALIGNMENT, DEFAULT_ALIGNMENT, duplicate, stated_alignment};
 use crate::losses::losses;
 use crate::part::{self, is_part, is_split_key, part_name};
 use crate::tail::{Tail, still_follows};
-use crate::writer::{GgufWriter, Plan};
+use crate::writer::{GgufPlan, GgufWriter};
 
 /// Largest alignment that is written: a number in a file must not make its copy a thousand times
 /// larger.
@@ -135,7 +135,7 @@ pub fn plan(
 
     let tail = tail.and_then(|tail| place_tail(tail, &mut layout, &headers, tensors));
     let names = layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
-    Ok(GgufWriter::new(Plan { layout, names, headers, alignment, tail, named }))
+    Ok(GgufWriter::new(GgufPlan { layout, names, headers, alignment, tail, named }))
 }
 
 /// Makes the pairs of the part before those of this one.

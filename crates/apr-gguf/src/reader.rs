@@ -3,14 +3,14 @@
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, FileInfo, Format, KeyValues,
-    Limits, Metadata, Result, Stored, StoredRange, TensorInfo, has_no, keys,
+    ByteSource, CheckpointReader, ContainerFacts, Error, FileInfo, Format, KeyValues, Limits,
+    Metadata, Result, Stored, StoredRange, TensorInfo, check_range, has_no, has_own, keys,
 };
 use serde_json::{Map, Value as Json, json};
 
 use crate::derived::derived;
-use crate::open_file::{OpenFile, in_file, in_file_warning, is_tied};
-use crate::part::Part;
+use crate::open_file::{OpenFile, in_file_warning, is_tied};
+use crate::part::SplitPart;
 use crate::swap;
 use crate::tail::TAIL;
 
@@ -78,9 +78,9 @@ pub struct GgufReader {
 impl GgufReader {
     /// One file, which may be a part of a split model.
     pub(crate) fn alone(file: OpenFile) -> Self {
-        let part = Part::of(&file).filter(|part| part.count > 1);
+        let part = SplitPart::of(&file).filter(|part| part.count > 1);
         let mut reader = Self::new(vec![file]);
-        if let Some(Part { number, count }) = part {
+        if let Some(SplitPart { number, count }) = part {
             let number = number.saturating_add(1);
             let warning = format!(
                 "this is part {number} of {count} alone; the others hold the rest of the model"
@@ -226,18 +226,11 @@ impl ContainerFacts for GgufReader {
 }
 
 impl CheckpointReader for GgufReader {
+    has_own!(metadata, tensors, container, files, warnings);
     has_no!(companions, left_out);
 
     fn format(&self) -> &'static Format {
         &crate::FORMAT
-    }
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
     }
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
@@ -247,12 +240,8 @@ impl CheckpointReader for GgufReader {
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let (range, name) = (self.stored[tensor], &self.tensors[tensor].name);
-        let locate = |error: Error| in_file(error, &self.files[range.file].name).for_tensor(name);
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > range.len) {
-            let message =
-                format!("{} bytes from byte {offset} on, but it has {}", buf.len(), range.len);
-            return Err(locate(Error::corrupt(message)));
-        }
+        let locate = |error: Error| error.in_file(&self.files[range.file].name).for_tensor(name);
+        check_range(offset, buf.len(), range.len).map_err(locate)?;
         if self.big_endian[range.file] {
             return self.read_turned(tensor, offset, buf).map_err(locate);
         }
@@ -265,18 +254,6 @@ impl CheckpointReader for GgufReader {
             return None;
         }
         self.sources[file].slice_at(offset, len)
-    }
-
-    fn container(&self) -> Container<'_> {
-        Container::of(self)
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        &self.files
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }
 

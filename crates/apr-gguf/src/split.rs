@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use apr_core::{Code, Error, Escaped, IoCause, Limits, Pair, Result, SourceSet, Value};
 
 use crate::open_file::{OpenFile, in_file_warning};
-use crate::part::{COUNT, NUMBER, Part, TENSORS, is_split_key, parse_name, part_name};
+use crate::part::{COUNT, NUMBER, SplitPart, TENSORS, is_split_key, parse_name, part_name};
 use crate::reader::GgufReader;
 
 /// Opens a file of a folder; where it is a part of a split model, all parts, as one model.
@@ -27,7 +27,7 @@ pub fn open_split(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Gg
         OpenFile::open(source, name, limits)
     };
     let named = open(name)?;
-    let part = Part::of(&named).filter(|part| part.count > 1);
+    let part = SplitPart::of(&named).filter(|part| part.count > 1);
     let (Some(part), Some((stem, number, count))) = (part, parse_name(name)) else {
         return Ok(GgufReader::alone(named));
     };
@@ -42,7 +42,7 @@ pub fn open_split(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Gg
                 open(&part_name(stem, position, count)).map_err(|error| asked_for(error, name))?
             }
         };
-        let part = Part::of(&file)
+        let part = SplitPart::of(&file)
             .ok_or_else(|| Error::corrupt(format!("it has no {COUNT}, but '{name}' counts on it")));
         part.and_then(|part| check_part(part, position, count))
             .map_err(|error| error.in_file(&file.name))?;
@@ -67,12 +67,12 @@ fn asked_for(error: Error, by: &str) -> Error {
     }
 }
 
-fn check_part(part: Part, number: usize, count: usize) -> Result<()> {
-    if part == (Part { number: (number as u64).wrapping_sub(1), count: count as u64 }) {
+fn check_part(part: SplitPart, number: usize, count: usize) -> Result<()> {
+    if part == (SplitPart { number: (number as u64).wrapping_sub(1), count: count as u64 }) {
         return Ok(());
     }
     let (named, counted) = (number, count);
-    let Part { number, count } = part;
+    let SplitPart { number, count } = part;
     Err(Error::corrupt(format!(
         "by its name this is part {named} of {counted}, by {NUMBER} and {COUNT} part {} of {count}",
         number.saturating_add(1)

@@ -9,13 +9,13 @@ use apr_core::{CheckpointWriter, Due, Layout, Notes, PlannedTensor, Result, Sink
 /// no place in the format: callers report them.
 #[derive(Debug)]
 pub struct GgufWriter {
-    plan: Plan,
+    plan: GgufPlan,
     due: Due,
 }
 
 /// Everything that is known before the first byte of a tensor.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct GgufPlan {
     pub(crate) layout: Layout,
     /// Names of the layout's tensors.
     pub(crate) names: Vec<String>,
@@ -30,7 +30,7 @@ pub(crate) struct Plan {
 }
 
 impl GgufWriter {
-    pub(crate) fn new(plan: Plan) -> Self {
+    pub(crate) fn new(plan: GgufPlan) -> Self {
         Self { plan, due: Due::default() }
     }
 

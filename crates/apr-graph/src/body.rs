@@ -1,6 +1,6 @@
 //! Bodies: nodes in the order they run, and the values between them.
 
-use crate::{Meaning, Node, Origin, Value, ValueType, WeightRef};
+use crate::{Meaning, Node, Value, ValueOrigin, ValueType, WeightRef};
 
 /// Position in [`Body::values`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,7 +15,7 @@ pub struct NodeId(pub u32);
 pub struct Body {
     /// Name; empty where nobody gave one.
     pub name: String,
-    /// All values, those of the body around included that are used here ([`Origin::Outer`]).
+    /// All values, those of the body around included that are used here ([`ValueOrigin::Outer`]).
     pub values: Vec<Value>,
     /// The nodes; each comes after what it reads, unless a check says otherwise.
     pub nodes: Vec<Node>,
@@ -62,7 +62,7 @@ impl Body {
         &mut self,
         name: impl Into<String>,
         kind: ValueType,
-        origin: Origin,
+        origin: ValueOrigin,
     ) -> ValueId {
         let id =
             ValueId(u32::try_from(self.values.len()).expect("a body has fewer than 2^32 values"));
@@ -77,7 +77,7 @@ impl Body {
     pub fn add_node(&mut self, node: Node) -> NodeId {
         let id = NodeId(u32::try_from(self.nodes.len()).expect("a body has fewer than 2^32 nodes"));
         for output in node.outputs.iter().flatten() {
-            self.value_mut(*output).origin = Origin::Node(id);
+            self.value_mut(*output).origin = ValueOrigin::Node(id);
         }
         self.nodes.push(node);
         id
@@ -86,7 +86,7 @@ impl Body {
     /// The weights that it uses by itself, without those of bodies in its nodes.
     pub fn weights(&self) -> impl Iterator<Item = (&Value, &WeightRef)> {
         self.values.iter().filter_map(|value| match &value.origin {
-            Origin::Weight(weight) => Some((value, weight)),
+            ValueOrigin::Weight(weight) => Some((value, weight)),
             _ => None,
         })
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::{
     Attribute, AttributeValue, Body, Constant, Dim, ElementType, Function, Graph, Meaning, Node,
-    Op, Opset, Origin, ValueId, ValueType, View, WeightRef,
+    Op, Opset, ValueId, ValueOrigin, ValueType, View, WeightRef,
 };
 
 /// A graph being written. See the crate's page for an example.
@@ -80,7 +80,7 @@ impl BodyBuilder {
         shape: impl IntoIterator<Item = Dim>,
         meaning: Meaning,
     ) -> ValueId {
-        let id = self.body.add_value(name, ValueType::tensor(element, shape), Origin::Input);
+        let id = self.body.add_value(name, ValueType::tensor(element, shape), ValueOrigin::Input);
         self.body.value_mut(id).meaning = meaning;
         self.body.inputs.push(id);
         self.taken.insert(name.to_owned(), 1);
@@ -90,7 +90,7 @@ impl BodyBuilder {
     /// What the caller of a function gives; its type is that of the call.
     pub fn parameter(&mut self, name: &str) -> ValueId {
         let name = self.unique(name);
-        let id = self.body.add_value(name, ValueType::Unknown, Origin::Input);
+        let id = self.body.add_value(name, ValueType::Unknown, ValueOrigin::Input);
         self.body.inputs.push(id);
         id
     }
@@ -119,7 +119,7 @@ impl BodyBuilder {
         }
         let kind = ValueType::tensor(element, shape.into_iter().map(Dim::fixed));
         let name = self.unique(tensor);
-        let id = self.body.add_value(name, kind, Origin::Weight(weight.clone()));
+        let id = self.body.add_value(name, kind, ValueOrigin::Weight(weight.clone()));
         self.weights.insert(weight, id);
         id
     }
@@ -127,14 +127,14 @@ impl BodyBuilder {
     /// A small tensor in the graph itself; equal ones are one value.
     pub fn constant(&mut self, constant: Constant) -> ValueId {
         let same =
-            |id: &&ValueId| self.body.value(**id).origin == Origin::Constant(constant.clone());
+            |id: &&ValueId| self.body.value(**id).origin == ValueOrigin::Constant(constant.clone());
         if let Some(id) = self.constants.iter().find(same) {
             return *id;
         }
         let kind =
             ValueType::tensor(constant.element, constant.shape.iter().copied().map(Dim::fixed));
         let name = self.unique("constant");
-        let id = self.body.add_value(name, kind, Origin::Constant(constant));
+        let id = self.body.add_value(name, kind, ValueOrigin::Constant(constant));
         self.constants.push(id);
         id
     }
@@ -177,7 +177,7 @@ impl BodyBuilder {
     /// Makes a value an output of the body.
     pub fn output(&mut self, name: &str, value: ValueId, meaning: Meaning) {
         // Only a node's value takes the output's name, and once; others go through a node.
-        let taken = matches!(self.body.value(value).origin, Origin::Node(_))
+        let taken = matches!(self.body.value(value).origin, ValueOrigin::Node(_))
             && !self.body.outputs.contains(&value);
         let id = if taken { value } else { self.op("Identity", [value]).output(name) };
         let value = self.body.value_mut(id);
@@ -215,7 +215,7 @@ impl BodyBuilder {
 
 /// A node being written.
 #[derive(Debug)]
-#[must_use = "the node is written by `output` or `outputs`"]
+#[must_use = "the node is written by output() or outputs()"]
 pub struct NodeBuilder<'a> {
     body: &'a mut BodyBuilder,
     op: Op,
@@ -257,7 +257,7 @@ impl NodeBuilder<'_> {
             } else {
                 body.unique(&format!("{name}:{position}"))
             };
-            *output = body.body.add_value(output_name, ValueType::Unknown, Origin::Missing);
+            *output = body.body.add_value(output_name, ValueType::Unknown, ValueOrigin::Missing);
         }
 
         body.body.add_node(Node {

@@ -10,7 +10,7 @@ pub use self::sizes::Sizes;
 use self::sizes::{bytes, elements};
 use crate::finding::node_path;
 use crate::{
-    Body, Dim, FunctionId, Graph, Inference, Meaning, Node, Op, Opset, Origin, Value, View,
+    Body, Dim, FunctionId, Graph, Inference, Meaning, Node, Op, Opset, Value, ValueOrigin, View,
 };
 
 /// What nodes cost.
@@ -296,7 +296,7 @@ impl Counter<'_> {
                 bytes
             };
             match value.origin {
-                Origin::Weight(_) => {
+                ValueOrigin::Weight(_) => {
                     totals.weight_bytes = totals.weight_bytes.saturating_add(bytes);
                 }
                 _ => totals.read_bytes = totals.read_bytes.saturating_add(bytes),

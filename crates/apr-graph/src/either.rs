@@ -6,7 +6,7 @@ use apr_core::{Error, Result};
 
 use crate::{
     Attribute, AttributeValue, Body, Constant, ConstantData, Dim, ElementType, Graph, Meaning,
-    Node, Op, Origin, Value, ValueId, ValueType, WeightRef,
+    Node, Op, Value, ValueId, ValueOrigin, ValueType, WeightRef,
 };
 
 /// A graph that computes what `then` computes where the input `condition`, one truth in a row, is
@@ -45,7 +45,7 @@ pub fn either(condition: &str, then: &Graph, otherwise: &Graph) -> Result<Graph>
     let mut outputs = Vec::new();
     for &output in &otherwise.body.outputs {
         let Value { name, kind, meaning, .. } = otherwise.body.value(output);
-        let id = body.add_value(name.clone(), kind.clone(), Origin::Missing);
+        let id = body.add_value(name.clone(), kind.clone(), ValueOrigin::Missing);
         body.value_mut(id).meaning = *meaning;
         outputs.push(id);
     }
@@ -81,11 +81,11 @@ impl Around {
         let mut branch = from.clone();
         for value in &mut branch.values {
             let outer = match &value.origin {
-                Origin::Input => self.input(&value.name, value.kind.clone(), value.meaning),
-                Origin::Weight(weight) => self.weight(value, weight.clone()),
+                ValueOrigin::Input => self.input(&value.name, value.kind.clone(), value.meaning),
+                ValueOrigin::Weight(weight) => self.weight(value, weight.clone()),
                 _ => continue,
             };
-            value.origin = Origin::Outer(outer);
+            value.origin = ValueOrigin::Outer(outer);
             value.meaning = Meaning::Unknown;
         }
         branch.inputs.clear();
@@ -116,7 +116,7 @@ impl Around {
         if let Some(id) = self.inputs.get(name) {
             return *id;
         }
-        let id = self.body.add_value(name, kind, Origin::Input);
+        let id = self.body.add_value(name, kind, ValueOrigin::Input);
         self.body.value_mut(id).meaning = meaning;
         self.body.inputs.push(id);
         self.names.insert(name.to_owned());
@@ -132,7 +132,7 @@ impl Around {
         let numbered = (1_u64..).map(|number| format!("{}_{number}", value.name));
         let mut names = std::iter::once(value.name.clone()).chain(numbered);
         let name = names.find(|name| self.names.insert(name.clone())).unwrap_or_default();
-        let id = self.body.add_value(name, value.kind.clone(), Origin::Weight(weight));
+        let id = self.body.add_value(name, value.kind.clone(), ValueOrigin::Weight(weight));
         self.weights.insert(key, id);
         id
     }
@@ -141,10 +141,10 @@ impl Around {
 /// An output of a branch, which a node has to make.
 fn given(branch: &mut Body, output: ValueId) -> ValueId {
     let Value { name, kind, origin, .. } = branch.value(output).clone();
-    if matches!(origin, Origin::Node(_)) {
+    if matches!(origin, ValueOrigin::Node(_)) {
         return output;
     }
-    let copy = branch.add_value(format!("{name}/given"), kind, Origin::Missing);
+    let copy = branch.add_value(format!("{name}/given"), kind, ValueOrigin::Missing);
     branch.add_node(Node {
         name: format!("{name}/given"),
         op: Op::new("", "Identity"),
@@ -174,7 +174,7 @@ fn empty(branch: &mut Body, like: &Value) -> Result<ValueId> {
     let kind = ValueType::tensor(element, shape.iter().copied().map(Dim::fixed));
     let data = ConstantData::Bytes(Vec::new());
     let nothing = Constant { name: String::new(), element, shape, data };
-    let output = branch.add_value(like.name.clone(), kind, Origin::Missing);
+    let output = branch.add_value(like.name.clone(), kind, ValueOrigin::Missing);
     branch.add_node(Node {
         name: format!("{}/nothing", like.name),
         op: Op::new("", "Constant"),

@@ -7,8 +7,8 @@ use apr_core::{Error, Result, Work};
 use crate::finding::node_path;
 use crate::infer::{Versions, attribute_bytes, constant_bytes, steps};
 use crate::{
-    Attribute, AttributeValue, Body, Function, Graph, MAX_DEPTH, Name, Node, Op, Opset, Origin,
-    ValueId, ValueType,
+    Attribute, AttributeValue, Body, Function, Graph, MAX_DEPTH, Name, Node, Op, Opset, ValueId,
+    ValueOrigin, ValueType,
 };
 
 /// Steps that any graph may take: a node, a value or a place in a list each, and so many bytes of a
@@ -169,7 +169,7 @@ impl Inliner<'_> {
         let mut absent = HashSet::new();
         for (at, value) in moved.values.iter_mut().enumerate() {
             match &mut value.origin {
-                Origin::Outer(id) => match outer.get(id.0 as usize).copied().flatten() {
+                ValueOrigin::Outer(id) => match outer.get(id.0 as usize).copied().flatten() {
                     Some(place) => *id = place,
                     None => {
                         // What the call left out is left out here, too.
@@ -200,7 +200,7 @@ impl Inliner<'_> {
     fn spend_values(&self, body: &Body, prefix: &str) -> Result<()> {
         body.values.iter().try_for_each(|value| {
             let constant = match &value.origin {
-                Origin::Constant(constant) => constant_bytes(constant),
+                ValueOrigin::Constant(constant) => constant_bytes(constant),
                 _ => 0,
             };
             self.spend(1, prefix.len() + value.name.len() + constant)
@@ -378,7 +378,7 @@ fn placed(
     let mut passed = Vec::new();
     for (id, given) in body.outputs.iter().zip(outputs) {
         let Some(given) = given else { continue };
-        let made = matches!(body.value(*id).origin, Origin::Node(_));
+        let made = matches!(body.value(*id).origin, ValueOrigin::Node(_));
         // A value that is two outputs has one place; the second output is a copy.
         if made && !std::mem::replace(&mut done[id.0 as usize], true) {
             places[id.0 as usize] = Some(*given);
@@ -390,7 +390,7 @@ fn placed(
     for (at, value) in body.values.iter().enumerate() {
         if !done[at] {
             let name = names.unique(format!("{}{}", names.prefix, value.name));
-            let fixed = matches!(value.origin, Origin::Constant(_) | Origin::Weight(_));
+            let fixed = matches!(value.origin, ValueOrigin::Constant(_) | ValueOrigin::Weight(_));
             let kind = if fixed { value.kind.clone() } else { ValueType::Unknown };
             places[at] = Some(into.add_value(name, kind, value.origin.clone()));
         }
@@ -467,8 +467,8 @@ mod tests {
 
     fn branch(op: &str, outer: ValueId) -> Body {
         let mut body = Body::default();
-        let x = body.add_value("outer", ValueType::Unknown, Origin::Outer(outer));
-        let y = body.add_value("result", ValueType::Unknown, Origin::Missing);
+        let x = body.add_value("outer", ValueType::Unknown, ValueOrigin::Outer(outer));
+        let y = body.add_value("result", ValueType::Unknown, ValueOrigin::Missing);
         let node = identity("inner".to_owned(), Some(x), y);
         body.add_node(Node { op: Op::onnx(op), ..node });
         body.outputs.push(y);

@@ -76,5 +76,5 @@ pub use operators::{AttributeKind, Occurs, Operator, Parameter, Setting, TypeSet
 pub use upgrade::upgrade;
 pub use uses::{Use, uses};
 pub use value::{
-    Constant, ConstantData, MAX_RANK, Origin, TensorType, Value, ValueType, View, WeightRef,
+    Constant, ConstantData, MAX_RANK, TensorType, Value, ValueOrigin, ValueType, View, WeightRef,
 };

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
-use crate::{Body, Function, Graph, MAX_DEPTH, Node, Op, Origin, ValueId};
+use crate::{Body, Function, Graph, MAX_DEPTH, Node, Op, ValueId, ValueOrigin};
 
 /// A node that reads a tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -42,7 +42,7 @@ pub fn uses(graph: &Graph, tensor: &str, most: usize) -> Vec<Use> {
     let functions = functions.collect();
     let mut search = Search { functions, most, found: Vec::new(), unused: HashSet::new() };
     let is_it = |id: ValueId| match &graph.body.value(id).origin {
-        Origin::Weight(weight) => weight.tensor == tensor,
+        ValueOrigin::Weight(weight) => weight.tensor == tensor,
         _ => false,
     };
     search.body(&graph.body, "", 0, &is_it);
@@ -98,7 +98,7 @@ impl Search<'_> {
 
         for inner in node.bodies() {
             let looks_out = |id: ValueId| match inner.value(id).origin {
-                Origin::Outer(outer) => is_it(outer),
+                ValueOrigin::Outer(outer) => is_it(outer),
                 _ => false,
             };
             self.body(inner, path, depth + 1, &looks_out);

@@ -12,7 +12,7 @@ pub struct Value {
     /// What is known of its type.
     pub kind: ValueType,
     /// Where it comes from.
-    pub origin: Origin,
+    pub origin: ValueOrigin,
     /// What it is for, where it is an input or an output of the model.
     pub meaning: Meaning,
 }
@@ -42,7 +42,7 @@ impl Value {
 
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Origin {
+pub enum ValueOrigin {
     /// The caller of the body gives it.
     Input,
     /// A node makes it.

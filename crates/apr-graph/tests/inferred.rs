@@ -5,8 +5,8 @@ use std::path::Path;
 
 use apr_core::Limits;
 use apr_graph::{
-    Attribute, AttributeValue, Body, Dim, Graph, Origin, TensorType, ValueType, check, cost, infer,
-    inline, upgrade,
+    Attribute, AttributeValue, Body, Dim, Graph, TensorType, ValueOrigin, ValueType, check, cost,
+    infer, inline, upgrade,
 };
 
 /// What onnx says of a file.
@@ -50,8 +50,8 @@ fn forget(body: &mut Body) {
         body.nodes.iter().map(|node| node.attributes.iter().any(is_weight)).collect();
     for value in &mut body.values {
         let made = match value.origin {
-            Origin::Node(node) => !holds[node.0 as usize],
-            Origin::Outer(_) => true,
+            ValueOrigin::Node(node) => !holds[node.0 as usize],
+            ValueOrigin::Outer(_) => true,
             _ => false,
         };
         if made {

@@ -102,8 +102,8 @@ impl Pace {
             return Ok(());
         }
         let message = format!(
-            "the server is too slow: {bytes} bytes in {} s, minimum {} bytes/s; raise --timeout \
-             SECONDS",
+            "the server is too slow: {bytes} bytes in {} s, minimum {} bytes/s; raise \
+             `timeout` SECONDS",
             window.as_secs(),
             Settings::LEAST_RATE,
         );

@@ -160,7 +160,7 @@ impl Profile {
         let name = &self.name;
         Some(format!(
             "no key used: {setting} of the profile '{name}' is not supported; set the variables \
-             that `aws configure export-credentials --profile {name} --format env` prints"
+             that `aws configure export-credentials` prints for it in the format env"
         ))
     }
 }

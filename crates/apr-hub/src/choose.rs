@@ -132,7 +132,7 @@ fn explanation(chosen: &Chosen, candidates: usize, rule: &str) -> String {
     };
     let (taken, others) = (listed(&chosen.weights), listed(&chosen.others));
     format!(
-        "{candidates} models found; selected {taken} ({rule}), not {others}; --file selects \
+        "{candidates} models found; selected {taken} ({rule}), not {others}; `file` selects \
          another"
     )
 }

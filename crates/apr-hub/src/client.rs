@@ -171,13 +171,13 @@ impl Client {
     /// How long a server may be silent, for the end of a message.
     fn patience(&self) -> String {
         let seconds = self.settings.timeout.as_secs();
-        format!(" for {seconds} s; --timeout SECONDS waits longer")
+        format!(" for {seconds} s; `timeout` SECONDS waits longer")
     }
 
     /// Asks once, and follows redirects.
     pub(crate) fn ask_once(&self, ask: &Ask<'_>) -> Result<Answer, Trouble> {
         if self.settings.offline {
-            let message = "network access in offline mode (HF_HUB_OFFLINE or --offline)";
+            let message = "network access in offline mode (HF_HUB_OFFLINE or `offline`)";
             return Err(Trouble::Final(
                 Error::io(IoCause::Other, message).in_file(shown_url(ask.url)),
             ));
@@ -243,7 +243,7 @@ impl Client {
         match uri.scheme_str() {
             Some("https") => tls::lacking().map_or(Ok(()), refuse),
             Some("http") if address::is_loopback(uri) || self.settings.insecure => Ok(()),
-            Some("http") => refuse("http is not encrypted; use https, or allow it with --insecure"),
+            Some("http") => refuse("http is not encrypted; use https, or allow it with `insecure`"),
             _ => refuse("unsupported protocol: expected https or http"),
         }
     }

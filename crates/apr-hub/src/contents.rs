@@ -27,11 +27,11 @@ pub struct Holding {
     pub partial: u64,
     /// When one of them was last read or written.
     pub used: Option<SystemTime>,
-    kind: Kind,
+    kind: CacheEntryKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Kind {
+enum CacheEntryKind {
     /// The folder of a repository.
     Repository(PathBuf),
     /// The name of a file in the other cache.
@@ -78,7 +78,7 @@ impl Caches {
                 bytes,
                 partial: 0,
                 used,
-                kind: Kind::Url(name),
+                kind: CacheEntryKind::Url(name),
             })
         }));
         holdings.sort_by(|a, b| a.name.cmp(&b.name));
@@ -91,8 +91,8 @@ impl Caches {
     /// E007.
     pub fn clear(&self, holding: &Holding) -> Result<bool> {
         match &holding.kind {
-            Kind::Repository(folder) => self.clear_repository(folder),
-            Kind::Url(name) => {
+            CacheEntryKind::Repository(folder) => self.clear_repository(folder),
+            CacheEntryKind::Url(name) => {
                 let Some(_lock) = Lock::try_take(&self.urls.lock(name))? else { return Ok(false) };
                 let path = self.urls.path(name);
                 fs::remove_file(&path).map_err(|error| disk(&error, &path))?;
@@ -135,10 +135,10 @@ impl Caches {
         interrupt: &AtomicBool,
     ) -> Result<Vec<Damage>> {
         let files: Vec<(PathBuf, String)> = match &holding.kind {
-            Kind::Repository(folder) => {
+            CacheEntryKind::Repository(folder) => {
                 blobs(folder).into_iter().filter_map(|path| digest_of(&path)).collect()
             }
-            Kind::Url(name) => {
+            CacheEntryKind::Url(name) => {
                 let listed = self.urls.list().remove(name);
                 listed.map(|cached| (self.urls.path(name), cached.sha256)).into_iter().collect()
             }
@@ -160,7 +160,7 @@ fn repository(folder: &Path) -> Option<Holding> {
 
     // The first `--` is the slash; others may be the name's own.
     let name = format!("hf://{}", name.replacen("--", "/", 1));
-    let kind = Kind::Repository(folder.to_path_buf());
+    let kind = CacheEntryKind::Repository(folder.to_path_buf());
     let mut holding = Holding { name, files: 0, bytes: 0, partial: 0, used: None, kind };
     for path in blobs(folder) {
         let Ok(found) = path.metadata() else { continue };

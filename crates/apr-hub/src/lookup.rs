@@ -87,7 +87,7 @@ impl Hub {
     }
 
     /// Looks up what is below a key; who may not list a bucket may still read an object.
-    pub(crate) fn objects(&self, location: S3Location) -> Result<Kind> {
+    pub(crate) fn objects(&self, location: S3Location) -> Result<LocationKind> {
         let store = Store::from_env()?;
         let is_folder = location.key.is_empty() || location.key.ends_with('/');
         let files = if self.client.settings.offline {
@@ -102,10 +102,10 @@ impl Hub {
             }
         };
 
-        Ok(Kind::Objects { location, store, files })
+        Ok(LocationKind::Objects { location, store, files })
     }
 
-    pub(crate) fn repository(&self, location: &HubLocation) -> Result<Kind> {
+    pub(crate) fn repository(&self, location: &HubLocation) -> Result<LocationKind> {
         let folder = RepositoryFolder::new(&self.client.settings.hub_cache, &location.repo);
 
         // A revision that has slashes may be longer than the location alone shows.
@@ -113,12 +113,12 @@ impl Hub {
         let known = meant.find_map(|meant| Some((folder.repository(&meant)?, meant)));
         if self.client.settings.offline {
             let (repository, location) = known.ok_or_else(|| {
-                let message = "not in the cache, in offline mode (HF_HUB_OFFLINE or --offline)";
+                let message = "not in the cache, in offline mode (HF_HUB_OFFLINE or `offline`)";
                 Error::io(IoCause::NotFound, message).in_file(location)
             })?;
             self.notes
                 .add(format!("{location}: offline, using the cache: commit {}", repository.commit));
-            return Ok(Kind::Repository { location, repository, folder });
+            return Ok(LocationKind::Repository { location, repository, folder });
         }
 
         match self.client.repository(location) {
@@ -129,7 +129,7 @@ impl Hub {
                             a folder: {name}"
                     ));
                 }
-                Ok(Kind::Repository { location, repository, folder })
+                Ok(LocationKind::Repository { location, repository, folder })
             }
             // What was found wrong with the request would be wrong with the cache too.
             Err(error) => match known.filter(|_| is_about_the_network(&error)) {
@@ -137,7 +137,7 @@ impl Hub {
                     let why = error.message();
                     let commit = &repository.commit;
                     self.notes.add(format!("{location}: {why}; using the cache: commit {commit}"));
-                    Ok(Kind::Repository { location, repository, folder })
+                    Ok(LocationKind::Repository { location, repository, folder })
                 }
                 None => Err(renamed(&error, &location.to_string())),
             },
@@ -152,7 +152,7 @@ pub(crate) fn is_about_the_network(error: &Error) -> bool {
 
 /// What a location is.
 #[derive(Clone)]
-pub(crate) enum Kind {
+pub(crate) enum LocationKind {
     Repository {
         location: HubLocation,
         repository: Repository,

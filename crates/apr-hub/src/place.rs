@@ -15,7 +15,7 @@ use apr_core::{Error, IoCause, Result};
 use crate::choose::{Choice, Chosen, choose, kind_of};
 use crate::hub::{RemoteFile, Repository, did_you_mean, is_hex};
 use crate::location::{HubLocation, Location, encode_path, is_plain, path_of};
-use crate::lookup::{Hub, Kind};
+use crate::lookup::{Hub, LocationKind};
 use crate::notes::Notes;
 use crate::source::{Reading, RemoteSource};
 use crate::url_cache::UrlCache;
@@ -24,14 +24,14 @@ use apr_view::nearest;
 pub use download::Downloaded;
 use verify::CachedFile;
 
-pub use open::Found;
+pub use open::OpenedFile;
 
 /// A location that was looked up.
 #[derive(Clone)]
-pub struct Place {
+pub struct ResolvedLocation {
     hub: Hub,
     location: Location,
-    kind: Kind,
+    kind: LocationKind,
     /// The folder of the repository that the names of files count from: empty, or with a slash at
     /// its end.
     base: String,
@@ -54,37 +54,37 @@ impl Hub {
     ///
     /// # Errors
     /// E007 for what is not there or not for this user, and where there is no network.
-    pub fn place(&self, location: &Location) -> Result<Place> {
+    pub fn place(&self, location: &Location) -> Result<ResolvedLocation> {
         let kind = match self.as_hub(location) {
             Location::Hub(hub) => self.repository(&hub)?,
-            Location::Url(url) => Kind::Url(url),
+            Location::Url(url) => LocationKind::Url(url),
             Location::S3(s3) => self.objects(s3).map_err(|error| error.in_file(location))?,
         };
-        Place::new(self.clone(), location.clone(), kind).map_err(|error| error.in_file(location))
+        ResolvedLocation::new(self.clone(), location.clone(), kind)
+            .map_err(|error| error.in_file(location))
     }
 }
 
-impl Place {
-    pub(crate) fn new(hub: Hub, location: Location, kind: Kind) -> Result<Self> {
+impl ResolvedLocation {
+    pub(crate) fn new(hub: Hub, location: Location, kind: LocationKind) -> Result<Self> {
         let (base, file) = match &kind {
-            Kind::Repository { location, repository, .. } => {
+            LocationKind::Repository { location, repository, .. } => {
                 let within = within(&location.path, &repository.files);
                 within.ok_or_else(|| no_file(location, repository))?
             }
-            Kind::Objects { location, files, .. } => {
-                within(&location.key, files).ok_or_else(|| {
+            LocationKind::Objects { location, files, .. } => within(&location.key, files)
+                .ok_or_else(|| {
                     Error::io(IoCause::NotFound, format!("no object '{}'", location.key))
-                })?
-            }
-            Kind::Url(url) => (
+                })?,
+            LocationKind::Url(url) => (
                 String::new(),
                 Some(path_of(url).rsplit('/').next().unwrap_or_default().to_owned()),
             ),
         };
 
         let files = match &kind {
-            Kind::Repository { repository, .. } => below(&repository.files, &base),
-            Kind::Objects { files, .. } => {
+            LocationKind::Repository { repository, .. } => below(&repository.files, &base),
+            LocationKind::Objects { files, .. } => {
                 let (files, odd): (Vec<_>, Vec<_>) =
                     below(files, &base).into_iter().partition(|file| is_plain(&file.name));
                 for RemoteFile { name, .. } in odd {
@@ -94,14 +94,14 @@ impl Place {
                 }
                 files
             }
-            Kind::Url(_) => file
+            LocationKind::Url(_) => file
                 .iter()
                 .map(|name| RemoteFile { name: name.clone(), len: None, etag: None })
                 .collect(),
         };
 
-        let file =
-            file.or_else(|| hub.choice.file.clone().filter(|_| !matches!(kind, Kind::Url(_))));
+        let file = file
+            .or_else(|| hub.choice.file.clone().filter(|_| !matches!(kind, LocationKind::Url(_))));
         let choice = Choice { file: file.clone(), ..hub.choice.clone() };
         let chosen = choose(&files, &choice).map_err(|error| error.in_file(&location))?;
         if let Some(why) = &chosen.why {
@@ -158,15 +158,15 @@ impl Place {
     #[must_use]
     pub fn is_cached(&self, file: &RemoteFile) -> bool {
         match &self.kind {
-            Kind::Repository { repository, folder, .. } => {
+            LocationKind::Repository { repository, folder, .. } => {
                 let whole =
                     RemoteFile { name: format!("{}{}", self.base, file.name), ..file.clone() };
                 folder.file(&repository.commit, &whole).is_some()
             }
-            Kind::Url(url) => UrlCache::new(&self.hub.client.settings.cache)
+            LocationKind::Url(url) => UrlCache::new(&self.hub.client.settings.cache)
                 .find(&beside(url, &file.name))
                 .is_some(),
-            Kind::Objects { .. } => {
+            LocationKind::Objects { .. } => {
                 let found =
                     UrlCache::new(&self.hub.client.settings.cache).find(&self.name_of(&file.name));
                 found.is_some_and(|(_, cached)| cached.is_same(file.len, file.etag.as_deref()))
@@ -178,8 +178,8 @@ impl Place {
     #[must_use]
     pub fn repository(&self) -> Option<&Repository> {
         match &self.kind {
-            Kind::Repository { repository, .. } => Some(repository),
-            Kind::Url(_) | Kind::Objects { .. } => None,
+            LocationKind::Repository { repository, .. } => Some(repository),
+            LocationKind::Url(_) | LocationKind::Objects { .. } => None,
         }
     }
 
@@ -209,7 +209,7 @@ impl Place {
     /// The folder of the cache with the files of a commit, under their own names.
     #[must_use]
     pub fn snapshot(&self) -> Option<PathBuf> {
-        let Kind::Repository { repository, folder, .. } = &self.kind else { return None };
+        let LocationKind::Repository { repository, folder, .. } = &self.kind else { return None };
         Some(folder.snapshot(&repository.commit).join(self.base.trim_end_matches('/')))
     }
 
@@ -217,11 +217,11 @@ impl Place {
     #[must_use]
     pub fn name_of(&self, file: &str) -> String {
         match &self.kind {
-            Kind::Repository { location, .. } => {
+            LocationKind::Repository { location, .. } => {
                 HubLocation { path: format!("{}{file}", self.base), ..location.clone() }.to_string()
             }
-            Kind::Url(url) => Location::Url(beside(url, file)).to_string(),
-            Kind::Objects { location, .. } => {
+            LocationKind::Url(url) => Location::Url(beside(url, file)).to_string(),
+            LocationKind::Objects { location, .. } => {
                 format!("s3://{}/{}{file}", location.bucket, self.base)
             }
         }

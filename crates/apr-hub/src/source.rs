@@ -335,7 +335,7 @@ impl Inner {
         let Some(error) = download.lost() else { return false };
         self.resource.notes.add(format!(
             "can't write to the cache ({}), downloads are not kept; HF_HUB_CACHE and APR_CACHE \
-             set other folders, --no-cache silences this",
+             set other folders, `no_cache` silences this",
             error.message()
         ));
 

@@ -13,5 +13,6 @@ mod targets;
 
 pub use measure::{Inputs, MeasureOptions, Measured, measure};
 pub use search::{
-    Budget, ChosenType, CurvePoint, Found, SearchData, SearchGoal, SearchReport, Unchosen, search,
+    Budget, ChosenType, CurvePoint, SearchData, SearchGoal, SearchOutcome, SearchReport, Unchosen,
+    search,
 };

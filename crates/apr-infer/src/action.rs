@@ -1,6 +1,6 @@
 //! What a node runs, and what it reads.
 
-use apr_graph::{Body, Node, Origin, ValueId};
+use apr_graph::{Body, Node, ValueId, ValueOrigin};
 
 use crate::operator::Operator;
 
@@ -21,7 +21,7 @@ pub(crate) enum Action {
 pub(crate) fn read_by_bodies(node: &Node) -> Vec<ValueId> {
     let outer = |body: &Body| {
         let of = |value: &apr_graph::Value| match value.origin {
-            Origin::Outer(id) => Some(id),
+            ValueOrigin::Outer(id) => Some(id),
             _ => None,
         };
         body.values.iter().filter_map(of).collect::<Vec<_>>()

@@ -6,7 +6,7 @@ use apr_graph::{Attribute, AttributeValue, Body, ElementType, Node};
 use crate::matrix::{Matrix, Rows};
 use crate::store::Store;
 use crate::tensor::{Data, elements};
-use crate::value::{Look, WeightHandle};
+use crate::value::{WeightHandle, WeightLook};
 use crate::weight::Weight;
 use crate::workers::Workers;
 use crate::{Tensor, Value};
@@ -260,7 +260,8 @@ impl<'a> Call<'a> {
     pub(crate) fn weight_shape(&self, handle: &WeightHandle) -> Option<Vec<usize>> {
         let weight = self.environment.weight(handle);
         if let Some(matrix) = weight.matrix(self.environment.store()) {
-            let turns = handle.looks.iter().filter(|look| matches!(look, Look::Turned)).count();
+            let turns =
+                handle.looks.iter().filter(|look| matches!(look, WeightLook::Turned)).count();
             let shape = [matrix.depth(), matrix.width()];
             return Some(if turns % 2 == 0 { shape.to_vec() } else { vec![shape[1], shape[0]] });
         }

@@ -1,6 +1,6 @@
 //! Nodes that are run as one, where nobody looks at what is between them.
 
-use apr_graph::{Body, Node, Origin, ValueId};
+use apr_graph::{Body, Node, ValueId, ValueOrigin};
 
 use crate::action::{Action, read_by_bodies};
 use crate::operator::Operator;
@@ -103,7 +103,7 @@ impl<'a> Search<'a> {
     /// What makes a value, if it is that operator, and nothing else reads the value.
     fn maker(&self, id: Option<ValueId>, name: &str) -> Option<Link> {
         let id = id?;
-        let Origin::Node(node) = self.body.value(id).origin else { return None };
+        let ValueOrigin::Node(node) = self.body.value(id).origin else { return None };
         let (reads, _) = self.reads[id.0 as usize];
         if reads == 1 { self.link(node.0 as usize, name) } else { None }
     }

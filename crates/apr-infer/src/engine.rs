@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use apr_core::{CheckpointReader, Error, Result, Work};
-use apr_graph::{Graph, Origin, ValueId};
+use apr_graph::{Graph, ValueId, ValueOrigin};
 
 use crate::Value;
 use crate::action::read_by_bodies;
 use crate::machine::{Frame, Machine};
-use crate::plan::Plan;
+use crate::plan::BodyPlan;
 use crate::session::{RunLimits, Session};
 use crate::tap::Tap;
 use crate::wanted::Wanted;
@@ -72,7 +72,7 @@ impl Session<'_> {
         let body = &self.graph.body;
         let wanted = self.wanted(wanted)?;
         let needed = needed(&wanted);
-        let plan: &Plan = &self.plan(&needed);
+        let plan: &BodyPlan = &self.plan(&needed);
         let given = inputs.iter().map(|(_, value)| value.elements()).sum();
         let work = Work::new(self.work_limit(given));
         let mut machine = Machine::new(self, workers, &work, tap, within(&wanted));
@@ -151,7 +151,7 @@ impl Session<'_> {
     }
 
     /// What has to run for some values.
-    fn plan(&self, needed: &[ValueId]) -> Cow<'_, Plan> {
+    fn plan(&self, needed: &[ValueId]) -> Cow<'_, BodyPlan> {
         let body = &self.graph.body;
         let plan = self.plans.get(body);
         if needed == body.outputs {
@@ -161,14 +161,14 @@ impl Session<'_> {
         }
     }
 
-    fn missing_of(&self, plan: &Plan, is_given: impl Fn(ValueId) -> bool) -> Vec<&str> {
+    fn missing_of(&self, plan: &BodyPlan, is_given: impl Fn(ValueId) -> bool) -> Vec<&str> {
         self.unmet(plan, is_given, |_| false)
     }
 
     /// Names of the inputs that nobody gave and nodes read, and those that are `wanted` besides.
     fn unmet(
         &self,
-        plan: &Plan,
+        plan: &BodyPlan,
         is_given: impl Fn(ValueId) -> bool,
         wanted: impl Fn(&ValueId) -> bool,
     ) -> Vec<&str> {
@@ -178,7 +178,7 @@ impl Session<'_> {
             wanted(id) || nodes.any(|node| node.inputs.contains(&Some(*id)))
         };
         let missing = |id: &&ValueId| {
-            body.value(**id).origin == Origin::Input && !is_given(**id) && reads(id)
+            body.value(**id).origin == ValueOrigin::Input && !is_given(**id) && reads(id)
         };
         body.inputs.iter().filter(missing).map(|id| body.value(*id).name.as_str()).collect()
     }

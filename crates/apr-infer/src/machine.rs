@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use apr_core::{Code, Error, Result, Work};
-use apr_graph::{AttributeValue, Body, Node, Origin, ValueId};
+use apr_graph::{AttributeValue, Body, Node, ValueId, ValueOrigin};
 
 use crate::action::Action;
 use crate::call::{Call, Environment, Scope};
@@ -12,11 +12,11 @@ use crate::live::Live;
 use crate::moving;
 use crate::operator::Operator;
 use crate::ops::spelled_attention;
-use crate::plan::{Plan, PlannedNode};
+use crate::plan::{BodyPlan, PlannedNode};
 use crate::session::Session;
 use crate::store::Store;
 use crate::tap::{Flow, Step, Tap};
-use crate::value::{Look, WeightHandle};
+use crate::value::{WeightHandle, WeightLook};
 use crate::wanted;
 use crate::weight::Weight;
 use crate::workers::Workers;
@@ -105,7 +105,7 @@ impl<'m> Machine<'m> {
     pub(crate) fn run_frame(
         &mut self,
         mut frame: Frame<'_>,
-        plan: &Plan,
+        plan: &BodyPlan,
         outputs: &[ValueId],
     ) -> Result<Option<Vec<Value>>> {
         for planned in self.nodes(&frame, plan) {
@@ -129,7 +129,7 @@ impl<'m> Machine<'m> {
     }
 
     /// The nodes to run: chains as one, unless something looks at what is inside of one.
-    fn nodes<'p>(&mut self, frame: &Frame<'_>, plan: &'p Plan) -> &'p [PlannedNode] {
+    fn nodes<'p>(&mut self, frame: &Frame<'_>, plan: &'p BodyPlan) -> &'p [PlannedNode] {
         let mut hidden = plan.chains.iter().flat_map(|chain| &chain.links[..chain.links.len() - 1]);
         let is_seen = hidden.any(|link| {
             let node = &frame.body.nodes[link.node];
@@ -156,7 +156,7 @@ impl<'m> Machine<'m> {
     fn run_node(
         &mut self,
         frame: &mut Frame<'_>,
-        plan: &Plan,
+        plan: &BodyPlan,
         planned: &PlannedNode,
     ) -> Result<()> {
         self.step()?;
@@ -289,8 +289,8 @@ impl<'m> Machine<'m> {
             self.free_bytes() / if handle.looks.is_empty() { 1 } else { size_of::<f32>() as u64 };
         let tensor = session.large[handle.number].decode_within(&session.store, free)?;
         handle.looks.iter().try_fold(tensor, |tensor, look| match look {
-            Look::Scaled(with) => with.apply(&tensor),
-            Look::Turned => moving::transposed(&tensor, &[1, 0]),
+            WeightLook::Scaled(with) => with.apply(&tensor),
+            WeightLook::Turned => moving::transposed(&tensor, &[1, 0]),
         })
     }
 
@@ -302,7 +302,9 @@ impl<'m> Machine<'m> {
         if let Some(value) = self.session.given(frame.body, id) {
             return Ok(value.clone());
         }
-        if let (Origin::Outer(outer), Some(around)) = (&frame.body.value(id).origin, frame.around) {
+        if let (ValueOrigin::Outer(outer), Some(around)) =
+            (&frame.body.value(id).origin, frame.around)
+        {
             return self.read(around, *outer);
         }
         Err(Error::format(format!(

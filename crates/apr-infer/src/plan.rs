@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use apr_core::{Error, Result};
-use apr_graph::{AttributeKind, Body, Graph, Node, Op, Opset, Origin, ValueId};
+use apr_graph::{AttributeKind, Body, Graph, Node, Op, Opset, ValueId, ValueOrigin};
 
 use crate::action::{Action, read_by_bodies};
 use crate::chain::Chain;
@@ -26,7 +26,7 @@ pub(crate) struct PlannedNode {
 
 /// The nodes of a body that have to run, in order.
 #[derive(Clone)]
-pub(crate) struct Plan {
+pub(crate) struct BodyPlan {
     pub(crate) nodes: Vec<PlannedNode>,
     /// What may be run as one.
     pub(crate) chains: Vec<Chain>,
@@ -36,7 +36,7 @@ pub(crate) struct Plan {
 
 /// Plans of all bodies of a graph, by where the bodies are in memory.
 #[derive(Default)]
-pub(crate) struct Plans(HashMap<usize, Plan>);
+pub(crate) struct Plans(HashMap<usize, BodyPlan>);
 
 impl Plans {
     /// Plans a graph.
@@ -68,7 +68,7 @@ impl Plans {
     ///
     /// # Panics
     /// For a body of another graph.
-    pub(crate) fn get(&self, body: &Body) -> &Plan {
+    pub(crate) fn get(&self, body: &Body) -> &BodyPlan {
         &self.0[&key(body)]
     }
 }
@@ -139,7 +139,7 @@ impl Planner<'_> {
 
         if let Some(actions) = actions.into_iter().collect::<Option<Vec<_>>>() {
             let all = vec![true; body.nodes.len()];
-            self.plans.0.insert(key(body), Plan::new(body, &actions, &all, &body.outputs));
+            self.plans.0.insert(key(body), BodyPlan::new(body, &actions, &all, &body.outputs));
         }
 
         Ok(height)
@@ -201,7 +201,7 @@ fn checked_height(depth: usize, height: usize) -> Result<usize> {
     Ok(height)
 }
 
-impl Plan {
+impl BodyPlan {
     /// The nodes of a body that are needed, where `kept` values live until the end.
     fn new(body: &Body, actions: &[Action], needed: &[bool], kept: &[ValueId]) -> Self {
         let chains = Chain::all(body, actions, needed, kept);
@@ -233,7 +233,7 @@ impl Plan {
         let mut needed = vec![false; body.nodes.len()];
         let mut open: Vec<_> = wanted.to_vec();
         while let Some(id) = open.pop() {
-            let Origin::Node(node) = body.value(id).origin else { continue };
+            let ValueOrigin::Node(node) = body.value(id).origin else { continue };
             if !std::mem::replace(&mut needed[node.0 as usize], true) {
                 let node = body.node(node);
                 open.extend(node.inputs.iter().flatten());
@@ -317,7 +317,7 @@ fn in_order(body: &Body) -> Vec<usize> {
                 let node = &body.nodes[position];
                 let reads = node.inputs.iter().flatten().copied().chain(read_by_bodies(node));
                 open.extend(reads.filter_map(|id| match body.value(id).origin {
-                    Origin::Node(maker) => {
+                    ValueOrigin::Node(maker) => {
                         Some(maker.0 as usize).filter(|&maker| states[maker] == State::New)
                     }
                     _ => None,

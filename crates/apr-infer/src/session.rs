@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use apr_core::{CheckpointReader, Error, Result};
-use apr_graph::{AttributeValue, Body, Graph, Origin, ValueId};
+use apr_graph::{AttributeValue, Body, Graph, ValueId, ValueOrigin};
 
 use crate::plan::Plans;
 use crate::store::Store;
@@ -105,8 +105,8 @@ impl<'a> Session<'a> {
     fn collect(&mut self, body: &Body) -> Result<()> {
         for (position, value) in body.values.iter().enumerate() {
             let given = match &value.origin {
-                Origin::Constant(constant) => Value::Tensor(constant::tensor(constant)?),
-                Origin::Weight(weight) => {
+                ValueOrigin::Constant(constant) => Value::Tensor(constant::tensor(constant)?),
+                ValueOrigin::Weight(weight) => {
                     let weight = self.weights.find(weight, value.element())?;
                     self.ready(weight)?
                 }

@@ -18,12 +18,12 @@ pub struct WeightHandle {
     pub(crate) number: usize,
     pub(crate) element: ElementType,
     /// How the weight is looked at, the first look first.
-    pub(crate) looks: Vec<Look>,
+    pub(crate) looks: Vec<WeightLook>,
 }
 
 /// What is done with a weight when it is decoded.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Look {
+pub(crate) enum WeightLook {
     /// Its integers stand for floats.
     Scaled(Dequantization),
     /// Its two dimensions change places.
@@ -32,14 +32,15 @@ pub(crate) enum Look {
 
 impl WeightHandle {
     /// The weight with another look at it.
-    pub(crate) fn with(&self, look: Look) -> Self {
-        let element = if matches!(look, Look::Scaled(_)) { ElementType::F32 } else { self.element };
+    pub(crate) fn with(&self, look: WeightLook) -> Self {
+        let element =
+            if matches!(look, WeightLook::Scaled(_)) { ElementType::F32 } else { self.element };
         Self { looks: self.looks.iter().cloned().chain([look]).collect(), element, ..*self }
     }
 
     /// A matrix as the looks make it, where it can be decoded by rows so.
     pub(crate) fn looked_at<'m>(&self, matrix: Matrix<'m>) -> Option<Matrix<'m>> {
-        let is_scaled = self.looks.iter().any(|look| matches!(look, Look::Scaled(_)));
+        let is_scaled = self.looks.iter().any(|look| matches!(look, WeightLook::Scaled(_)));
         // Integers that stand for themselves are multiplied as integers.
         let is_float = self.element == ElementType::F32 || is_half(self.element);
         let fits = if is_scaled { matrix.has_small_integers() } else { is_float };
@@ -47,8 +48,8 @@ impl WeightHandle {
             return None;
         }
         self.looks.iter().try_fold(matrix, |matrix, look| match look {
-            Look::Scaled(with) => matrix.scaled(&with.scaling),
-            Look::Turned => Some(matrix.transposed()),
+            WeightLook::Scaled(with) => matrix.scaled(&with.scaling),
+            WeightLook::Turned => Some(matrix.transposed()),
         })
     }
 }

@@ -2,7 +2,7 @@
 //! calls.
 
 use apr_core::{Error, Result};
-use apr_graph::{Body, Function, Graph, Node, Origin, ValueId};
+use apr_graph::{Body, Function, Graph, Node, ValueId, ValueOrigin};
 
 /// A value that is wanted.
 pub(crate) enum Wanted {
@@ -65,7 +65,7 @@ fn has(graph: &Graph, body: &Body, name: &str) -> bool {
     let made = body
         .values
         .iter()
-        .any(|value| value.name == name && matches!(value.origin, Origin::Node(_)));
+        .any(|value| value.name == name && matches!(value.origin, ValueOrigin::Node(_)));
     // Each call takes its name off the path, so that this ends even for functions in a circle.
     made || body.nodes.iter().any(|node| node.name == name && first_output(node).is_some())
         || calls(graph, body, name).any(|(_, function, rest)| has(graph, &function.body, rest))

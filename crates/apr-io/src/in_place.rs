@@ -57,7 +57,7 @@ impl LockedFile {
         }
         let message = format!(
             "the file has {names} hard links, and a change in place would affect all of them; \
-             `-o` with its own name and `--overwrite` writes a separate file"
+             `output` with its own name and `overwrite` writes a separate file"
         );
         Err(Error::io(IoCause::Other, message).in_file(self.path.display()))
     }

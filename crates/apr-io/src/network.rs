@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use apr_core::Result;
-use apr_hub::{Hub, Place};
+use apr_hub::{Hub, ResolvedLocation};
 
 /// Makes a hub client when the first model is opened over the network.
 pub(crate) type Make = dyn Fn() -> Result<Hub> + Send + Sync;
@@ -15,7 +15,7 @@ pub(crate) type Make = dyn Fn() -> Result<Hub> + Send + Sync;
 pub(crate) struct Remote {
     pub(crate) make: Option<Arc<Make>>,
     pub(crate) hub: Arc<OnceLock<Hub>>,
-    pub(crate) places: Arc<Mutex<Vec<Place>>>,
+    pub(crate) places: Arc<Mutex<Vec<ResolvedLocation>>>,
     /// Companions are going to be read.
     pub(crate) companions: Arc<AtomicBool>,
     /// All of what is opened is going to be read.

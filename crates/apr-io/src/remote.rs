@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use apr_core::{
     ByteSource, CheckpointReader, Error, Metadata, Result, SourceSet, StoredRange, counted,
 };
-use apr_hub::{Found, Hub, Location, Place, Settings};
+use apr_hub::{Hub, Location, OpenedFile, ResolvedLocation, Settings};
 use apr_registry::OpenOptions;
 use serde_json::{Map, Value};
 
@@ -70,7 +70,7 @@ impl Sources {
     /// Notes what is kept of files that were not fetched to their end.
     pub fn note_kept(&self) {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
-        places.iter().for_each(Place::note_kept);
+        places.iter().for_each(ResolvedLocation::note_kept);
     }
 
     /// All of the models that are opened from now on is going to be read, so that what comes past
@@ -161,7 +161,7 @@ impl Sources {
     /// ahead.
     pub fn read_whole(&self) {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
-        places.iter().for_each(Place::read_whole);
+        places.iter().for_each(ResolvedLocation::read_whole);
     }
 
     /// These tensors of an open model are going to be read as a whole, so that each comes by few
@@ -232,7 +232,7 @@ impl Sources {
     /// E007 when it can't be fetched or written.
     pub fn finish(&self) -> Result<()> {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        places.iter().try_for_each(Place::finish)
+        places.iter().try_for_each(ResolvedLocation::finish)
     }
 
     pub(crate) fn open_remote(
@@ -252,14 +252,14 @@ impl Sources {
 
 /// The files of a location, as the source of a model's shards and companions.
 pub struct RemoteFolder {
-    place: Place,
+    place: ResolvedLocation,
     sources: Sources,
 }
 
 impl RemoteFolder {
     /// The location that was looked up.
     #[must_use]
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &ResolvedLocation {
         &self.place
     }
 
@@ -295,8 +295,8 @@ impl RemoteFolder {
 impl SourceSet for RemoteFolder {
     fn open(&self, name: &str) -> Result<Box<dyn ByteSource>> {
         Ok(match self.place.open(name)? {
-            Found::Local(path) => Box::new(self.sources.open_file(path)?),
-            Found::Remote(source) => Box::new(source),
+            OpenedFile::Local(path) => Box::new(self.sources.open_file(path)?),
+            OpenedFile::Remote(source) => Box::new(source),
         })
     }
 

@@ -261,16 +261,20 @@ impl<'a> Undo<'a> {
     }
 
     /// Front and tail: their places in the file, and in the undo file before and after the change.
-    fn parts(&self) -> [Part; 2] {
+    fn parts(&self) -> [UndoRange; 2] {
         let [before, after] = self.lens.map(|len| len - self.tail_offset);
         let fronts = HEADER_LEN + 2 * self.front_len;
         [
-            Part {
+            UndoRange {
                 offset: 0,
                 at: [HEADER_LEN, HEADER_LEN + self.front_len],
                 lens: [self.front_len; 2],
             },
-            Part { offset: self.tail_offset, at: [fronts, fronts + before], lens: [before, after] },
+            UndoRange {
+                offset: self.tail_offset,
+                at: [fronts, fronts + before],
+                lens: [before, after],
+            },
         ]
     }
 
@@ -304,7 +308,7 @@ impl<'a> Undo<'a> {
     }
 
     /// Bytes of a part before (0) or after (1) the change.
-    fn piece(&self, part: &Part, which: usize, at: u64, len: u64) -> io::Result<Vec<u8>> {
+    fn piece(&self, part: &UndoRange, which: usize, at: u64, len: u64) -> io::Result<Vec<u8>> {
         read(self.undo, part.at[which] + at, len.min(part.lens[which].saturating_sub(at)))
     }
 
@@ -320,7 +324,7 @@ impl<'a> Undo<'a> {
     }
 }
 
-struct Part {
+struct UndoRange {
     offset: u64,
     at: [u64; 2],
     lens: [u64; 2],

@@ -17,15 +17,15 @@ use apr_source::naming::NAMES;
 use apr_view::View;
 use serde_json::json;
 
+use super::gguf_keys::GgufKeys;
 use super::hyperparameters::{Facts, Written, size_label};
-use super::import::Described;
 use super::rope;
 use differences::{
     beyond_family, forget_what_is_held, is_stretched, missing_output, other_activation, unstretched,
 };
 use dtypes::{recorded_file_type, required_dtype};
 use otherwise::computed_otherwise;
-use tensors::{OF_VISION, Plan, is_of_vision};
+use tensors::{ExportPlan, OF_VISION, is_of_vision};
 
 pub use dtypes::file_type;
 
@@ -86,7 +86,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     if !is_configured(reader) {
         return Err(Error::format(format!(
             "missing configuration, which llama.cpp needs (heads, epsilon, rotary base): pass \
-             the config.json of this {} with --config FILE",
+             the config.json of this {} with `config` FILE",
             model.family().title()
         )));
     }
@@ -95,11 +95,11 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     // on it.
     let early = facts.keys(model, &Written::default())?;
     let scaling = rope::scaling(&facts.config)?;
-    let mut plan = Plan::new(reader, model);
+    let mut plan = ExportPlan::new(reader, model);
     plan.add_computed(&facts, &early)?;
     plan.add_all()?;
     plan.cut_to_vocabulary(&tokenizer)?;
-    let Plan { tensors, mut losses, .. } = plan;
+    let ExportPlan { tensors, mut losses, .. } = plan;
     let dtypes: Vec<Option<DType>> = tensors.iter().map(|(info, _)| required_dtype(info)).collect();
     let stored =
         tensors.iter().zip(&dtypes).map(|((info, _), dtype)| (info, dtype.unwrap_or(info.dtype)));
@@ -128,7 +128,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     }
 
     // What the file's keys lead back to is held; only the rest of the configuration is lost.
-    let held = Described::of(view.metadata(), view.tensors(), source.families())
+    let held = GgufKeys::of(view.metadata(), view.tensors(), source.families())
         .map(|described| described.config(model.family()));
     let held = held.unwrap_or_default();
     warnings.extend(computed_otherwise(source.families(), model, &facts.config, &held));

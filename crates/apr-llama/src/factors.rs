@@ -4,7 +4,7 @@ use apr_arch::FamilyModel;
 use apr_registry::{CheckpointReader, DType, Error, Loss, Result};
 use serde_json::{Map, Value, json};
 
-use super::import::Described;
+use super::gguf_keys::GgufKeys;
 use super::rope;
 
 /// Where configurations keep them.
@@ -18,7 +18,7 @@ const SCALING: &str = "rope_scaling";
 pub(super) fn add_factors(
     reader: &dyn CheckpointReader,
     model: &FamilyModel<'_>,
-    described: &Described<'_>,
+    described: &GgufKeys<'_>,
     config: &mut Map<String, Value>,
 ) -> Result<Option<Loss>> {
     let factors = |name: &str| -> Result<Option<Vec<f32>>> {
@@ -51,7 +51,7 @@ pub(super) fn add_factors(
 /// those of LongRoPE with the same factors for long and short texts.
 fn of_frequencies(
     factors: &[f32],
-    described: &Described<'_>,
+    described: &GgufKeys<'_>,
     config: &Map<String, Value>,
 ) -> Option<Value> {
     let stated = config.get(SCALING).and_then(Value::as_object);
@@ -88,7 +88,7 @@ fn of_frequencies(
 fn longrope(
     long: &[f32],
     short: &[f32],
-    described: &Described<'_>,
+    described: &GgufKeys<'_>,
     config: &Map<String, Value>,
 ) -> Value {
     let mut settings = json!({

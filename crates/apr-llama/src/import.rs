@@ -1,24 +1,20 @@
 //! The way back: what a GGUF file says about its model, and its tensors under Hugging Face's names
 //! and in its layout.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
 use apr_arch::{
-    Families, Family, FamilyModel, GGUF, GgufCut, GgufLayout, GgufTurned, HUGGING_FACE, Kind,
-    Naming,
+    Families, Family, FamilyModel, GgufCut, GgufLayout, GgufTurned, HUGGING_FACE, Naming,
+    TensorKind,
 };
-use apr_gguf::KeyValues;
 use apr_registry::{
     CheckpointReader, Convention, DType, Error, Loss, Metadata, Result, TensorInfo, keys,
 };
 use apr_source::Architecture;
 use apr_source::naming::NAMES;
-use apr_view::{Change, Cut, Origin, Turned, View};
+use apr_view::{Change, Cut, TensorOrigin, Turned, View};
 use serde_json::{Map, Value};
 
 use super::factors::add_factors;
-use super::hyperparameters::{config_value, layer_types};
+use super::gguf_keys::GgufKeys;
 
 /// A checkpoint in Hugging Face's layout.
 #[non_exhaustive]
@@ -34,116 +30,6 @@ pub struct Restored<'a> {
     /// Names of the tensors whose blocks are decoded, since their elements lie otherwise than
     /// Hugging Face has them.
     pub decoded: Vec<String>,
-}
-
-/// Most layers that are listed one by one, whatever a file says of their number.
-const MAX_LAYERS: u64 = 1 << 12;
-
-/// The keys of a GGUF file, and the names of its tensors.
-pub(super) struct Described<'m> {
-    pairs: Arc<KeyValues>,
-    architecture: String,
-    tensors: HashMap<String, &'m TensorInfo>,
-}
-
-impl<'m> Described<'m> {
-    /// None where the metadata are not those of a GGUF file.
-    pub(super) fn of(
-        metadata: &'m Metadata,
-        tensors: &'m [TensorInfo],
-        families: &Families,
-    ) -> Option<Self> {
-        let pairs = metadata.key_values().ok().flatten()?;
-        let architecture = pairs.text("general.architecture")?.to_owned();
-
-        // What was imported has canonical names; the record says whose, and leads back to GGUF's.
-        let recorded =
-            metadata.object(NAMES).and_then(|names| families.find(names.get("family")?.as_str()?));
-        let naming = Naming::new(GGUF, "");
-        let name = |info: &TensorInfo| {
-            let name = recorded.and_then(|family| family.source_name(&info.name, &naming));
-            name.unwrap_or_else(|| info.name.clone())
-        };
-        let tensors = tensors.iter().map(|info| (name(info), info)).collect();
-        Some(Self { pairs, architecture, tensors })
-    }
-
-    /// The value of a key with or without the architecture in front, `has.TENSOR`, `rows.TENSOR`,
-    /// `layer_types` as configurations have them, or `rope.fraction`: the share of a head's
-    /// dimensions that is rotated. A hyperparameter with one value a layer, all of them equal, is
-    /// that value.
-    pub(super) fn entry(&self, name: &str) -> Option<Value> {
-        if let Some(tensor) = name.strip_prefix("has.") {
-            return Some(self.tensors.contains_key(tensor).into());
-        }
-        if let Some(tensor) = name.strip_prefix("rows.") {
-            // Only matrices are asked for. ggml leaves out outer sizes of 1: a matrix of one row,
-            // as RoBERTa's table of types, has one dimension in a file that llama-quantize wrote.
-            let dims = self.tensors.get(tensor)?.shape.dims();
-            return Some(if let [rows, _, ..] = dims { (*rows).into() } else { 1.into() });
-        }
-
-        if name == "layer_types" {
-            return self.layer_types();
-        }
-
-        if name == "rope.fraction" {
-            let number = |name: &str| self.entry(name)?.as_f64();
-            let head = number("embedding_length")? / number("attention.head_count")?;
-            return Some((number("rope.dimension_count")? / head).into());
-        }
-
-        let own = format!("{}.{name}", self.architecture);
-        match self.pairs.find(&own) {
-            Some(pair) => Some(of_all_layers(config_value(&pair))),
-            None => self.pairs.find(name).map(|pair| config_value(&pair)),
-        }
-    }
-
-    /// What the pattern of windows says. Without a window, every layer sees all; with one and no
-    /// pattern, nothing is said.
-    fn layer_types(&self) -> Option<Value> {
-        let own = |key: &str| self.pairs.find(&format!("{}.{key}", self.architecture));
-        if let Some(pattern) = own("attention.sliding_window_pattern") {
-            return layer_types(&config_value(&pattern));
-        }
-        let is_open = self.entry("attention.sliding_window").is_none_or(|window| window == 0);
-        let layers = self.entry("block_count")?.as_u64()?;
-        let see_all = (0..layers).map(|_| Value::from(false));
-        (is_open && layers <= MAX_LAYERS).then(|| layer_types(&see_all.collect()))?
-    }
-
-    fn family<'f>(
-        &self,
-        families: &'f Families,
-        architecture: &Architecture,
-    ) -> Option<&'f Family> {
-        match architecture {
-            Architecture::Named(name) => families.find(name),
-            _ => families.of_gguf(&self.architecture, &|name| self.entry(name)),
-        }
-    }
-
-    /// The configuration that the keys lead to, with `model_type`.
-    pub(super) fn config(&self, family: &Family) -> Map<String, Value> {
-        let mut config = family.config_from_gguf(&|name| self.entry(name));
-        config.entry("model_type").or_insert_with(|| family.name().into());
-        // A table names one class, where `config.json` has a list.
-        if let Some(class) = config.get_mut("architectures") {
-            *class = Value::Array(vec![class.take()]);
-        }
-        config
-    }
-}
-
-/// The number or truth that all items of a list are, or else the value as it is.
-fn of_all_layers(value: Value) -> Value {
-    let layers = value.as_array().map_or(&[][..], Vec::as_slice);
-    let first = layers.first().filter(|first| first.is_number() || first.is_boolean());
-    match first.filter(|&first| layers.iter().all(|layer| layer == first)) {
-        Some(first) => first.clone(),
-        None => value,
-    }
 }
 
 /// The metadata of a GGUF file with what its keys tell about family and hyperparameters, as
@@ -165,7 +51,7 @@ pub fn described(
         return None;
     }
 
-    let described = Described::of(metadata, reader.tensors(), families)?;
+    let described = GgufKeys::of(metadata, reader.tensors(), families)?;
     let family = described.family(families, architecture)?;
     let mut config = described.config(family);
     let model_type = config.remove("model_type").unwrap_or_default();
@@ -203,7 +89,7 @@ pub fn restore_to<'a>(
     decode_to: DType,
 ) -> Result<Restored<'a>> {
     let original = reader.metadata();
-    let described = Described::of(original, reader.tensors(), families);
+    let described = GgufKeys::of(original, reader.tensors(), families);
     let described = described
         .ok_or_else(|| Error::format("it has no keys of a GGUF file to make a config.json of"))?;
     let family = described.family(families, architecture).ok_or_else(|| {
@@ -224,9 +110,10 @@ pub fn restore_to<'a>(
 
     let naming = naming_for(family, &config);
     let (tensors, losses, decoded) = (Vec::new(), Vec::new(), Vec::new());
-    let mut plan = Plan { reader, model: &model, naming, decode_to, tensors, losses, decoded };
+    let mut plan =
+        ImportPlan { reader, model: &model, naming, decode_to, tensors, losses, decoded };
     plan.add_all()?;
-    let Plan { tensors, mut losses, decoded, .. } = plan;
+    let ImportPlan { tensors, mut losses, decoded, .. } = plan;
     losses.extend(add_factors(reader, &model, &described, &mut config)?);
     losses.extend(window);
     config.insert("torch_dtype".to_owned(), torch_dtype(reader.tensors()).into());
@@ -247,7 +134,7 @@ pub fn restore_to<'a>(
 /// converter writes none for it: the configuration then says so, and the loss is told where the
 /// model is of the generation that had one, also where it only has Mistral's name.
 fn missing_window(
-    described: &Described<'_>,
+    described: &GgufKeys<'_>,
     family: &Family,
     config: &mut Map<String, Value>,
 ) -> Option<Loss> {
@@ -303,17 +190,17 @@ fn naming_for(family: &Family, config: &Map<String, Value>) -> Naming {
         .unwrap_or_else(|| Naming::new(HUGGING_FACE, ""))
 }
 
-struct Plan<'p, 'a> {
+struct ImportPlan<'p, 'a> {
     reader: &'a dyn CheckpointReader,
     model: &'p FamilyModel<'p>,
     naming: Naming,
     decode_to: DType,
-    tensors: Vec<(TensorInfo, Origin)>,
+    tensors: Vec<(TensorInfo, TensorOrigin)>,
     losses: Vec<Loss>,
     decoded: Vec<String>,
 }
 
-impl Plan<'_, '_> {
+impl ImportPlan<'_, '_> {
     fn add_all(&mut self) -> Result<()> {
         for (position, info) in self.reader.tensors().iter().enumerate() {
             let Some(canonical) = self.model.canonical(position) else {
@@ -327,7 +214,7 @@ impl Plan<'_, '_> {
             };
 
             // What can be computed is, or is part of the configuration.
-            if self.model.family().kind(canonical) == Some(Kind::Buffer) {
+            if self.model.family().kind(canonical) == Some(TensorKind::Buffer) {
                 continue;
             }
 
@@ -406,7 +293,7 @@ impl Plan<'_, '_> {
         } else {
             change
         };
-        self.tensors.push((info, Origin::Changed(change)));
+        self.tensors.push((info, TensorOrigin::Changed(change)));
     }
 
     fn add_parts(&mut self, position: usize, stack: &str) -> Result<()> {
@@ -431,7 +318,7 @@ impl Plan<'_, '_> {
         for place in 0..count {
             let canonical = self.model.family().part(stack, place).unwrap_or_default();
             let (part, change) = Change::part(info, position, place, &self.name(&canonical))?;
-            self.tensors.push((part, Origin::Changed(change)));
+            self.tensors.push((part, TensorOrigin::Changed(change)));
         }
 
         Ok(())
@@ -474,7 +361,7 @@ impl Plan<'_, '_> {
         }
         info.name = self.name(canonical);
         match change {
-            None => self.tensors.push((info, Origin::Base(position))),
+            None => self.tensors.push((info, TensorOrigin::Base(position))),
             Some(change) => self.add_changed(info, change, is_decoded),
         }
         Ok(())
@@ -508,27 +395,4 @@ pub(super) fn rows_of(cut: GgufCut) -> Result<Cut> {
         _ => return Err(Error::format("its layout is not known to this version")),
     };
     Ok(Cut { groups, first, step, count, turned })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_matrix_without_outer_ones_has_one_row() {
-        let table = |dims: Vec<u64>| TensorInfo {
-            name: "token_types.weight".to_owned(),
-            dtype: DType::F32,
-            shape: dims.into(),
-        };
-        for (dims, rows) in [(vec![320], 1), (vec![1, 320], 1), (vec![2, 320], 2)] {
-            let table = table(dims);
-            let described = Described {
-                pairs: Arc::new([apr_gguf::KeyValue::new("a.b", 1_u32)].into_iter().collect()),
-                architecture: "bert".to_owned(),
-                tensors: HashMap::from([(table.name.clone(), &table)]),
-            };
-            assert_eq!(described.entry("rows.token_types.weight"), Some(rows.into()));
-        }
-    }
 }

@@ -37,6 +37,7 @@ mod companions;
 mod described;
 mod export;
 mod factors;
+mod gguf_keys;
 mod hyperparameters;
 mod import;
 mod rope;

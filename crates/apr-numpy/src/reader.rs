@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use apr_archive::{Archive, Cache};
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format,
-    Limits, Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, has_no,
+    ByteSource, CheckpointReader, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
+    Metadata, Result, Shape, Stored, StoredPart, StoredRange, Sum, TensorInfo, check_range, has_no,
+    has_own,
 };
 use serde_json::{Value, json};
 
@@ -24,7 +25,7 @@ pub struct NumpyReader {
     files: Vec<FileInfo>,
     tensors: Vec<TensorInfo>,
     /// One for each tensor.
-    places: Vec<Place>,
+    places: Vec<ArrayLocation>,
     metadata: Metadata,
     fields: Value,
     left_out: Vec<String>,
@@ -33,7 +34,7 @@ pub struct NumpyReader {
 
 /// Where an array is.
 #[derive(Debug)]
-struct Place {
+struct ArrayLocation {
     array: Array,
     /// Its elements in the file, or the compressed bytes that hold them.
     range: StoredRange,
@@ -64,7 +65,7 @@ pub fn open<S: ByteSource + 'static>(
     let source: Box<dyn ByteSource> = Box::new(source);
     let reader =
         if is_archive { open_archive(source, name, limits) } else { open_array(source, name) };
-    reader.map_err(|error| if name.is_empty() { error } else { error.in_file(name) })
+    reader.map_err(|error| error.in_file(name))
 }
 
 fn open_array(source: Box<dyn ByteSource>, name: &str) -> Result<NumpyReader> {
@@ -77,7 +78,7 @@ fn open_array(source: Box<dyn ByteSource>, name: &str) -> Result<NumpyReader> {
     let range = StoredRange { file: 0, offset: array.offset, len: array.len };
     let files = vec![FileInfo { name: name.to_owned(), len: source.len() }];
     let mut reader = NumpyReader::new(source, &NPY, files, json!({ "container": "npy" }));
-    reader.add(ONLY.to_owned(), Place { array, range, entry: None });
+    reader.add(ONLY.to_owned(), ArrayLocation { array, range, entry: None });
     reader.warnings = warnings;
     Ok(reader)
 }
@@ -98,7 +99,7 @@ fn open_archive(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Res
         };
         let read = entry.open(&source, &cache).and_then(|content| header::read(&*content));
         match read.and_then(|header| Array::new(header, entry.offset, entry.len)) {
-            Ok(found) => reader.add(array.to_owned(), Place::in_entry(found, entry)),
+            Ok(found) => reader.add(array.to_owned(), ArrayLocation::in_entry(found, entry)),
             Err(error) => {
                 let error = error.for_tensor(array).at(entry.place);
                 reader.warnings.push(format!(
@@ -119,7 +120,7 @@ fn open_archive(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Res
     }
 }
 
-impl Place {
+impl ArrayLocation {
     fn in_entry(array: Array, entry: &apr_archive::Entry) -> Self {
         let stored = entry.is_stored();
         let place = StoredRange { file: 0, offset: entry.place, len: entry.compressed };
@@ -159,15 +160,14 @@ impl NumpyReader {
         }
     }
 
-    fn add(&mut self, name: String, place: Place) {
+    fn add(&mut self, name: String, place: ArrayLocation) {
         let shape = Shape::from(place.array.header.shape.clone());
         self.tensors.push(TensorInfo { name, dtype: place.array.header.dtype, shape });
         self.places.push(place);
     }
 
     fn locate(&self, tensor: usize, error: Error) -> Error {
-        let (error, file) = (error.for_tensor(&self.tensors[tensor].name), &self.files[0].name);
-        if file.is_empty() { error } else { error.in_file(file) }
+        error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[0].name)
     }
 }
 
@@ -178,24 +178,17 @@ impl ContainerFacts for NumpyReader {
 }
 
 impl CheckpointReader for NumpyReader {
+    has_own!(metadata, tensors, container, files, left_out, warnings);
     has_no!(companions);
 
     fn format(&self) -> &'static Format {
         self.format
     }
 
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
-    }
-
     fn stored(&self, tensor: usize) -> Stored<'_> {
-        let Place { array, range, entry } = &self.places[tensor];
+        let ArrayLocation { array, range, entry } = &self.places[tensor];
         let parts = entry.map(|EntryPlace { decoded, place, crc32, .. }| {
-            Part::of_file(&*self.source, decoded, Sum::Crc32(crc32)).lying_at(place)
+            StoredPart::of_file(&*self.source, decoded, Sum::Crc32(crc32)).lying_at(place)
         });
         let lies_plainly = array.is_flat() && entry.is_none_or(|entry| entry.stored);
         let stored = if lies_plainly { Stored::plain(*range) } else { Stored::derived(*range) };
@@ -204,11 +197,7 @@ impl CheckpointReader for NumpyReader {
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let array = &self.places[tensor].array;
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > array.len) {
-            let message =
-                format!("{} bytes from byte {offset} on, but it has {}", buf.len(), array.len);
-            return Err(self.locate(tensor, Error::corrupt(message)));
-        }
+        check_range(offset, buf.len(), array.len).map_err(|error| self.locate(tensor, error))?;
         if buf.is_empty() {
             return Ok(());
         }
@@ -218,22 +207,6 @@ impl CheckpointReader for NumpyReader {
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         let array = &self.places.get(tensor)?.array;
         if array.is_flat() { self.source.slice_at(array.offset, array.len) } else { None }
-    }
-
-    fn container(&self) -> Container<'_> {
-        Container::of(self)
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        &self.files
-    }
-
-    fn left_out(&self) -> &[String] {
-        &self.left_out
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }
 

@@ -129,7 +129,7 @@ fn reading_past_an_array_is_an_error_with_its_name_and_file() {
             (error.code(), error.tensor(), error.file()),
             (Code::Corrupt, Some("array"), Some("a.npy"))
         );
-        assert!(error.message().contains(&format!("it has {len}")), "{error}");
+        assert!(error.message().contains(&format!("its {len} bytes")), "{error}");
     }
     let nameless =
         apr_numpy::open(fixture("numpy", "f4_C.npy"), "", &Limits::default()).expect("an array");

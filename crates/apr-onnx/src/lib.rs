@@ -54,7 +54,7 @@ pub mod skeleton;
 pub mod write;
 
 use apr_core::protobuf::decode_varint;
-use apr_core::{Alignments, Computes, Convention, Format, QuantizedTypes, Target};
+use apr_core::{Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Target};
 use apr_graph::ElementType;
 
 pub use describe::{CONSTANTS, METADATA, TENSORS, TRANSPOSED, UNSAID};
@@ -75,12 +75,15 @@ pub static FORMAT: Format = Format {
         folder: true,
         self_contained: false,
         shards: false,
+        single_shards: false,
         seals: false,
         computes: Computes::Always,
         streaming: false,
         alignments: Alignments::Fixed,
         quantized: QuantizedTypes::None,
+        entries: Entries::Values,
     }),
+    successor: None,
 };
 
 /// A tensor in a file of its own, as the inputs and outputs of ONNX's tests are.
@@ -93,6 +96,7 @@ pub static TENSOR: Format = Format {
     recognises: starts_as_a_tensor,
     convention: Convention::Framework,
     target: None,
+    successor: None,
 };
 
 /// A model that onnxruntime has prepared for itself.
@@ -105,6 +109,7 @@ pub static ORT: Format = Format {
     recognises: |head| head.get(4..8) == Some(b"ORTM"),
     convention: Convention::Framework,
     target: None,
+    successor: None,
 };
 
 /// Whether the first fields are the version of the format, and another of a model's. ONNX has no

@@ -6,7 +6,7 @@ use apr_core::protobuf::Walker;
 use apr_core::{ByteSource, Limits, Result};
 
 use crate::proto::{Graph, Model, Node};
-use crate::reader::{Place, check_location, each_tensor};
+use crate::reader::{ExternalLocation, check_location, each_tensor};
 
 /// Domains of operators that everybody knows: ONNX, onnxruntime, PyTorch's exporters.
 const KNOWN: [&str; 11] = [
@@ -50,7 +50,7 @@ pub fn scan(source: &dyn ByteSource, limits: &Limits) -> Result<Scan> {
     let mut found = of_model(&model);
     let mut walker = Walker::new(source, limits);
     each_tensor(&model, &mut |name, tensor| {
-        let Some(last) = Place::of(tensor, &mut walker)? else { return Ok(()) };
+        let Some(last) = ExternalLocation::of(tensor, &mut walker)? else { return Ok(()) };
         // Of several, loaders may take another one than the last.
         let mut locations = vec![last.location];
         for property in tensor.external.iter().filter(|property| property.key == "location") {

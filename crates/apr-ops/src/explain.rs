@@ -46,9 +46,8 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
                 "a failed download, saved as the model",
             ],
             &[
-                "Look at the first bytes: `apr debug --hex FILE`.",
-                "If they are text, download the file again: it may be a web page, an error \
-                 message or a Git LFS pointer.",
+                "If the first bytes are text, download the file again: it may be a web page, an \
+                 error message or a Git LFS pointer.",
                 "Ask the file's author which program wrote it.",
             ],
         ),
@@ -63,7 +62,6 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
                 "a full disk while it was written",
             ],
             &[
-                "Run `apr validate --checksum FILE` to see which tensors are intact.",
                 "Check the integrity of the file against its source: its size, its SHA-256.",
                 "Download the file again.",
             ],
@@ -81,8 +79,8 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
             &[
                 "Update apr.",
                 "Write the file again without the feature that the message names.",
-                "Set a family of the same architecture with --arch NAME.",
-                "Define the family in a table for --arch-file FILE (docs/families.md).",
+                "Set a family of the same architecture with `architecture` NAME.",
+                "Define the family in a table for `family_table` FILE (docs/families.md).",
             ],
         ),
         Code::Checksum => (
@@ -90,20 +88,13 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
             "The file is complete, but some bytes do not match their checksum or digest. (If \
              bytes are missing, the error is E002.)",
             &["bit rot, a disk or memory error", "an edit by another program"],
-            &[
-                "Run `apr validate FILE` to see which tensors are damaged.",
-                "Replace the file; damaged weights can't be repaired from a checksum.",
-            ],
+            &["Replace the file; damaged weights can't be repaired from a checksum."],
         ),
         Code::Decrypt => (
             "Decryption Failed",
             "The key or password is wrong, or the encrypted bytes were changed.",
             &["a mistyped password", "another recipient's key", "a file damaged or tampered with"],
-            &[
-                "Try the key again.",
-                "Run `apr inspect --header FILE` to see how the file is encrypted.",
-                "Download the file again.",
-            ],
+            &["Try the key again.", "Download the file again."],
         ),
         Code::Signature => (
             "Invalid Signature",
@@ -138,10 +129,10 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
             "The job needs more memory or work than the limit, or a file claims sizes that its \
              length does not justify.",
             &[
-                "a low --max-memory or APR_RAM_LIMIT",
+                "a low `max_memory` or APR_RAM_LIMIT",
                 "very large metadata",
                 "a model with an infinite loop",
-                "a low --max-work",
+                "a low `max_work`",
                 "a malicious file",
             ],
             &[

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use apr_core::{Part, StoredRange, Sum};
+use apr_core::{StoredPart, StoredRange, Sum};
 use apr_registry::digest::{CHUNK_LEN, ChunkSums, Crc32, TensorDigest};
 use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 use apr_view::chunks::{Chunk, pieces, take};
@@ -18,7 +18,7 @@ use crate::physics::Violation;
 pub(crate) struct Check<'a> {
     /// The first tensor that is made of it.
     pub(crate) tensor: usize,
-    pub(crate) part: Part<'a>,
+    pub(crate) part: StoredPart<'a>,
 }
 
 /// The parts that are read for their checksums, each once.
@@ -55,7 +55,7 @@ impl<'a> Checks<'a> {
     }
 
     /// Adds the parts of a tensor that were not there before.
-    pub(crate) fn add(&mut self, tensor: usize, parts: &[Part<'a>]) {
+    pub(crate) fn add(&mut self, tensor: usize, parts: &[StoredPart<'a>]) {
         for &part in parts {
             let StoredRange { file, offset, len } = part.range;
             if self.seen.insert((file, offset, len)) {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use apr_graph::{AttributeValue, Body, Graph, Origin, WeightRef};
+use apr_graph::{AttributeValue, Body, Graph, ValueOrigin, WeightRef};
 use apr_registry::onnx::{self, skeleton};
 use apr_registry::{CheckpointReader, Limits, Result};
 use apr_source::Source;
@@ -47,7 +47,7 @@ struct Renaming<'n> {
 impl Renaming<'_> {
     fn body(&mut self, body: &mut Body) {
         for value in &mut body.values {
-            if let Origin::Weight(weight) = &mut value.origin {
+            if let ValueOrigin::Weight(weight) = &mut value.origin {
                 self.weight(weight);
             }
         }

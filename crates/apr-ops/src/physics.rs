@@ -1,6 +1,6 @@
 //! Whether a tensor's values are plausible for a valid model (`docs/families.md`, "Ranges").
 
-use apr_arch::{FamilyModel, Kind, Range, TensorExpectation};
+use apr_arch::{FamilyModel, Range, TensorExpectation, TensorKind};
 use apr_registry::{DType, TensorInfo};
 use apr_source::adapter::starts_at_zero;
 use apr_tensor::stats::Stats;
@@ -56,7 +56,7 @@ pub enum Violation {
         /// The range.
         expected: Range,
         /// What the tensor is.
-        kind: Kind,
+        kind: TensorKind,
         /// Whether that is wrong rather than odd.
         must: bool,
     },
@@ -67,7 +67,7 @@ pub enum Violation {
         /// The range.
         expected: Range,
         /// What the tensor is.
-        kind: Kind,
+        kind: TensorKind,
     },
     /// Quants that no symmetric quantizer writes: -128 where values lie in [-127, 127].
     Quants {
@@ -257,18 +257,21 @@ fn is_never_zero(name: &str, expectation: Option<TensorExpectation>) -> bool {
     let kind = expectation.map(|expectation| expectation.kind);
     let mean = expectation.and_then(|expectation| expectation.mean);
     // A gamma that is stored as its distance from one starts at zero.
-    let from_one = kind == Some(Kind::NormGamma) && mean.is_some_and(|mean| mean.low <= -1.0);
+    let from_one = kind == Some(TensorKind::NormGamma) && mean.is_some_and(|mean| mean.low <= -1.0);
     !from_one && may_not_be_zero(name, kind)
 }
 
 /// A bias and a beta start at zero and may stay there, as half of an adapter does, and a buffer is
 /// not learnt; other tensors were never filled.
-fn may_not_be_zero(name: &str, kind: Option<Kind>) -> bool {
+fn may_not_be_zero(name: &str, kind: Option<TensorKind>) -> bool {
     if starts_at_zero(name) {
         return false;
     }
     match kind {
-        Some(kind) => !matches!(kind, Kind::Bias | Kind::NormBeta | Kind::Buffer | Kind::Scale),
+        Some(kind) => !matches!(
+            kind,
+            TensorKind::Bias | TensorKind::NormBeta | TensorKind::Buffer | TensorKind::Scale
+        ),
         None => !name.ends_with("bias") && !name.ends_with("running_mean"),
     }
 }
@@ -277,7 +280,7 @@ fn may_not_be_zero(name: &str, kind: Option<Kind>) -> bool {
 /// own, and being a guess, their ranges only warn.
 #[must_use]
 pub fn expectation_by_name(name: &str) -> Option<TensorExpectation> {
-    Kind::of_name(name).map(|kind| TensorExpectation { must: false, ..kind.expectation() })
+    TensorKind::of_name(name).map(|kind| TensorExpectation { must: false, ..kind.expectation() })
 }
 
 /// What to expect of the tensor at this position of a checkpoint: what its family says, or else its
@@ -311,29 +314,29 @@ mod tests {
 
     use super::*;
 
-    fn violations(values: &[f32], kind: Option<Kind>, name: &str) -> Vec<Violation> {
+    fn violations(values: &[f32], kind: Option<TensorKind>, name: &str) -> Vec<Violation> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let stats = Moments::of(DType::F32, &bytes, &mut Scratch::default()).finish();
-        Physics::ALL.violations(name, &stats, kind.map(Kind::expectation))
+        Physics::ALL.violations(name, &stats, kind.map(TensorKind::expectation))
     }
 
     #[test]
     fn a_gamma_at_eleven_is_wrong_and_one_at_one_is_not() {
-        let found = violations(&[11.0; 16], Some(Kind::NormGamma), "norm.weight");
+        let found = violations(&[11.0; 16], Some(TensorKind::NormGamma), "norm.weight");
         assert!(matches!(found[..], [Violation::Mean { mean: 11.0, must: true, .. }]), "{found:?}");
         assert_eq!(found[0].level(), Level::Error);
         assert_eq!(
             found[0].to_string(),
             "the mean of this norm weight (gamma) is 11, outside the expected [0.5, 3]"
         );
-        assert!(violations(&[1.0; 16], Some(Kind::NormGamma), "norm.weight").is_empty());
+        assert!(violations(&[1.0; 16], Some(TensorKind::NormGamma), "norm.weight").is_empty());
     }
 
     #[test]
     fn values_that_are_no_numbers_come_first() {
         let found = violations(
             &[f32::NAN, f32::INFINITY, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0],
-            Some(Kind::Linear),
+            Some(TensorKind::Linear),
             "w",
         );
         assert!(matches!(
@@ -350,10 +353,10 @@ mod tests {
 
     #[test]
     fn zeros_are_odd_except_where_they_belong() {
-        assert_eq!(violations(&[0.0; 8], Some(Kind::Linear), "w"), [Violation::Zero]);
+        assert_eq!(violations(&[0.0; 8], Some(TensorKind::Linear), "w"), [Violation::Zero]);
         assert_eq!(violations(&[0.0; 8], None, "w"), [Violation::Zero]);
         for (kind, name) in
-            [(Some(Kind::Bias), "b"), (Some(Kind::NormBeta), "b"), (None, "fc.bias")]
+            [(Some(TensorKind::Bias), "b"), (Some(TensorKind::NormBeta), "b"), (None, "fc.bias")]
         {
             assert_eq!(violations(&[0.0; 8], kind, name), [], "{name}");
         }
@@ -362,7 +365,7 @@ mod tests {
 
     #[test]
     fn few_values_have_no_typical_mean() {
-        assert_eq!(violations(&[5.0; 7], Some(Kind::Linear), "w"), []);
+        assert_eq!(violations(&[5.0; 7], Some(TensorKind::Linear), "w"), []);
     }
 
     #[test]

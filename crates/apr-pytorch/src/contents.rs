@@ -7,11 +7,11 @@ use apr_core::{ByteSource, DType, Error, Escaped, Result};
 use serde_json::{Map, Value};
 
 use crate::content::Content;
-use crate::flatten::Found;
+use crate::flatten::PickledTensor;
 use crate::pickle::{Derived, Heap, Id, Indices, Scale, Sparse, Storage, Tensor};
 use crate::quantized::{Quantized, Scales};
 use crate::sparse::{Cells, Places};
-use crate::view::{Part, Range, View};
+use crate::view::{PartTensor, Range, View};
 
 /// CRC-32 of storages, by offset and length.
 pub(crate) type Checksums = HashMap<(u64, u64), u32>;
@@ -31,13 +31,13 @@ pub(crate) struct Contents {
     /// The files of TorchScript's program, with their names as companions.
     pub(crate) code: Vec<(String, Entry)>,
     /// Where the source's bytes are in the file, unless the source is the file.
-    pub(crate) origin: Option<Origin>,
+    pub(crate) origin: Option<ContentOrigin>,
 }
 
 /// How a source comes from a file: it has a part of it, and after that the decoded bytes of
 /// compressed entries.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Origin {
+pub(crate) struct ContentOrigin {
     /// Where the part starts.
     pub(crate) base: u64,
     /// Bytes of the part.
@@ -49,7 +49,7 @@ pub(crate) struct Origin {
     pub(crate) decoded: BTreeMap<u64, Range>,
 }
 
-impl Origin {
+impl ContentOrigin {
     /// Of a source that is the file.
     pub(crate) fn whole(len: u64) -> Self {
         Self { len, file_len: len, ..Self::default() }
@@ -91,11 +91,11 @@ impl Contents {
     pub(crate) fn content(
         &self,
         source: &dyn ByteSource,
-        found: Found,
+        found: PickledTensor,
         budget: &mut u64,
     ) -> Result<(DType, Vec<u64>, Content)> {
         let derived = match found {
-            Found::Stored(tensor) => {
+            PickledTensor::Stored(tensor) => {
                 let tensor = &self.heap.tensors[tensor as usize];
                 return Ok((
                     tensor.dtype,
@@ -103,7 +103,7 @@ impl Contents {
                     Content::Stored(self.view(tensor)?),
                 ));
             }
-            Found::Derived(derived) => &self.heap.derived[derived as usize],
+            PickledTensor::Derived(derived) => &self.heap.derived[derived as usize],
         };
 
         match derived {
@@ -133,8 +133,8 @@ impl Contents {
     }
 
     /// Where the scales or indices of a tensor are in the file, beside its values.
-    pub(crate) fn beside(&self, found: &Found) -> Result<Vec<u64>> {
-        let Found::Derived(derived) = found else { return Ok(Vec::new()) };
+    pub(crate) fn beside(&self, found: &PickledTensor) -> Result<Vec<u64>> {
+        let PickledTensor::Derived(derived) = found else { return Ok(Vec::new()) };
         let tensors = match &self.heap.derived[*derived as usize] {
             Derived::Quantized { scale: Scale::Channels { scales, zero_points, .. }, .. } => {
                 vec![scales, zero_points]
@@ -168,9 +168,9 @@ impl Contents {
         }
     }
 
-    fn part(&self, tensor: u32) -> Result<Part<'_>> {
+    fn part(&self, tensor: u32) -> Result<PartTensor<'_>> {
         let tensor = &self.heap.tensors[tensor as usize];
-        Ok(Part { view: self.view(tensor)?, dtype: tensor.dtype, shape: &tensor.shape })
+        Ok(PartTensor { view: self.view(tensor)?, dtype: tensor.dtype, shape: &tensor.shape })
     }
 
     fn view(&self, tensor: &Tensor) -> Result<View> {

@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use apr_archive::Section;
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format,
-    Limits, Metadata, Part, Result, Shape, SourceSet, Stored, StoredRange, Sum, TensorInfo,
-    check_file_name, counted, has_no,
+    ByteSource, CheckpointReader, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
+    Metadata, Result, Shape, SourceSet, Stored, StoredPart, StoredRange, Sum, TensorInfo,
+    check_file_name, check_range, counted, has_no, has_own,
 };
 use serde_json::{Value, json};
 
@@ -333,7 +333,7 @@ struct Piece {
 
 impl Piece {
     /// What is stated about its bytes, by their places in the file.
-    fn parts(&self) -> Vec<Part<'_>> {
+    fn parts(&self) -> Vec<StoredPart<'_>> {
         let in_file = |range: StoredRange| StoredRange {
             file: self.file,
             offset: self.start + range.offset,
@@ -349,7 +349,7 @@ impl Piece {
             .filter(|part| part.place == part.range)
             .map(|part| (part.range, part.sum));
         let all = own.into_iter().chain(parts);
-        all.map(|(range, sum)| Part::of_file(&*self.source, in_file(range), sum)).collect()
+        all.map(|(range, sum)| StoredPart::of_file(&*self.source, in_file(range), sum)).collect()
     }
 }
 
@@ -515,18 +515,11 @@ impl ContainerFacts for DistributedReader {
 }
 
 impl CheckpointReader for DistributedReader {
+    has_own!(metadata, tensors, container, files, left_out);
     has_no!(companions);
 
     fn format(&self) -> &'static Format {
         &crate::FORMAT
-    }
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
     }
 
     /// For a tensor of several pieces, the range of the first.
@@ -541,12 +534,9 @@ impl CheckpointReader for DistributedReader {
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let tensor = &self.assembled[tensor];
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > tensor.len) {
-            let message =
-                format!("{} bytes from byte {offset} on, but it has {}", buf.len(), tensor.len);
-            return Err(Error::corrupt(message).for_tensor(&tensor.info.name));
-        }
-        tensor.read(offset, buf).map_err(|error| error.for_tensor(&tensor.info.name))
+        let read =
+            check_range(offset, buf.len(), tensor.len).and_then(|()| tensor.read(offset, buf));
+        read.map_err(|error| error.for_tensor(&tensor.info.name))
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
@@ -554,18 +544,6 @@ impl CheckpointReader for DistributedReader {
             [piece] => piece.reader.tensor_slice(0),
             _ => None,
         }
-    }
-
-    fn container(&self) -> Container<'_> {
-        Container::of(self)
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        &self.files
-    }
-
-    fn left_out(&self) -> &[String] {
-        &self.left_out
     }
 
     fn warnings(&self) -> &[String] {

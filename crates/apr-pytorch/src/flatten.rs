@@ -30,7 +30,7 @@ const ONLY: &str = "tensor";
 
 /// A tensor of the pickle.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Found {
+pub(crate) enum PickledTensor {
     /// Position in [`Heap::tensors`].
     Stored(u32),
     /// Position in [`Heap::derived`].
@@ -41,7 +41,7 @@ pub(crate) enum Found {
 #[derive(Debug, Default)]
 pub(crate) struct Flat {
     /// Paths and tensors in order of appearance.
-    pub(crate) tensors: Vec<(String, Found)>,
+    pub(crate) tensors: Vec<(String, PickledTensor)>,
     pub(crate) values: Map<String, Value>,
     /// Plain values that were too many or too long.
     pub(crate) dropped: usize,
@@ -87,8 +87,8 @@ impl Walk<'_> {
     fn visit(&mut self, id: Id) -> Result<()> {
         self.spend(1)?;
         match self.heap.get(id) {
-            Node::Tensor(tensor) => self.tensor(Found::Stored(*tensor)),
-            Node::Derived(tensor) => self.tensor(Found::Derived(*tensor)),
+            Node::Tensor(tensor) => self.tensor(PickledTensor::Stored(*tensor)),
+            Node::Derived(tensor) => self.tensor(PickledTensor::Derived(*tensor)),
             Node::Unsupported(_) if !self.name().starts_with(self.prefix) => {
                 self.flat.outside += 1;
                 Ok(())
@@ -144,7 +144,7 @@ impl Walk<'_> {
         if self.path.is_empty() { ONLY } else { &self.path }
     }
 
-    fn tensor(&mut self, tensor: Found) -> Result<()> {
+    fn tensor(&mut self, tensor: PickledTensor) -> Result<()> {
         let name = self.name().to_owned();
         self.names = self.names.saturating_add(name.len() as u64 + 64);
         if self.names > self.max_names {

@@ -1,7 +1,7 @@
 //! What PyTorch's containers say of themselves.
 
 use apr_archive::tar;
-use apr_core::{Alignments, Computes, Convention, Format, QuantizedTypes, Target};
+use apr_core::{Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Target};
 
 /// Extensions that checkpoints have, whatever they are packed in.
 const EXTENSIONS: &[&str] = &["pt", "pth", "bin", "ckpt", "pkl", "tar"];
@@ -22,12 +22,15 @@ pub static FORMAT: Format = Format {
         folder: false,
         self_contained: false,
         shards: false,
+        single_shards: false,
         seals: false,
         computes: Computes::Nothing,
         streaming: false,
         alignments: Alignments::Fixed,
         quantized: QuantizedTypes::None,
+        entries: Entries::Values,
     }),
+    successor: None,
 };
 
 /// A ZIP archive, whose directory tells whether it is PyTorch's.

@@ -59,7 +59,7 @@ impl<'a> Input<'a> {
 
         if end > self.budget_end {
             let message =
-                "the pickle is longer than the limit on metadata; raise it with --max-metadata";
+                "the pickle is longer than the limit on metadata; raise it with `max_metadata`";
             return Err(Error::memory(message).at(self.position));
         }
 

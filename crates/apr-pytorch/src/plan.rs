@@ -10,11 +10,11 @@ use serde_json::{Map, Value};
 
 use crate::flatten::MAX_NAME;
 use crate::pickle::build::MAX_DIMS;
-use crate::pickle::encode::{self, Item, Kind, Object};
+use crate::pickle::encode::{self, ElementKind, Item, Object};
 use crate::pickle::globals::{storage_class, untyped_name};
 use crate::record::{END_RECORDS_LEN, Record};
 use crate::script::ScriptModule;
-use crate::writer::{BYTE_ORDER, Plan, PytorchWriter, VERSION};
+use crate::writer::{BYTE_ORDER, PytorchWriter, StateDictPlan, VERSION};
 
 /// Longest name of the folder that all entries are in; PyTorch's ZIP library stops at 512 bytes for
 /// the whole.
@@ -100,7 +100,9 @@ pub fn plan_script(
 
     let storages = Storages::of(tensors, metadata)?;
     let mut items: Vec<Option<Item<'_>>> = storages.items(tensors)?.into_iter().map(Some).collect();
-    if let Some(item) = items.iter().flatten().find(|item| matches!(item.kind, Kind::Untyped(_))) {
+    if let Some(item) =
+        items.iter().flatten().find(|item| matches!(item.kind, ElementKind::Untyped(_)))
+    {
         return Err(Error::format(
             "TorchScript has no type for its elements; a state dict (.pt) has",
         )
@@ -193,7 +195,13 @@ fn archive(
     layout.files.push(FileInfo { name: options.file_name.clone(), len });
     let names = storages.streamed.iter().map(|&source| tensors[source].name.clone()).collect();
     let front = front.into_iter().map(|(_, content)| content).collect();
-    Ok(PytorchWriter::new(Plan { layout, names, records, front, named: options.named_files }))
+    Ok(PytorchWriter::new(StateDictPlan {
+        layout,
+        names,
+        records,
+        front,
+        named: options.named_files,
+    }))
 }
 
 /// Appends an entry; gives the offset of its content.
@@ -217,7 +225,7 @@ fn check_tensor(tensor: &TensorInfo) -> Result<u64> {
     } else if kind(*dtype).is_some() {
         return tensor.byte_len();
     } else if dtype.is_quantized() {
-        format!("a state dict has no dtype {dtype}; --dequantize f16 writes floats")
+        format!("a state dict has no dtype {dtype}; `dequantize` f16 writes floats")
     } else {
         format!("PyTorch has no dtype {dtype}; cast the tensor first, or write safetensors")
     };
@@ -278,15 +286,19 @@ fn item(tensor: &TensorInfo, storage: usize) -> Result<Item<'_>> {
     let kind = kind(*dtype).ok_or_else(too_large)?;
     let (elements, strides) = shape.elements().zip(strides(shape.dims())).ok_or_else(too_large)?;
     let elements = match kind {
-        Kind::Typed(_) => elements,
-        Kind::Untyped(_) => elements.checked_mul(dtype.block_bytes()).ok_or_else(too_large)?,
+        ElementKind::Typed(_) => elements,
+        ElementKind::Untyped(_) => {
+            elements.checked_mul(dtype.block_bytes()).ok_or_else(too_large)?
+        }
     };
     Ok(Item { name, kind, storage, elements, shape: shape.dims(), strides })
 }
 
 /// How PyTorch pickles tensors of a dtype, where it has it.
-fn kind(dtype: DType) -> Option<Kind> {
-    storage_class(dtype).map(Kind::Typed).or_else(|| untyped_name(dtype).map(Kind::Untyped))
+fn kind(dtype: DType) -> Option<ElementKind> {
+    storage_class(dtype)
+        .map(ElementKind::Typed)
+        .or_else(|| untyped_name(dtype).map(ElementKind::Untyped))
 }
 
 /// Strides of a contiguous tensor, in which PyTorch counts a dimension of 0 as 1. It has 63 bits

@@ -2,7 +2,7 @@
 
 use apr_core::{ByteSource, DType, Error, Result};
 
-use crate::view::{Part, View};
+use crate::view::{PartTensor, View};
 
 /// Elements dequantized at a time.
 const BATCH: usize = 1 << 14;
@@ -23,7 +23,7 @@ impl Scales {
     /// those of all tensors may still take, in bytes.
     pub(crate) fn read(
         source: &dyn ByteSource,
-        [scales, zero_points]: [&Part<'_>; 2],
+        [scales, zero_points]: [&PartTensor<'_>; 2],
         shape: &[u64],
         axis: usize,
         budget: &mut u64,
@@ -36,7 +36,7 @@ impl Scales {
 
         let (channels, inner) =
             shape.get(axis..).and_then(<[u64]>::split_first).ok_or_else(disagree)?;
-        let fits = |part: &Part<'_>, dtype| {
+        let fits = |part: &PartTensor<'_>, dtype| {
             part.shape == [*channels] && part.dtype == dtype && part.is_distinct()
         };
         if !(fits(scales, DType::F64) && fits(zero_points, DType::I64)) {
@@ -86,7 +86,7 @@ fn disagree() -> Error {
     Error::corrupt("its scales, zero points and axis do not go together")
 }
 
-fn bytes(source: &dyn ByteSource, part: &Part<'_>) -> Result<Vec<u8>> {
+fn bytes(source: &dyn ByteSource, part: &PartTensor<'_>) -> Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(part.view.len).map_err(|_| disagree())?];
     part.view.read(source, 0, &mut bytes)?;
     Ok(bytes)

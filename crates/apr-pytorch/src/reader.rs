@@ -5,14 +5,14 @@ use std::fmt;
 
 use apr_archive::{Entry, tar};
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo,
-    Format, Limits, Metadata, Part, Result, Shape, Stored, StoredRange, Sum, TensorInfo, keys,
-    read_vec,
+    ByteSource, CheckpointReader, Companion, ContainerFacts, Error, Escaped, FileInfo, Format,
+    Limits, Metadata, Result, Shape, Stored, StoredPart, StoredRange, Sum, TensorInfo, check_range,
+    has_own, keys, read_vec,
 };
 use serde_json::{Map, Value};
 
 use crate::content::Content;
-use crate::contents::{Contents, Origin};
+use crate::contents::{ContentOrigin, Contents};
 use crate::flatten::{Flat, flatten};
 use crate::options::OpenOptions;
 use crate::view::Range;
@@ -69,7 +69,7 @@ pub(crate) fn open_boxed(
     options: &OpenOptions,
 ) -> Result<PytorchReader> {
     let reader = read(source, name, limits, options);
-    reader.map_err(|error| if name.is_empty() { error } else { error.in_file(name) })
+    reader.map_err(|error| error.in_file(name))
 }
 
 fn read(
@@ -115,11 +115,11 @@ pub struct PytorchReader {
     files: Vec<FileInfo>,
     tensors: Vec<TensorInfo>,
     /// One for each tensor.
-    places: Vec<Place>,
+    places: Vec<TensorLocation>,
     /// CRC-32 of storages, by file, offset and length.
     checksums: BTreeMap<(usize, u64, u64), u32>,
     /// Where the bytes of each source are in its file.
-    origins: Vec<Origin>,
+    origins: Vec<ContentOrigin>,
     metadata: Metadata,
     header_fields: Map<String, Value>,
     left_out: Vec<String>,
@@ -133,7 +133,7 @@ pub struct PytorchReader {
 
 /// Where a tensor's elements are.
 #[derive(Debug, Clone)]
-struct Place {
+struct TensorLocation {
     file: usize,
     content: Content,
     /// Offsets in the file of its scales or indices.
@@ -151,7 +151,10 @@ impl PytorchReader {
             let file = joined.files.len();
             joined.warnings.extend(shard.shard_warnings());
             joined.places.extend(
-                shard.places.into_iter().map(|place| Place { file: file + place.file, ..place }),
+                shard
+                    .places
+                    .into_iter()
+                    .map(|place| TensorLocation { file: file + place.file, ..place }),
             );
             let moved = |((of, offset, len), crc32)| ((file + of, offset, len), crc32);
             joined.checksums.extend(shard.checksums.into_iter().map(moved));
@@ -210,8 +213,8 @@ impl PytorchReader {
     }
 
     /// The storages that a tensor is made of and that have a checksum.
-    fn parts(&self, place: &Place) -> Vec<Part<'_>> {
-        let Place { file, content, beside } = place;
+    fn parts(&self, place: &TensorLocation) -> Vec<StoredPart<'_>> {
+        let TensorLocation { file, content, beside } = place;
         if content.len() == 0 {
             return Vec::new();
         }
@@ -224,7 +227,7 @@ impl PytorchReader {
             let holds = of == *file && at - offset < len;
             let place = self.place(*file, offset, len);
             holds.then(|| {
-                Part::of_file(&*self.sources[*file], range, Sum::Crc32(crc32)).lying_at(place)
+                StoredPart::of_file(&*self.sources[*file], range, Sum::Crc32(crc32)).lying_at(place)
             })
         };
 
@@ -288,11 +291,12 @@ impl PytorchReader {
             ));
         }
 
-        let (mut tensors, mut places): (Vec<TensorInfo>, Vec<Place>) = (Vec::new(), Vec::new());
+        let (mut tensors, mut places): (Vec<TensorInfo>, Vec<TensorLocation>) =
+            (Vec::new(), Vec::new());
         let mut metadata = Metadata::new();
         let mut names = HashSet::new();
         let mut places_budget = limits.max_index;
-        let origin = contents.origin.take().unwrap_or_else(|| Origin::whole(source.len()));
+        let origin = contents.origin.take().unwrap_or_else(|| ContentOrigin::whole(source.len()));
         let file_len = origin.file_len;
         let mut budget = file_len.saturating_mul(MAX_GROWTH).saturating_add(FREE_BYTES);
         for (name, found) in paths {
@@ -313,7 +317,7 @@ impl PytorchReader {
             })?;
             let info = TensorInfo { name, dtype, shape: Shape::from(shape) };
             tensors.push(info);
-            places.push(Place { file: 0, content, beside });
+            places.push(TensorLocation { file: 0, content, beside });
         }
 
         if !values.is_empty() {
@@ -390,21 +394,15 @@ impl ContainerFacts for PytorchReader {
 }
 
 impl CheckpointReader for PytorchReader {
+    has_own!(metadata, tensors, container, files, left_out, warnings);
+
     fn format(&self) -> &'static Format {
         &crate::FORMAT
     }
 
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
-    }
-
     /// For a tensor that does not lie flat, the range from its first element to its last.
     fn stored(&self, tensor: usize) -> Stored<'_> {
-        let place @ Place { file, content, .. } = &self.places[tensor];
+        let place @ TensorLocation { file, content, .. } = &self.places[tensor];
         let view = content.view();
         let range = self.place(*file, view.offset, view.span);
         match content {
@@ -421,36 +419,23 @@ impl CheckpointReader for PytorchReader {
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let Place { file, content, .. } = &self.places[tensor];
-        let locate = |error: Error| {
-            let (error, file) =
-                (error.for_tensor(&self.tensors[tensor].name), &self.files[*file].name);
-            if file.is_empty() { error } else { error.in_file(file) }
-        };
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > content.len()) {
-            let message =
-                format!("{} bytes from byte {offset} on, but it has {}", buf.len(), content.len());
-            return Err(locate(Error::corrupt(message)));
-        }
+        let TensorLocation { file, content, .. } = &self.places[tensor];
+        let (file_name, name) = (&self.files[*file].name, &self.tensors[tensor].name);
+        let locate = |error: Error| error.in_file(file_name).for_tensor(name);
+        check_range(offset, buf.len(), content.len()).map_err(locate)?;
         content.read(&*self.sources[*file], offset, buf).map_err(locate)
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        let Place { file, content: Content::Stored(view), .. } = self.places.get(tensor)? else {
+        let TensorLocation { file, content: Content::Stored(view), .. } =
+            self.places.get(tensor)?
+        else {
             return None;
         };
         if !view.is_flat() {
             return None;
         }
         self.sources[*file].slice_at(view.offset, view.len)
-    }
-
-    fn container(&self) -> Container<'_> {
-        Container::of(self)
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        &self.files
     }
 
     fn companions(&self) -> &[Companion] {
@@ -460,14 +445,6 @@ impl CheckpointReader for PytorchReader {
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
         let entry = self.code.get(companion).ok_or_else(|| Companion::absent(companion))?;
         entry.content(&*self.sources[0], &self.limits)
-    }
-
-    fn left_out(&self) -> &[String] {
-        &self.left_out
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }
 

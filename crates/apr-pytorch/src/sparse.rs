@@ -6,7 +6,7 @@
 
 use apr_core::{ByteSource, DType, Error, Result};
 
-use crate::view::{Part, View};
+use crate::view::{PartTensor, View};
 
 /// Dense bytes that any sparse tensor may take, and how many times its stored bytes.
 const FREE_BYTES: u64 = 64 << 20;
@@ -20,12 +20,12 @@ const PLACE_BYTES: u64 = 24;
 
 /// Where the values belong, as the file has it.
 pub(crate) enum Places<'a> {
-    Coo(Part<'a>),
-    Csr(Part<'a>, Part<'a>),
+    Coo(PartTensor<'a>),
+    Csr(PartTensor<'a>, PartTensor<'a>),
 }
 
 impl Places<'_> {
-    fn parts(&self) -> impl Iterator<Item = &Part<'_>> {
+    fn parts(&self) -> impl Iterator<Item = &PartTensor<'_>> {
         let (first, second) = match self {
             Self::Coo(indices) => (indices, None),
             Self::Csr(rows, columns) => (rows, Some(columns)),
@@ -92,7 +92,7 @@ impl Cells {
     pub(crate) fn new(
         source: &dyn ByteSource,
         indices: &Places<'_>,
-        values: Part<'_>,
+        values: PartTensor<'_>,
         shape: &[u64],
         budget: &mut u64,
     ) -> Result<Self> {
@@ -207,7 +207,7 @@ fn dense_len(shape: &[u64], dtype: DType) -> Result<u64> {
 }
 
 /// A sparse tensor may claim any size; one that is worth reading densely is not almost empty.
-fn check_growth(len: u64, indices: &Places<'_>, values: &Part<'_>) -> Result<()> {
+fn check_growth(len: u64, indices: &Places<'_>, values: &PartTensor<'_>) -> Result<()> {
     let spans = indices.parts().map(|part| part.view.span);
     let stored = spans.fold(values.view.span, u64::saturating_add);
     if len > FREE_BYTES.max(stored.saturating_mul(MAX_GROWTH)) {
@@ -223,7 +223,7 @@ fn check_growth(len: u64, indices: &Places<'_>, values: &Part<'_>) -> Result<()>
 /// Calls `each` with the position and value of every index, which is below `bound`.
 fn for_each(
     source: &dyn ByteSource,
-    part: &Part<'_>,
+    part: &PartTensor<'_>,
     first: u64,
     count: u64,
     bound: u64,
@@ -263,7 +263,12 @@ fn for_each(
     Ok(())
 }
 
-fn coo(source: &dyn ByteSource, indices: &Part<'_>, dims: &[u64], count: u64) -> Result<Vec<u64>> {
+fn coo(
+    source: &dyn ByteSource,
+    indices: &PartTensor<'_>,
+    dims: &[u64],
+    count: u64,
+) -> Result<Vec<u64>> {
     if indices.shape != [dims.len() as u64, count] {
         return Err(Error::corrupt("its indices and values do not go together"));
     }
@@ -279,8 +284,8 @@ fn coo(source: &dyn ByteSource, indices: &Part<'_>, dims: &[u64], count: u64) ->
 
 fn csr(
     source: &dyn ByteSource,
-    rows: &Part<'_>,
-    columns: &Part<'_>,
+    rows: &PartTensor<'_>,
+    columns: &PartTensor<'_>,
     dims: &[u64],
     count: u64,
     budget: &mut u64,

@@ -7,7 +7,7 @@ use apr_archive::{Archive, Decoded, Entry};
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, check_file_name};
 use serde_json::{Map, Value};
 
-use crate::contents::{Checksums, Contents, Origin};
+use crate::contents::{Checksums, ContentOrigin, Contents};
 use crate::input::Input;
 use crate::options::OpenOptions;
 use crate::pickle::{Persistent, Policy, run};
@@ -33,11 +33,11 @@ pub(crate) fn read_state_dict(
     Ok((Contents { origin: Some(origin), ..contents }, Box::new(source)))
 }
 
-fn origin(archive: &Archive, file_len: u64) -> Origin {
+fn origin(archive: &Archive, file_len: u64) -> ContentOrigin {
     let decoded = archive.entries.iter().filter(|entry| !entry.is_stored());
     let decoded =
         decoded.map(|entry| (entry.offset, Range { offset: entry.place, len: entry.compressed }));
-    Origin { decoded: decoded.collect(), ..Origin::whole(file_len) }
+    ContentOrigin { decoded: decoded.collect(), ..ContentOrigin::whole(file_len) }
 }
 
 fn contents(

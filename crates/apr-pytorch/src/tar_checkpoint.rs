@@ -49,16 +49,20 @@ pub(crate) fn read(
 
     if let Some(system) = find("sys_info") {
         let mut part =
-            Part { source, limits, position: system.offset, end: system.offset + system.len };
+            TarMember { source, limits, position: system.offset, end: system.offset + system.len };
         let (heap, root) = part.pickle()?;
         check_byte_order(&heap, root).map_err(|error| error.at(system.offset))?;
     }
 
-    let mut part =
-        Part { source, limits, position: storages.offset, end: storages.offset + storages.len };
+    let mut part = TarMember {
+        source,
+        limits,
+        position: storages.offset,
+        end: storages.offset + storages.len,
+    };
     let (mut numbered, ranges) = part.storages()?;
     if let Some(tensors) = find("tensors") {
-        Part { source, limits, position: tensors.offset, end: tensors.offset + tensors.len }
+        TarMember { source, limits, position: tensors.offset, end: tensors.offset + tensors.len }
             .tensors(&mut numbered)?;
     }
 
@@ -89,14 +93,14 @@ pub(crate) fn read(
 }
 
 /// A member, read from front to back.
-struct Part<'a> {
+struct TarMember<'a> {
     source: &'a dyn ByteSource,
     limits: &'a Limits,
     position: u64,
     end: u64,
 }
 
-impl Part<'_> {
+impl TarMember<'_> {
     fn pickle(&mut self) -> Result<(Heap, Id)> {
         let outcome =
             run(Input::new(self.source, self.position, self.end, self.limits), &PLAIN, self.limits);

@@ -3,7 +3,7 @@
 
 use apr_core::counted;
 
-use crate::flatten::Found;
+use crate::flatten::PickledTensor;
 use crate::pickle::{Heap, Id};
 
 /// A trainer's checkpoint.
@@ -53,8 +53,8 @@ impl Trainer {
     /// it is where there are no weights under the key: a trainer may keep them elsewhere.
     pub(crate) fn weights(
         self,
-        tensors: Vec<(String, Found)>,
-    ) -> (Vec<(String, Found)>, Option<String>) {
+        tensors: Vec<(String, PickledTensor)>,
+    ) -> (Vec<(String, PickledTensor)>, Option<String>) {
         let own = |name: &str| name.strip_prefix(self.prefix).is_some_and(|rest| !rest.is_empty());
         if self.prefix.is_empty() || !tensors.iter().any(|(name, _)| own(name)) {
             return (tensors, None);

@@ -199,13 +199,13 @@ impl View {
 }
 
 /// A tensor that says something of another one, and its shape.
-pub(crate) struct Part<'a> {
+pub(crate) struct PartTensor<'a> {
     pub(crate) view: View,
     pub(crate) dtype: DType,
     pub(crate) shape: &'a [u64],
 }
 
-impl Part<'_> {
+impl PartTensor<'_> {
     /// Whether each element has bytes of its own, so that the file's length bounds what is made of
     /// them.
     pub(crate) fn is_distinct(&self) -> bool {

@@ -17,7 +17,7 @@ pub(crate) const VERSION: &[u8] = b"3\n";
 /// callers report them.
 #[derive(Debug)]
 pub struct PytorchWriter {
-    plan: Plan,
+    plan: StateDictPlan,
     /// Entries in front of the first storage.
     first: usize,
     due: Due,
@@ -29,7 +29,7 @@ pub struct PytorchWriter {
 
 /// Everything that is known before the first byte of a tensor.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct StateDictPlan {
     pub(crate) layout: Layout,
     /// Names of the layout's tensors.
     pub(crate) names: Vec<String>,
@@ -42,7 +42,7 @@ pub(crate) struct Plan {
 }
 
 impl PytorchWriter {
-    pub(crate) fn new(plan: Plan) -> Self {
+    pub(crate) fn new(plan: StateDictPlan) -> Self {
         let first = plan.front.len();
         Self { plan, first, due: Due::default(), crc: Crc32::new(), crcs: Vec::new() }
     }

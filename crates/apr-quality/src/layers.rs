@@ -9,7 +9,7 @@ use apr_run::Host;
 use apr_trace::{Level, Sites};
 use serde::Serialize;
 
-use crate::comparison::l2_and_cosine;
+use crate::distance::l2_and_cosine;
 
 /// How far a layer of B is from the same layer of A.
 #[derive(Debug, Clone, PartialEq, Serialize)]

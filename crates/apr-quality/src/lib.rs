@@ -13,6 +13,7 @@
 
 mod canary;
 mod comparison;
+mod distance;
 mod error_rates;
 mod layers;
 mod media;

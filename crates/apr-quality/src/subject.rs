@@ -1,7 +1,7 @@
 //! A model that is judged, and what it makes of a sample.
 
 use apr_core::Escaped;
-use apr_graph::{Body, Meaning, Origin};
+use apr_graph::{Body, Meaning, ValueOrigin};
 use apr_infer::{Tap, Tensor, Value};
 use apr_registry::Error;
 use apr_run::{
@@ -325,7 +325,7 @@ pub(crate) fn completed(
         |inputs: &[(String, Value)], name: &str| inputs.iter().any(|(given, _)| given == name);
     let needed = || {
         let values = body.inputs.iter().map(|id| body.value(*id));
-        values.filter(|value| value.origin == Origin::Input).map(|value| value.name.as_str())
+        values.filter(|value| value.origin == ValueOrigin::Input).map(|value| value.name.as_str())
     };
     let missing: Vec<&str> = needed().filter(|name| !is_given(&inputs, name)).collect();
     let found = assumed(body, &inputs, &missing)?;
@@ -370,7 +370,7 @@ fn input_for<'b>(
 ) -> Option<&'b apr_graph::Value> {
     let inputs = || {
         let values = body.inputs.iter().map(|id| body.value(*id));
-        values.filter(|value| value.origin == Origin::Input)
+        values.filter(|value| value.origin == ValueOrigin::Input)
     };
     let named = inputs().find(|value| name == Some(&*value.name));
     let only = || inputs().next().filter(|_| inputs().count() == 1);

@@ -92,7 +92,7 @@ impl Idle<'_> {
             } else {
                 "no tensor is recognised as such"
             };
-            format!("--embedding-type {dtype} changed nothing for the token embeddings: {why}")
+            format!("`embedding_type` {dtype} changed nothing for the token embeddings: {why}")
         })
     }
 
@@ -104,7 +104,7 @@ impl Idle<'_> {
             } else {
                 "no tensor of its own is known to be one, or it has that type anyway"
             };
-            format!("--output-type {dtype} changed nothing for the output matrix: {why}")
+            format!("`output_type` {dtype} changed nothing for the output matrix: {why}")
         })
     }
 
@@ -127,7 +127,7 @@ impl Idle<'_> {
             .filter(|(position, (pattern, _))| is_idle(*position, pattern));
         let why = "what it matches gets the same type without it";
         idle.map(|(_, (pattern, dtype))| {
-            format!("--tensor-type {}={dtype} changed nothing: {why}", pattern.glob())
+            format!("`tensor_type` {}={dtype} changed nothing: {why}", pattern.glob())
         })
         .collect()
     }
@@ -139,7 +139,7 @@ impl Idle<'_> {
                 SchemeKind::Blocks => "the mix has the same type for every tensor",
                 SchemeKind::Rows | SchemeKind::Cast => "there is no mix",
             };
-            format!("--pure changed nothing: {why} with {}", choices.scheme)
+            format!("`pure` changed nothing: {why} with {}", choices.scheme)
         })
     }
 
@@ -147,7 +147,7 @@ impl Idle<'_> {
         let is_idle = self.choices.requantize
             && self.is_same(&Choices { requantize: false, ..self.choices.clone() });
         is_idle.then(|| {
-            "--requantize changed nothing: no quantized tensor gets another type".to_owned()
+            "`requantize` changed nothing: no quantized tensor gets another type".to_owned()
         })
     }
 }

@@ -125,7 +125,7 @@ pub fn assign(
         {
             let own = candidate.dtype;
             let message = format!(
-                "already quantized as {own}; pass --requantize to quantize it to {dtype}, which \
+                "already quantized as {own}; pass `requantize` to quantize it to {dtype}, which \
                  adds to the error"
             );
             return Err(Error::format(message).for_tensor(&candidate.name));

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use apr_arch::{FamilyModel, GGUF};
+use apr_arch::FamilyModel;
 use apr_registry::{CheckpointReader, Convention, DType, Error, Result, TensorInfo, keys};
 use apr_view::named;
 use globset::GlobMatcher;
 
 use super::idle::{changes_something, idle_choices, idle_patterns};
-use super::role::roles;
+use super::role::{gguf_names, roles};
 use super::{
     Candidate, Choices, ColumnStatistics, Decision, DecisionReason, Imatrix, ModelFacts, Scheme,
     TensorTarget, assign,
@@ -144,20 +144,6 @@ pub fn plan(
 
     plan.warnings.extend(note_of_unweighted(&unweighted));
     Ok(plan)
-}
-
-/// Names that llama.cpp's rules know, for families that it has.
-pub(super) fn gguf_names(
-    reader: &dyn CheckpointReader,
-    model: Option<&FamilyModel<'_>>,
-) -> Vec<Option<String>> {
-    let model = model.filter(|model| model.family().is_in_gguf());
-    let gguf = model.and_then(|model| Some((model, model.family().default_naming(GGUF)?)));
-    let name = |position| {
-        let (model, gguf) = gguf.as_ref()?;
-        model.family().source_name(model.canonical(position)?, gguf)
-    };
-    (0..reader.tensors().len()).map(name).collect()
 }
 
 fn facts(

@@ -79,7 +79,7 @@ pub struct Buffers {
 
 /// What was found on the way.
 #[derive(Debug, Clone, Default)]
-pub struct Found {
+pub struct RecodeFindings {
     /// What casts did to the values.
     pub counts: CastCounts,
     /// How far values moved.
@@ -92,7 +92,7 @@ pub struct Found {
     pub moments: Option<Moments>,
 }
 
-impl Found {
+impl RecodeFindings {
     /// Whether everything could be quantized.
     #[must_use]
     pub fn is_finite(&self) -> bool {
@@ -205,9 +205,12 @@ impl Recode {
         wants_moments: bool,
         buffers: &mut Buffers,
         out: &mut Vec<u8>,
-    ) -> Found {
+    ) -> RecodeFindings {
         out.clear();
-        let mut found = Found { moments: wants_moments.then(Moments::default), ..Found::default() };
+        let mut found = RecodeFindings {
+            moments: wants_moments.then(Moments::default),
+            ..RecodeFindings::default()
+        };
         if self.needs_rows() {
             let rows = (STEP_ELEMENTS / self.row_len.max(1)).max(1);
             let row_bytes = usize::try_from(self.row_bytes).unwrap_or(usize::MAX);
@@ -265,7 +268,7 @@ impl Recode {
         importance: Option<&[f32]>,
         buffers: &mut Buffers,
         out: &mut Vec<u8>,
-        found: &mut Found,
+        found: &mut RecodeFindings,
     ) {
         let Buffers { values, back, encoded, scratch } = buffers;
         decode(self.from, input, row_len, values);
@@ -365,9 +368,9 @@ mod tests {
     }
 
     /// All pieces, one after the other.
-    fn run(info: &TensorInfo, target: &TensorTarget, input: &[u8]) -> (Vec<u8>, Found) {
+    fn run(info: &TensorInfo, target: &TensorTarget, input: &[u8]) -> (Vec<u8>, RecodeFindings) {
         let recode = Recode::plan(info, target, true).expect("the shape suits");
-        let (mut all, mut found, mut out) = (Vec::new(), Found::default(), Vec::new());
+        let (mut all, mut found, mut out) = (Vec::new(), RecodeFindings::default(), Vec::new());
         let mut covered = 0;
         for piece in recode.pieces() {
             let start = usize::try_from(piece.offset).expect("small");

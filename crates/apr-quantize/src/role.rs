@@ -1,12 +1,11 @@
 //! What a tensor is for where llama.cpp has no name for it: by the family, the shape, and only then
 //! the name.
 
-use apr_arch::{FamilyModel, Kind};
+use apr_arch::{FamilyModel, GGUF, TensorKind};
 use apr_core::Shape;
 use apr_registry::{CheckpointReader, DTypeKind, TensorInfo};
 
 use super::category::{Category, Kept, is_matrix, kept, kept_elsewhere};
-use super::plan::gguf_names;
 
 /// What a tensor is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +33,7 @@ pub(super) fn is_gguf_name(name: &str) -> bool {
 impl Role {
     /// What the family says a tensor is, where `kind` is known, and else what its shape says.
     /// `tokens` is the number of tokens, 0 where nobody knows.
-    pub(super) fn of(info: &TensorInfo, kind: Option<Kind>, tokens: u64) -> Self {
+    pub(super) fn of(info: &TensorInfo, kind: Option<TensorKind>, tokens: u64) -> Self {
         let Some(kind) = kind else { return Self::of_unknown(&info.name, &info.shape) };
         if !is_matrix(&info.shape) {
             return Self::Kept(Kept::Vector);
@@ -45,9 +44,9 @@ impl Role {
 
         let is_for_tokens = tokens == 0 || rows(&info.shape) == tokens;
         match kind {
-            Kind::Embedding if is_for_tokens => Self::TokenEmbedding,
-            Kind::Embedding => Self::Kept(Kept::Position),
-            Kind::Head if is_for_tokens => Self::Output,
+            TensorKind::Embedding if is_for_tokens => Self::TokenEmbedding,
+            TensorKind::Embedding => Self::Kept(Kept::Position),
+            TensorKind::Head if is_for_tokens => Self::Output,
             // Heads that classify are matrices like others.
             _ => Self::Matrix,
         }
@@ -72,15 +71,15 @@ impl Role {
 }
 
 /// Why a matrix of this kind is never quantized, if that is so.
-fn kept_as(kind: Kind, shape: &Shape) -> Option<Kept> {
+fn kept_as(kind: TensorKind, shape: &Shape) -> Option<Kept> {
     match kind {
-        Kind::Position => Some(Kept::Position),
+        TensorKind::Position => Some(Kept::Position),
         // Kernels over images are the patch embedding, which llama.cpp leaves alone.
-        Kind::Conv => (shape.dims().len() > 3).then_some(Kept::Small),
-        Kind::NormGamma | Kind::NormBeta => Some(Kept::Norm),
-        Kind::Bias => Some(Kept::Bias),
-        Kind::Buffer => Some(Kept::Buffer),
-        Kind::Scale => Some(Kept::Scale),
+        TensorKind::Conv => (shape.dims().len() > 3).then_some(Kept::Small),
+        TensorKind::NormGamma | TensorKind::NormBeta => Some(Kept::Norm),
+        TensorKind::Bias => Some(Kept::Bias),
+        TensorKind::Buffer => Some(Kept::Buffer),
+        TensorKind::Scale => Some(Kept::Scale),
         _ => None,
     }
 }
@@ -124,6 +123,20 @@ fn is_of_floats(info: &TensorInfo) -> bool {
     matches!(info.dtype.kind(), DTypeKind::Float | DTypeKind::MiniFloat | DTypeKind::Quantized)
 }
 
+/// Names that llama.cpp's rules know, for families that it has.
+pub(super) fn gguf_names(
+    reader: &dyn CheckpointReader,
+    model: Option<&FamilyModel<'_>>,
+) -> Vec<Option<String>> {
+    let model = model.filter(|model| model.family().is_in_gguf());
+    let gguf = model.and_then(|model| Some((model, model.family().default_naming(GGUF)?)));
+    let name = |position| {
+        let (model, gguf) = gguf.as_ref()?;
+        model.family().source_name(model.canonical(position)?, gguf)
+    };
+    (0..reader.tensors().len()).map(name).collect()
+}
+
 /// The role of each tensor by position, `None` where llama.cpp's rules know the name: `names` are
 /// GGUF's where the family has such.
 pub(super) fn roles(
@@ -139,12 +152,13 @@ pub(super) fn roles(
 
     let kind =
         |position: usize| model.and_then(|model| model.family().kind(model.canonical(position)?));
-    let kinds: Vec<Option<Kind>> = (0..infos.len()).map(kind).collect();
+    let kinds: Vec<Option<TensorKind>> = (0..infos.len()).map(kind).collect();
 
     // Of the tables that ids select, the one with most rows is taken for the tokens'.
-    let embeddings = infos.iter().zip(&kinds).filter(|(_, kind)| **kind == Some(Kind::Embedding));
+    let embeddings =
+        infos.iter().zip(&kinds).filter(|(_, kind)| **kind == Some(TensorKind::Embedding));
     let tokens = embeddings.map(|(info, _)| rows(&info.shape)).max().unwrap_or(0);
-    let role = |((info, kind), name): ((&TensorInfo, &Option<Kind>), &Option<String>)| {
+    let role = |((info, kind), name): ((&TensorInfo, &Option<TensorKind>), &Option<String>)| {
         (name.is_none() && is_of_floats(info)).then(|| Role::of(info, *kind, tokens))
     };
 

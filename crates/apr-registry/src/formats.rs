@@ -29,7 +29,7 @@ pub(crate) type Writer = Box<dyn CheckpointWriter>;
 type Open = fn(Bytes, &str, &OpenOptions) -> Result<Reader>;
 type OpenSet = fn(&dyn SourceSet, &str, &OpenOptions) -> Result<Reader>;
 type OpenIndex = fn(&[u8], &str, &dyn SourceSet, &OpenOptions) -> Result<Reader>;
-type Plan = fn(&[TensorInfo], &Metadata, Vec<CompanionFile>, &PlanOptions) -> Result<Writer>;
+type PlanWriter = fn(&[TensorInfo], &Metadata, Vec<CompanionFile>, &PlanOptions) -> Result<Writer>;
 
 /// A format, with what reads and writes it.
 pub(crate) struct Registration {
@@ -42,7 +42,7 @@ pub(crate) struct Registration {
     /// Opens the model whose shards an index names, where their extension is one of the format's.
     pub(crate) open_index: Option<OpenIndex>,
     /// Makes a writer; there is one exactly where the format is a target.
-    pub(crate) plan: Option<Plan>,
+    pub(crate) plan: Option<PlanWriter>,
     /// Whether a file may keep its weights in other files of its folder, without a name that shows
     /// it.
     pub(crate) spans_files: bool,

@@ -9,8 +9,7 @@ use crate::formats::FORMATS;
 use crate::options::PlanOptions;
 
 impl PlanOptions {
-    /// Refuses options that the format does not have; the error calls them as the command line
-    /// does.
+    /// Refuses options that the format does not have.
     ///
     /// # Errors
     /// E001 with the option and the formats that have it.
@@ -18,15 +17,15 @@ impl PlanOptions {
         let target = self.target()?;
         type Wish<'a> = (&'a str, bool, fn(&Target) -> bool);
         let wanted: [Wish<'_>; 5] = [
-            ("--external-data works", self.places_data(), |target| {
+            ("`external_data` works", self.places_data(), |target| {
                 target.computes == Computes::Always
             }),
-            ("--shard-size works", self.shard_size.is_some(), |target| target.shards),
-            ("--streaming works", self.streaming, |target| target.streaming),
-            ("--compress, --encrypt, --recipient and --sign work", self.apr2.seals(), |target| {
+            ("`shard_size` works", self.shard_size.is_some(), |target| target.shards),
+            ("`streaming` works", self.streaming, |target| target.streaming),
+            ("`compress`, `encrypt`, `recipient` and `sign` work", self.apr2.seals(), |target| {
                 target.seals
             }),
-            ("--align works", self.alignment.is_some(), |target| {
+            ("`alignment` works", self.alignment.is_some(), |target| {
                 target.alignments != Alignments::Fixed
             }),
         ];
@@ -144,7 +143,7 @@ mod tests {
         };
         let read_only = PlanOptions::new(&apr_pytorch::ZIP, "model.zip");
         let cases = [
-            (sharded, "--shard-size works for .apr, .safetensors, .gguf output"),
+            (sharded, "`shard_size` works for .apr, .safetensors, .gguf output"),
             (odd, "aligned to 32 or 64 bytes"),
             (read_only, "writing is not supported"),
         ];

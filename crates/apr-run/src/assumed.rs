@@ -166,14 +166,14 @@ impl<'a> Inputs<'a> {
 
 #[cfg(test)]
 mod tests {
-    use apr_graph::{ElementType, Origin};
+    use apr_graph::{ElementType, ValueOrigin};
 
     use super::*;
 
     fn body(inputs: &[(&str, Meaning, ValueType)]) -> Body {
         let mut body = Body::default();
         for (name, meaning, kind) in inputs {
-            let id = body.add_value((*name).to_owned(), kind.clone(), Origin::Input);
+            let id = body.add_value((*name).to_owned(), kind.clone(), ValueOrigin::Input);
             body.value_mut(id).meaning = *meaning;
             body.inputs.push(id);
         }

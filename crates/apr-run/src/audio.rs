@@ -1,6 +1,6 @@
 //! Audio: letters (CTC), labels, embeddings, and voice activity.
 
-use apr_graph::{Body, Meaning, Origin};
+use apr_graph::{Body, Meaning};
 use apr_infer::{Tensor, Value};
 use apr_inputs::sound::{Sound, decode};
 use apr_registry::Error;
@@ -10,6 +10,7 @@ use serde_json::Value as Json;
 use crate::error::{Remedy, RunError, RunResult, absent};
 use crate::facts::Pooling;
 use crate::features::AudioInput;
+use crate::recognised::detects_speech;
 use crate::runner::{Prepared, Runner, meaning};
 use crate::scores::{normalize, pool};
 use crate::speech::{Spoken, collapsed, spoken};
@@ -278,16 +279,6 @@ impl<'e> AudioEncoder<'e> {
         let spoken = spoken(&probabilities, window as f64 / f64::from(rate));
         Ok(AudioTask::SpeechDetection { spoken, probabilities })
     }
-}
-
-/// Whether a graph is one of silero's, which are told apart by what goes in and what comes out.
-pub(crate) fn detects_speech(body: &Body) -> bool {
-    let has = |list: &[apr_graph::ValueId], name: &str| {
-        list.iter().any(|id| body.value(*id).name == name)
-    };
-    let open = body.inputs.iter().filter(|id| body.value(**id).origin == Origin::Input).count();
-    let inputs = ["input", "state", "sr"].iter().all(|name| has(&body.inputs, name)) && open == 3;
-    inputs && has(&body.outputs, "output") && has(&body.outputs, "stateN")
 }
 
 /// Letters by their numbers.

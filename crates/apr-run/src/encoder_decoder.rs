@@ -7,10 +7,8 @@ use apr_infer::{Tensor, Value};
 use apr_registry::Error;
 
 use crate::error::RunResult;
+use crate::recognised::PARTS;
 use crate::runner::{Prepared, Runner};
-
-/// Names of the parts: of the encoder, of the decoder for the first token, and for later ones.
-pub(crate) const PARTS: [&str; 3] = ["encoder_model", "decoder_model", "decoder_with_past_model"];
 
 /// The parts of such a model, ready to run.
 pub(crate) struct EncoderDecoder<'p> {

@@ -1,13 +1,14 @@
 //! What goes into a graph, as files have it: what it is, the type of the graph's input says.
 
 use apr_core::Escaped;
-use apr_graph::{Body, ElementType, Origin, Value as GraphValue, ValueType};
+use apr_graph::{Body, Value as GraphValue, ValueOrigin, ValueType};
 use apr_infer::{Tensor, Value};
 use apr_registry::{Error, Result};
 use serde_json::Value as Json;
 
 use super::arrays::nested;
 use super::protobuf;
+use super::typed::{array, element, map};
 use crate::error::{Remedy, RunError, RunResult};
 
 /// Most lists inside lists.
@@ -92,7 +93,7 @@ pub fn array_inputs(
 ) -> RunResult<Vec<(String, Value)>> {
     let open: Vec<&GraphValue> = body.inputs.iter().map(|id| body.value(*id)).collect();
     let named = |name: &str| open.iter().find(|value| value.name == name).copied();
-    let needed: Vec<_> = open.iter().filter(|value| value.origin == Origin::Input).collect();
+    let needed: Vec<_> = open.iter().filter(|value| value.origin == ValueOrigin::Input).collect();
     let mut inputs: Vec<(String, Value)> = Vec::with_capacity(found.len());
     for GivenArray { name, value: given, file } in found {
         let value = match name {
@@ -128,8 +129,11 @@ fn only<'v>(needed: &[&&'v GraphValue]) -> Option<&'v GraphValue> {
 pub fn inputs_of(body: &Body) -> String {
     const LISTED: usize = 100;
 
-    let needed =
-        body.inputs.iter().map(|id| body.value(*id)).filter(|value| value.origin == Origin::Input);
+    let needed = body
+        .inputs
+        .iter()
+        .map(|id| body.value(*id))
+        .filter(|value| value.origin == ValueOrigin::Input);
     let count = needed.clone().count();
     let names = needed.take(LISTED).map(|value| Escaped(&value.name).to_string());
     let names = names.collect::<Vec<_>>().join(", ");
@@ -146,30 +150,6 @@ fn no_such_input(name: Option<&str>, body: &Body) -> RunError {
         None => format!("ambiguous input; {has}"),
     };
     RunError::with_remedy(message, Remedy::NameInput)
-}
-
-/// The type of the elements, where it says one.
-pub(super) fn element(kind: &ValueType) -> Option<ElementType> {
-    match kind {
-        ValueType::Tensor(tensor) | ValueType::SparseTensor(tensor) => tensor.element,
-        _ => None,
-    }
-}
-
-/// A tensor with the elements that a type says.
-pub(super) fn array(tensor: &Tensor, kind: &ValueType) -> Result<Value> {
-    tensor.cast(element(kind).unwrap_or(tensor.element())).map(Value::from)
-}
-
-/// A map of keys and values of one type.
-///
-/// # Errors
-/// E001 where they are not as many, or keys are there twice.
-pub(super) fn map(keys: Tensor, values: Tensor) -> Result<Value> {
-    if keys.len() != values.len() {
-        return Err(Error::format(format!("{} keys have {} values", keys.len(), values.len())));
-    }
-    Ok(Value::Map { keys, values })
 }
 
 fn from_json(json: &Json, kind: &ValueType, deepest: usize) -> Result<Value> {
@@ -202,7 +182,7 @@ fn from_json(json: &Json, kind: &ValueType, deepest: usize) -> Result<Value> {
 
 #[cfg(test)]
 mod tests {
-    use apr_graph::TensorType;
+    use apr_graph::{ElementType, TensorType};
 
     use super::*;
 

@@ -34,12 +34,14 @@ mod host;
 mod images;
 mod protobuf;
 mod question_answering;
+mod recognised;
 mod runner;
 mod scores;
 mod speech;
 mod text_encoder;
 mod tokens;
 mod transcription;
+mod typed;
 mod whisper;
 
 pub use apr_inputs::is_guarded;

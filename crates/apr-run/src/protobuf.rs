@@ -6,7 +6,7 @@ use apr_graph::{ElementType, ValueType};
 use apr_infer::{Tensor, Value};
 use apr_registry::{Error, Result};
 
-use super::given::{array, map};
+use super::typed::{array, element, map};
 
 /// A field of a message.
 #[derive(Clone, Copy)]
@@ -126,7 +126,7 @@ fn entries(bytes: &[u8], key: ElementType, inner: &ValueType) -> Result<Value> {
         ElementType::Text => Tensor::row(texts),
         _ => Tensor::row(ints.into_iter().map(|key| key as i64).collect()),
     };
-    let element = super::given::element(inner).unwrap_or(ElementType::F32);
+    let element = element(inner).unwrap_or(ElementType::F32);
     let mut numbers = Vec::with_capacity(values.len());
     for value in values {
         let one = tensor(value)?.cast(ElementType::F64)?;

@@ -10,6 +10,7 @@ use apr_registry::Error;
 use serde::Serialize;
 
 use crate::error::{RunError, RunResult};
+use crate::recognised::ENDS;
 use crate::runner::Prepared;
 use crate::scores::{largest, softmax};
 use crate::tokens::Tokenizer;
@@ -20,9 +21,6 @@ const WINDOW: Windows = Windows { most: 384, shared: 128 };
 const LONGEST: usize = 15;
 /// Score of a token that is none of the text.
 const HIDDEN: f32 = -10_000.0;
-/// What the outputs are called.
-pub(crate) const ENDS: [&str; 2] = ["start_logits", "end_logits"];
-
 /// The answers to a question, the likeliest first.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]

@@ -2,19 +2,17 @@
 
 use apr_blocks::{GraphOptions, class_for};
 use apr_core::Escaped;
-use apr_graph::{Body, Graph, Meaning, Node, Origin, ValueId};
+use apr_graph::{Body, Graph, Meaning, Node, ValueId, ValueOrigin};
 use apr_infer::{Engine, Flow, Outcome, RunLimits, Session, Step, Tap, Tensor, Value};
 use apr_ops::graph::{Runnable, with_graphs};
 use apr_ops::tied::with_untied;
 use apr_registry::{CheckpointReader, Error, IoCause};
 use apr_source::Source;
 
-use crate::audio::detects_speech;
-use crate::encoder_decoder::PARTS;
 use crate::error::{Remedy, RunError, RunResult};
 use crate::facts::{Facts, Pooling};
 use crate::host::Host;
-use crate::question_answering::ENDS;
+use crate::recognised::{ENDS, PARTS, detects_speech};
 use crate::tokens::Tokenizer;
 
 /// The class of transformers whose head continues texts.
@@ -391,8 +389,11 @@ impl<'p> Prepared<'p> {
 pub fn token_inputs(body: &Body, ids: &[i64]) -> RunResult<Vec<(String, Value)>> {
     let inputs = known_inputs(body, ids)?;
     let is_known = |name: &str| inputs.iter().any(|(known, _)| known == name);
-    let mut needed =
-        body.inputs.iter().map(|id| body.value(*id)).filter(|value| value.origin == Origin::Input);
+    let mut needed = body
+        .inputs
+        .iter()
+        .map(|id| body.value(*id))
+        .filter(|value| value.origin == ValueOrigin::Input);
     match needed.find(|value| !is_known(&value.name)) {
         Some(value) => {
             let message = format!("missing input '{}'", Escaped(&value.name));
@@ -410,7 +411,7 @@ pub fn known_inputs(body: &Body, ids: &[i64]) -> RunResult<Vec<(String, Value)>>
     let mut inputs = Vec::new();
     for value in body.inputs.iter().map(|id| body.value(*id)) {
         let row = match value.meaning {
-            _ if value.origin != Origin::Input => continue,
+            _ if value.origin != ValueOrigin::Input => continue,
             Meaning::TokenIds => ids.to_vec(),
             Meaning::AttentionMask => vec![1; ids.len()],
             Meaning::TokenTypes => vec![0; ids.len()],

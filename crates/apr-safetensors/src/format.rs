@@ -1,6 +1,6 @@
 //! What safetensors says of itself.
 
-use apr_core::{Alignments, Computes, Convention, Format, QuantizedTypes, Target};
+use apr_core::{Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Target};
 
 /// Safetensors: a file, or shards with an index.
 pub static FORMAT: Format = Format {
@@ -17,12 +17,15 @@ pub static FORMAT: Format = Format {
         folder: true,
         self_contained: false,
         shards: true,
+        single_shards: false,
         seals: false,
         computes: Computes::Nothing,
         streaming: false,
         alignments: Alignments::Fixed,
         quantized: QuantizedTypes::Unpacked,
+        entries: Entries::HeaderTexts,
     }),
+    successor: None,
 };
 
 /// The length of the header comes first, then JSON; the upper half of a plausible length is zero.

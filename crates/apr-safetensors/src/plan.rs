@@ -12,7 +12,7 @@ use crate::header::{Header, MAX_DIMS};
 use crate::index;
 use crate::names::{check_tensor_name, duplicate};
 use crate::text::Text;
-use crate::writer::{Plan, SafetensorsWriter};
+use crate::writer::{SafetensorsPlan, SafetensorsWriter};
 
 /// Order of the tensors within a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -147,7 +147,7 @@ pub fn plan(
     }
 
     let names = layout.tensors.iter().map(|planned| tensors[planned.source].name.clone()).collect();
-    Ok(SafetensorsWriter::new(Plan { layout, names, headers, index, named }))
+    Ok(SafetensorsWriter::new(SafetensorsPlan { layout, names, headers, index, named }))
 }
 
 /// Refuses what our own reader would refuse, and gives the tensor's length.

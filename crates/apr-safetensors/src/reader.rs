@@ -4,8 +4,9 @@ use std::cmp::Reverse;
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, Escaped, FileInfo, Format,
-    Limits, Metadata, Result, Stored, StoredRange, TensorInfo, has_no, keys, read_vec,
+    ByteSource, CheckpointReader, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
+    Metadata, Result, Stored, StoredRange, TensorInfo, check_range, has_no, has_own, keys,
+    read_vec,
 };
 
 use serde_json::{Value, json};
@@ -65,13 +66,9 @@ impl OpenFile {
             check_ranges(&mut header.entries, data_start, file_len)?;
             Ok((header, data_start))
         };
-        let (header, data_start) = parse().map_err(|error| in_file(error, name))?;
+        let (header, data_start) = parse().map_err(|error: Error| error.in_file(name))?;
         Ok(Self { name: name.to_owned(), header, source, data_start })
     }
-}
-
-fn in_file(error: Error, name: &str) -> Error {
-    if name.is_empty() { error } else { error.in_file(name) }
 }
 
 /// The header's length, once it is known that so many bytes are there and that they may be read.
@@ -258,18 +255,11 @@ impl ContainerFacts for SafetensorsReader {
 }
 
 impl CheckpointReader for SafetensorsReader {
+    has_own!(metadata, tensors, container, files, warnings);
     has_no!(companions, left_out);
 
     fn format(&self) -> &'static Format {
         &crate::FORMAT
-    }
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
     }
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
@@ -278,30 +268,14 @@ impl CheckpointReader for SafetensorsReader {
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let (range, name) = (self.stored[tensor], &self.tensors[tensor].name);
-        let locate = |error: Error| in_file(error, &self.files[range.file].name).for_tensor(name);
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > range.len) {
-            let message =
-                format!("{} bytes from byte {offset} on, but it has {}", buf.len(), range.len);
-            return Err(locate(Error::corrupt(message)));
-        }
+        let locate = |error: Error| error.in_file(&self.files[range.file].name).for_tensor(name);
+        check_range(offset, buf.len(), range.len).map_err(locate)?;
         self.sources[range.file].read_at(range.offset + offset, buf).map_err(locate)
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         let StoredRange { file, offset, len } = *self.stored.get(tensor)?;
         self.sources[file].slice_at(offset, len)
-    }
-
-    fn container(&self) -> Container<'_> {
-        Container::of(self)
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        &self.files
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }
 

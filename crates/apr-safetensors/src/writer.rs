@@ -9,13 +9,13 @@ use apr_core::{CheckpointWriter, Due, Layout, Notes, PlannedTensor, Result, Sink
 /// comes last. Losses have no place in the format: callers report them.
 #[derive(Debug)]
 pub struct SafetensorsWriter {
-    plan: Plan,
+    plan: SafetensorsPlan,
     due: Due,
 }
 
 /// Everything that is known before the first byte of a tensor.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct SafetensorsPlan {
     pub(crate) layout: Layout,
     /// Names of the layout's tensors.
     pub(crate) names: Vec<String>,
@@ -27,7 +27,7 @@ pub(crate) struct Plan {
 }
 
 impl SafetensorsWriter {
-    pub(crate) fn new(plan: Plan) -> Self {
+    pub(crate) fn new(plan: SafetensorsPlan) -> Self {
         Self { plan, due: Due::default() }
     }
 

@@ -1,7 +1,6 @@
 //! Bytes that are no pickle: whoever knows other formats judges them.
 
 use apr_core::ByteSource;
-use serde::Serialize;
 
 use crate::report::FileVerdict;
 
@@ -19,15 +18,4 @@ pub(crate) struct Leaf<'a> {
 pub(crate) trait Examine {
     /// What there is to say about these bytes: nothing where they were examined and are harmless.
     fn examine(&self, leaf: &Leaf<'_>) -> Vec<(FileVerdict, String)>;
-}
-
-/// What was found in bytes that are no pickle, or that nothing examined them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Remark {
-    /// Where they are: the entry of an archive; empty where they are the file.
-    pub entry: String,
-    /// The judgement on them.
-    pub verdict: FileVerdict,
-    /// Why.
-    pub message: String,
 }

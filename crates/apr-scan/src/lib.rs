@@ -32,13 +32,12 @@ use apr_registry::{
 };
 use serde::Serialize;
 
-use content::{Examiner, Found, jinja, tensorflow, text, tflite};
+use content::{ContentRemarks, Examiner, jinja, tensorflow, text, tflite};
 use leaf::Leaf;
 
 pub use apr_pytorch::{Action, Finding, Verdict};
 pub use layers::scan_pickles;
-pub use leaf::Remark;
-pub use report::{FileVerdict, PickleReport, Reached, ScanReport};
+pub use report::{FileVerdict, PickleReport, Reached, Remark, ScanReport};
 
 /// What an import has learnt of a model's tokenizer.
 const TEMPLATE_KEY: &str = "tokenizer.chat_template";
@@ -158,7 +157,7 @@ pub fn scan_file<S: ByteSource + 'static>(
     Ok(report)
 }
 
-fn remark(report: &mut ScanReport, found: Found) {
+fn remark(report: &mut ScanReport, found: ContentRemarks) {
     for (verdict, message) in found {
         report.verdict = report.verdict.max(verdict);
         report.remarks.push(Remark { entry: String::new(), verdict, message });
@@ -174,19 +173,19 @@ fn templates<S: ByteSource + 'static>(
     name: &str,
     format: &Format,
     limits: &Limits,
-) -> Result<Found> {
+) -> Result<ContentRemarks> {
     let metadata = if *format == gguf::FORMAT {
         gguf::open(source, name, limits)?.metadata().clone()
     } else if *format == apr2::FORMAT {
         apr2::open(source, name, limits)?.metadata().clone()
     } else {
-        return Ok(Found::new());
+        return Ok(ContentRemarks::new());
     };
     Ok(of_metadata(&metadata))
 }
 
 /// Templates among GGUF's pairs, what an import has learnt, and the files that it keeps.
-fn of_metadata(metadata: &Metadata) -> Found {
+fn of_metadata(metadata: &Metadata) -> ContentRemarks {
     let mut found = metadata.text(TEMPLATE_KEY).map(jinja::judge).unwrap_or_default();
     for pair in metadata.key_values().ok().flatten().iter().flat_map(|pairs| pairs.iter()) {
         found.extend(pair.text().map(jinja::judge).unwrap_or_default());

@@ -4,8 +4,6 @@ use serde::Serialize;
 
 use apr_pytorch::{Finding, Verdict};
 
-use crate::leaf::Remark;
-
 /// What a scan found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -59,6 +57,17 @@ impl FileVerdict {
             Self::Dangerous => "dangerous",
         }
     }
+}
+
+/// What was found in bytes that are no pickle, or that nothing examined them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Remark {
+    /// Where they are: the entry of an archive; empty where they are the file.
+    pub entry: String,
+    /// The judgement on them.
+    pub verdict: FileVerdict,
+    /// Why.
+    pub message: String,
 }
 
 /// What one pickle would do.

@@ -6,7 +6,7 @@
 
 use apr_core::{CheckpointReader, Result, keys};
 use apr_registry::onnx::{METADATA, TENSORS};
-use apr_view::{Change, Origin, View};
+use apr_view::{Change, TensorOrigin, View};
 use serde_json::{Map, Value};
 
 /// The checkpoint with the names and the layout that its tensors have in the ONNX file that it
@@ -23,9 +23,9 @@ pub fn as_stored(reader: &dyn CheckpointReader) -> Result<View<'_>> {
     for (position, info) in reader.tensors().iter().enumerate() {
         let place = places.get(&info.name).and_then(Value::as_object);
         let mut stored = info.clone();
-        let mut origin = Origin::Base(position);
+        let mut origin = TensorOrigin::Base(position);
         if place.is_some_and(|place| place.get("transposed") == Some(&Value::Bool(true))) {
-            origin = Origin::Changed(Change::transposed(&mut stored, position)?);
+            origin = TensorOrigin::Changed(Change::transposed(&mut stored, position)?);
         }
         if let Some(shape) = place.and_then(|place| shape_of(place.get("shape")?)) {
             // The elements are the same, so nothing of them changes.

@@ -130,7 +130,7 @@ fn source_names(
     // that transformers loads.
     let is_of_onnx = reader.metadata().object(onnx::METADATA).is_some();
     let is_canonical = reader.format().convention == Convention::Canonical;
-    let has_own_names = if is_of_onnx { *target == onnx::FORMAT } else { !is_canonical };
+    let has_own_names = if is_of_onnx { target.always_computes() } else { !is_canonical };
     if record.is_none() && has_own_names {
         return Ok(None);
     }

@@ -25,7 +25,7 @@ pub(crate) use lanes::{DriftLanes, LANES, total};
 
 use self::lanes::MomentLanes;
 use crate::narrow::{CastCounts, Narrow, ToF16, narrow_anywhere};
-use crate::stats::Scale;
+use crate::scale::Scale;
 use crate::wire::{self, Real, Wire};
 
 /// Elements of a block: short enough for `f64` to stay in the first-level cache between two passes

@@ -55,6 +55,7 @@ pub mod element;
 pub mod factors;
 mod half_float;
 mod narrow;
+mod scale;
 mod small_float;
 pub mod sparse;
 mod square_root;

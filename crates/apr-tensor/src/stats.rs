@@ -1,7 +1,6 @@
 //! Statistics of a tensor from one read, in pieces that merge.
 
 mod histogram;
-mod scale;
 
 use alloc::vec::Vec;
 
@@ -9,7 +8,6 @@ use apr_core::DType;
 use serde::Serialize;
 
 pub use histogram::{Bins, Histogram};
-pub(crate) use scale::Scale;
 
 use crate::element::{is_decodable, len_of, widen_f32};
 use crate::kernel::{self, BLOCK, Block};

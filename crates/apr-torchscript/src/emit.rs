@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use apr_core::{Error, Result, TensorInfo, Work};
 use apr_graph::{
-    Attribute, AttributeValue, Body, Constant, Dim, ElementType, Node, Origin, ValueId, View,
+    Attribute, AttributeValue, Body, Constant, Dim, ElementType, Node, ValueId, ValueOrigin, View,
     WeightRef,
 };
 
@@ -79,7 +79,7 @@ impl<'a> Emitter<'a> {
     ) -> Result<()> {
         let mut forms = HashMap::new();
         for (id, value) in (0..).map(ValueId).zip(&body.values) {
-            if let Origin::Outer(outer) = value.origin {
+            if let ValueOrigin::Outer(outer) = value.origin {
                 forms.insert(id, self.form(outer)?);
             }
         }
@@ -230,8 +230,8 @@ impl<'a> Emitter<'a> {
         }
 
         let form = match &self.body.value(value).origin {
-            Origin::Constant(constant) => constant_form(constant)?,
-            Origin::Weight(weight) => {
+            ValueOrigin::Constant(constant) => constant_form(constant)?,
+            ValueOrigin::Weight(weight) => {
                 let expression = self.weight(weight, self.element(value))?;
                 self.assign(&self.body.value(value).name.clone(), &expression)
             }
@@ -361,6 +361,12 @@ fn constant_form(constant: &Constant) -> Result<Form> {
         }
         _ => Ok(Form::Tensor(tensor(constant)?)),
     }
+}
+
+/// The first input, and the expression of its tensor.
+pub(crate) fn first(emitter: &mut Emitter<'_>, node: &Node) -> Result<(ValueId, String)> {
+    let x = emitter.input(node, 0)?;
+    Ok((x, emitter.tensor(x)?))
 }
 
 /// What a `Constant` node holds.

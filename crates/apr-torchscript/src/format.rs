@@ -1,6 +1,6 @@
 //! What TorchScript programs say of themselves.
 
-use apr_core::{Alignments, Computes, Convention, Format, QuantizedTypes, Target};
+use apr_core::{Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Target};
 
 /// TorchScript: parameters with a program, where what the model computes is known.
 pub static FORMAT: Format = Format {
@@ -18,10 +18,13 @@ pub static FORMAT: Format = Format {
         folder: true,
         self_contained: false,
         shards: false,
+        single_shards: false,
         seals: false,
         computes: Computes::IfKnown,
         streaming: false,
         alignments: Alignments::Fixed,
         quantized: QuantizedTypes::None,
+        entries: Entries::Values,
     }),
+    successor: None,
 };

@@ -3,8 +3,7 @@
 use apr_core::{Error, Result};
 use apr_graph::Node;
 
-use crate::emit::{Emitter, unknown};
-use crate::operators::first;
+use crate::emit::{Emitter, first, unknown};
 use crate::text::{flag, number};
 
 /// Writes a node that computes with weights.

@@ -1,7 +1,7 @@
 //! A method that runs a graph: one statement for each node.
 
 use apr_core::{Error, Result, TensorInfo};
-use apr_graph::{Body, Graph, Node, Origin, ValueId};
+use apr_graph::{Body, Graph, Node, ValueId, ValueOrigin};
 
 use crate::emit::{Emitter, unknown};
 use crate::{operators, shapes};
@@ -43,7 +43,7 @@ pub(crate) fn method(name: &str, graph: &Graph, tensors: &[TensorInfo]) -> Resul
 
 /// The inputs of a body; older files list weights among them.
 pub(crate) fn inputs_alone(body: &Body) -> impl Iterator<Item = ValueId> {
-    let is_input = |input: &ValueId| matches!(body.value(*input).origin, Origin::Input);
+    let is_input = |input: &ValueId| matches!(body.value(*input).origin, ValueOrigin::Input);
     body.inputs.iter().copied().filter(is_input)
 }
 

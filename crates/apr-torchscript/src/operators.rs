@@ -3,7 +3,7 @@
 use apr_core::Result;
 use apr_graph::{AttributeValue, ElementType, Node, ValueId};
 
-use crate::emit::{Emitter, unknown};
+use crate::emit::{Emitter, first, unknown};
 use crate::layers::learnt;
 use crate::picked::{picked, scattered};
 use crate::scan::scan;
@@ -115,11 +115,6 @@ fn simple(emitter: &mut Emitter<'_>, node: &Node, function: &str) -> Result<()> 
         all => format!("{function}({})", all.join(", ")),
     };
     emitter.set(node, &expression)
-}
-
-pub(crate) fn first(emitter: &mut Emitter<'_>, node: &Node) -> Result<(ValueId, String)> {
-    let x = emitter.input(node, 0)?;
-    Ok((x, emitter.tensor(x)?))
 }
 
 fn elementwise(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {

@@ -3,8 +3,7 @@
 use apr_core::{Error, Result};
 use apr_graph::{Node, ValueId};
 
-use crate::emit::{Emitter, unknown};
-use crate::operators::first;
+use crate::emit::{Emitter, first, unknown};
 use crate::text::list;
 
 /// Writes a node that takes some of the elements of a tensor.

@@ -7,7 +7,7 @@ use crate::emit::{Emitter, unknown};
 use crate::method;
 
 /// What a scan goes over, and what it makes.
-struct Layout {
+struct ScanLayout {
     states: usize,
     /// Axis of each input that is scanned.
     input_axes: Vec<i64>,
@@ -15,7 +15,7 @@ struct Layout {
     output_axes: Vec<i64>,
 }
 
-impl Layout {
+impl ScanLayout {
     fn of(node: &Node, body: &Body) -> Result<Self> {
         let scanned = node.int("num_scan_inputs").and_then(|count| usize::try_from(count).ok());
         let scanned = scanned.filter(|count| (1..=node.inputs.len()).contains(count));
@@ -49,7 +49,7 @@ impl Layout {
 /// Writes the loop.
 pub(crate) fn scan(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
     let Some(AttributeValue::Body(body)) = node.attribute("body") else { return Err(unknown()) };
-    let layout = Layout::of(node, body)?;
+    let layout = ScanLayout::of(node, body)?;
     let mut inputs = Vec::new();
     for position in 0..node.inputs.len() {
         let value = emitter.input(node, position)?;

@@ -3,8 +3,7 @@
 use apr_core::{Error, Result};
 use apr_graph::{ElementType, Node};
 
-use crate::emit::{Emitter, unknown};
-use crate::operators::first;
+use crate::emit::{Emitter, first, unknown};
 use crate::text::{flag, list};
 
 /// Adds a constant before and after.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use apr_core::{Error, Result};
-use apr_graph::{Body, Graph, Meaning, Node, Origin, ValueId, WeightRef};
+use apr_graph::{Body, Graph, Meaning, Node, ValueId, ValueOrigin, WeightRef};
 
 /// Most operators that a trace follows: a model of a hundred layers has some ten thousand.
 const MOST: usize = 1 << 20;
@@ -154,7 +154,7 @@ impl Walk<'_> {
         }
         for (position, value) in body.values.iter().enumerate() {
             let id = ValueId(u32::try_from(position).unwrap_or(u32::MAX));
-            if let Origin::Weight(weight) = &value.origin {
+            if let ValueOrigin::Weight(weight) = &value.origin {
                 sources.entry(id).or_insert_with(|| Source::Weight(weight.clone()));
             }
         }
@@ -179,7 +179,7 @@ impl Walk<'_> {
             let mut read: Vec<Source> = node.inputs.iter().map(given).collect();
             for inner in node.bodies() {
                 let outer = inner.values.iter().filter_map(|value| match value.origin {
-                    Origin::Outer(id) => Some(given(&Some(id))),
+                    ValueOrigin::Outer(id) => Some(given(&Some(id))),
                     _ => None,
                 });
                 read.extend(outer);
@@ -245,7 +245,7 @@ impl Walk<'_> {
 /// Calls `then` with each weight that a body and those within it read.
 fn weights_of(body: &Body, then: &mut dyn FnMut(&WeightRef)) {
     for value in &body.values {
-        if let Origin::Weight(weight) = &value.origin {
+        if let ValueOrigin::Weight(weight) = &value.origin {
             then(weight);
         }
     }

@@ -5,7 +5,7 @@ use apr_core::{DType, Error, Result, Shape, TensorInfo};
 use crate::four_bits::FourBits;
 use crate::rows::{Cut, Turned};
 use crate::strided::{Strided, Woven};
-use crate::transform::{Change, Kind, needs_floats};
+use crate::transform::{Change, ChangeKind, needs_floats};
 
 impl Change {
     /// The rows that are cut out of four-bit floats, in GGUF's blocks; elements and exponents are
@@ -20,7 +20,7 @@ impl Change {
         name: &str,
     ) -> Result<(TensorInfo, Self)> {
         let (info, rows) = FourBits::of(blocks, scales, cut, name)?;
-        Ok((info, Self(Kind::FourBits(rows))))
+        Ok((info, Self(ChangeKind::FourBits(rows))))
     }
 
     /// What is cut out of the tensor at `position` of the base, as one of this name.
@@ -66,7 +66,7 @@ impl Change {
         let element = info.dtype.block_bytes();
         Ok((
             target,
-            Self(Kind::Strided(Strided { tensor: position, start, dims, strides, element })),
+            Self(ChangeKind::Strided(Strided { tensor: position, start, dims, strides, element })),
         ))
     }
 
@@ -108,7 +108,7 @@ impl Change {
         }
 
         let info = TensorInfo { name: name.to_owned(), dtype, shape };
-        Ok((info, Self(Kind::Woven(Woven { parts: woven }))))
+        Ok((info, Self(ChangeKind::Woven(Woven { parts: woven }))))
     }
 }
 

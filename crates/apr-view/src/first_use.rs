@@ -26,7 +26,7 @@ enum Piece {
 
 /// Sorts key by key: half of the model, stage, and within it by name, numbers by value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct UseOrder {
     half: u8,
     stage: Stage,
     pieces: Vec<Piece>,
@@ -77,7 +77,7 @@ pub fn sort_by_first_use(view: &mut View<'_>) {
     view.sort_by_key(place);
 }
 
-fn place(name: &str) -> Place {
+fn place(name: &str) -> UseOrder {
     let parts: Vec<&str> = name.split(['.', '/']).collect();
     let half = u8::from(parts.iter().take(2).any(|part| *part == "decoder"));
     let numbered = parts.iter().any(|part| part.parse::<u64>().is_ok());
@@ -100,12 +100,12 @@ fn place(name: &str) -> Place {
     let half = if stage == Stage::Head { 2 } else { half };
     let piece =
         |part: &&str| part.parse().map_or_else(|_| Piece::Text((*part).to_owned()), Piece::Number);
-    Place { half, stage, pieces: parts.iter().map(piece).collect() }
+    UseOrder { half, stage, pieces: parts.iter().map(piece).collect() }
 }
 
 #[cfg(test)]
 mod tests {
-    use apr_arch::{Families, Kind};
+    use apr_arch::{Families, TensorKind};
 
     use super::*;
 
@@ -117,10 +117,12 @@ mod tests {
                 let (family_name, kind) = (family.name(), family.kind(&name));
                 let numbered = name.split('.').any(|part| part.parse::<u64>().is_ok());
                 match kind {
-                    Some(Kind::Embedding | Kind::Position) if !numbered => {
+                    Some(TensorKind::Embedding | TensorKind::Position) if !numbered => {
                         assert_eq!(stage, Stage::Input, "{family_name}: {name}");
                     }
-                    Some(Kind::Head) => assert_eq!(stage, Stage::Head, "{family_name}: {name}"),
+                    Some(TensorKind::Head) => {
+                        assert_eq!(stage, Stage::Head, "{family_name}: {name}");
+                    }
                     _ if numbered => assert!(stage <= Stage::Layers, "{family_name}: {name}"),
                     _ => {}
                 }

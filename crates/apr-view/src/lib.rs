@@ -50,4 +50,4 @@ pub use nearest::{closest, nearest};
 pub use rows::{Cut, Turned};
 pub use transform::Change;
 pub use unpacked::{Parts, SCALES_FILE, Unpacked};
-pub use view::{Origin, View};
+pub use view::{TensorOrigin, View};

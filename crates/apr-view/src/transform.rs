@@ -14,10 +14,10 @@ use crate::strided::{Strided, Woven};
 
 /// A tensor that is made of the base's.
 #[derive(Debug, Clone)]
-pub struct Change(pub(crate) Kind);
+pub struct Change(pub(crate) ChangeKind);
 
 #[derive(Debug, Clone)]
-pub(crate) enum Kind {
+pub(crate) enum ChangeKind {
     /// Pieces, one after another.
     Pieces(Vec<Piece>),
     /// Rows in another order.
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
     /// Four-bit floats, put together.
     FourBits(FourBits),
     /// The same of tensors whose blocks are decoded to this dtype first.
-    Decoded(Box<Kind>, DType),
+    Decoded(Box<ChangeKind>, DType),
 }
 
 /// A run of bytes.
@@ -69,7 +69,7 @@ impl Change {
             ))
             .for_tensor(&info.name));
         }
-        Ok(Self(Kind::Rows(Rows { tensor: position, order: [a, b, inner], row_bytes })))
+        Ok(Self(ChangeKind::Rows(Rows { tensor: position, order: [a, b, inner], row_bytes })))
     }
 
     /// The tensor at `position` of the base with a constant added; its dtype becomes single
@@ -83,7 +83,7 @@ impl Change {
             return Err(needs_floats(info, "a constant can be added"));
         }
         info.dtype = DType::F32;
-        Ok(Self(Kind::Sum { tensor: position, from, constant }))
+        Ok(Self(ChangeKind::Sum { tensor: position, from, constant }))
     }
 
     /// The matrix at `position` of the base with rows and columns exchanged.
@@ -101,7 +101,13 @@ impl Change {
         info.shape = Shape::from([columns, rows]);
         let element = info.dtype.block_bytes();
         let (dims, strides) = ([1, columns, rows], [0, 1, columns]);
-        Ok(Self(Kind::Strided(Strided { tensor: position, start: 0, dims, strides, element })))
+        Ok(Self(ChangeKind::Strided(Strided {
+            tensor: position,
+            start: 0,
+            dims,
+            strides,
+            element,
+        })))
     }
 
     /// Elements at regular distances of the tensor at `position` of the base:
@@ -136,7 +142,7 @@ impl Change {
             return Err(Error::format(message).for_tensor(&info.name));
         }
 
-        Ok(Self(Kind::Strided(Strided { tensor: position, start, dims, strides, element })))
+        Ok(Self(ChangeKind::Strided(Strided { tensor: position, start, dims, strides, element })))
     }
 
     /// The rows of the tensor at `position` of the base as groups of so many queries, a key and a
@@ -184,7 +190,7 @@ impl Change {
                 .collect()
         };
 
-        Ok(Self(Kind::Pieces(pieces)))
+        Ok(Self(ChangeKind::Pieces(pieces)))
     }
 
     /// The tensors at these positions of the base, all alike, as one with a leading dimension more.
@@ -219,7 +225,7 @@ impl Change {
         let mut dims = vec![positions.len() as u64];
         dims.extend_from_slice(first.shape.dims());
         let info = TensorInfo { name: name.to_owned(), dtype: first.dtype, shape: dims.into() };
-        Ok((info, Self(Kind::Pieces(pieces))))
+        Ok((info, Self(ChangeKind::Pieces(pieces))))
     }
 
     /// Part `place` of the tensor at `position` of the base, which has a leading dimension for its
@@ -242,7 +248,7 @@ impl Change {
             TensorInfo { name: name.to_owned(), dtype: info.dtype, shape: rest.to_vec().into() };
         let len = part.byte_len()?;
         let offset = len.checked_mul(place).ok_or_else(none)?;
-        Ok((part, Self(Kind::Pieces(vec![Piece { from: Some((position, offset)), len }]))))
+        Ok((part, Self(ChangeKind::Pieces(vec![Piece { from: Some((position, offset)), len }]))))
     }
 
     /// The tensor at `position` of the base without what is outside rows `first..first + count`;
@@ -280,14 +286,14 @@ impl Change {
             .ok_or_else(|| Error::format("it has too many rows").for_tensor(&info.name))?;
         let zeros = (before > 0).then_some(Piece { from: None, len: before });
         let pieces = zeros.into_iter().chain([Piece { from: Some((position, offset)), len }]);
-        Ok(Self(Kind::Pieces(pieces.collect())))
+        Ok(Self(ChangeKind::Pieces(pieces.collect())))
     }
 
     /// The same change of tensors whose blocks are decoded to plain floats of this dtype as they
     /// are read; others are read as they are. It was made for tensors of that dtype.
     #[must_use]
     pub fn of_decoded(self, dtype: DType) -> Self {
-        Self(Kind::Decoded(Box::new(self.0), dtype))
+        Self(ChangeKind::Decoded(Box::new(self.0), dtype))
     }
 
     /// Positions in the base of the tensors it is made of, in the order of their first use.
@@ -296,7 +302,7 @@ impl Change {
     }
 }
 
-impl Kind {
+impl ChangeKind {
     fn sources(&self) -> Vec<usize> {
         let pieces = match self {
             Self::Pieces(pieces) => pieces,
@@ -324,7 +330,7 @@ pub(crate) fn needs_floats(info: &TensorInfo, what: &str) -> Error {
         "its elements are {}, and {what} only where they are stored one by one",
         info.dtype
     );
-    Error::format(format!("{what}; with --dequantize f16 they are")).for_tensor(&info.name)
+    Error::format(format!("{what}; with `dequantize` f16 they are")).for_tensor(&info.name)
 }
 
 /// Rows of a tensor: of a vector, its elements.

@@ -22,7 +22,7 @@ const WINDOW: u64 = 1 << 20;
 
 /// What of a tensor of the base a tensor shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum UnpackedPart {
     /// All of it.
     Whole,
     /// Its quants, `per_byte` of them in a byte, `at` bytes after the start of each block; `flip`
@@ -36,7 +36,7 @@ enum Part {
 pub struct Unpacked<'a> {
     base: &'a dyn CheckpointReader,
     tensors: Vec<TensorInfo>,
-    parts: Vec<(usize, Part)>,
+    parts: Vec<(usize, UnpackedPart)>,
     companions: Vec<Companion>,
     /// The companion that describes the parts, where there is one.
     description: Option<Vec<u8>>,
@@ -59,7 +59,7 @@ impl<'a> Unpacked<'a> {
         for (position, info) in base.tensors().iter().enumerate() {
             if !info.dtype.is_quantized() {
                 tensors.push(info.clone());
-                parts.push((position, Part::Whole));
+                parts.push((position, UnpackedPart::Whole));
                 continue;
             }
             let fields = Fields::of(info)?;
@@ -102,7 +102,7 @@ impl<'a> Unpacked<'a> {
     pub fn beside(base: &'a dyn CheckpointReader) -> (Self, Vec<Option<Parts>>) {
         let mut tensors = base.tensors().to_vec();
         let mut parts: Vec<_> =
-            (0..tensors.len()).map(|position| (position, Part::Whole)).collect();
+            (0..tensors.len()).map(|position| (position, UnpackedPart::Whole)).collect();
         let mut found = Vec::with_capacity(tensors.len());
         for (position, info) in base.tensors().iter().enumerate() {
             let fields = Fields::of(info)
@@ -124,7 +124,7 @@ impl<'a> Unpacked<'a> {
             tensors.push(TensorInfo { dtype: DType::U8, ..tensors[first].clone() });
             parts.push((
                 position,
-                Part::Quants { per_byte: fields.per_byte, at: fields.quants_at, flip },
+                UnpackedPart::Quants { per_byte: fields.per_byte, at: fields.quants_at, flip },
             ));
             let scales = first + 1;
             found.push(Some(Parts {
@@ -169,7 +169,7 @@ impl Fields {
             DType::I8_ROW => (1, 4, DType::F32, false),
             dtype => {
                 let message = format!(
-                    "integers and scales do not say what {dtype} does; --dequantize f16 makes it \
+                    "integers and scales do not say what {dtype} does; `dequantize` f16 makes it \
                      floats"
                 );
                 return Err(Error::format(message).for_tensor(&info.name));
@@ -179,7 +179,7 @@ impl Fields {
         Ok(Self { per_byte, quants_at, scale, has_min })
     }
 
-    fn tensors(self, info: &TensorInfo) -> Vec<(TensorInfo, Part)> {
+    fn tensors(self, info: &TensorInfo) -> Vec<(TensorInfo, UnpackedPart)> {
         let mut dims = info.shape.dims().to_vec();
         let (outer, columns) = match dims.split_last() {
             Some((columns, outer)) => (outer.to_vec(), *columns),
@@ -204,13 +204,18 @@ impl Fields {
         let mut tensors = vec![
             (
                 part("", quants, dims.into()),
-                Part::Quants { per_byte: self.per_byte, at: self.quants_at, flip: 0 },
+                UnpackedPart::Quants { per_byte: self.per_byte, at: self.quants_at, flip: 0 },
             ),
-            (part(".scales", self.scale, of_blocks.clone().into()), Part::Field { at: 0, len }),
+            (
+                part(".scales", self.scale, of_blocks.clone().into()),
+                UnpackedPart::Field { at: 0, len },
+            ),
         ];
         if self.has_min {
-            tensors
-                .push((part(".mins", self.scale, of_blocks.into()), Part::Field { at: len, len }));
+            tensors.push((
+                part(".mins", self.scale, of_blocks.into()),
+                UnpackedPart::Field { at: len, len },
+            ));
         }
 
         tensors
@@ -367,7 +372,7 @@ impl CheckpointReader for Unpacked<'_> {
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let (base, part) = self.parts[tensor];
-        if matches!(part, Part::Whole) {
+        if matches!(part, UnpackedPart::Whole) {
             self.base.stored(base)
         } else {
             Stored::derived_from(self.base, &[base])
@@ -377,9 +382,9 @@ impl CheckpointReader for Unpacked<'_> {
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let (base, part) = self.parts[tensor];
         match part {
-            Part::Whole => self.base.read_tensor(base, offset, buf),
-            Part::Field { at, len } => self.read_fields(base, (at, len), offset, buf),
-            Part::Quants { per_byte, at, flip } => {
+            UnpackedPart::Whole => self.base.read_tensor(base, offset, buf),
+            UnpackedPart::Field { at, len } => self.read_fields(base, (at, len), offset, buf),
+            UnpackedPart::Quants { per_byte, at, flip } => {
                 if per_byte == 1 {
                     self.read_fields(base, (at, self.block_of(base).1), offset, buf)?;
                 } else {
@@ -395,7 +400,7 @@ impl CheckpointReader for Unpacked<'_> {
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         let (base, part) = self.parts[tensor];
-        if matches!(part, Part::Whole) { self.base.tensor_slice(base) } else { None }
+        if matches!(part, UnpackedPart::Whole) { self.base.tensor_slice(base) } else { None }
     }
 
     fn container(&self) -> Container<'_> {

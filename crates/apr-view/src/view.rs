@@ -17,7 +17,7 @@ const BEGINNINGS: usize = 8;
 
 /// Where the bytes of a tensor are.
 #[derive(Debug, Clone)]
-pub enum Origin {
+pub enum TensorOrigin {
     /// In the base, at this position.
     Base(usize),
     /// Here.
@@ -47,7 +47,7 @@ pub struct View<'a> {
     base: &'a dyn CheckpointReader,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    origins: Vec<Origin>,
+    origins: Vec<TensorOrigin>,
     companions: Vec<Companion>,
     files: Vec<File>,
     windows: Option<Windows>,
@@ -67,12 +67,15 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn new(base: &'a dyn CheckpointReader) -> Self {
         let tensors = base.tensors().iter().cloned().enumerate();
-        Self::of(base, tensors.map(|(position, info)| (info, Origin::Base(position))).collect())
+        Self::of(
+            base,
+            tensors.map(|(position, info)| (info, TensorOrigin::Base(position))).collect(),
+        )
     }
 
     /// Tensors of your own choice over the base's metadata.
     #[must_use]
-    pub fn of(base: &'a dyn CheckpointReader, tensors: Vec<(TensorInfo, Origin)>) -> Self {
+    pub fn of(base: &'a dyn CheckpointReader, tensors: Vec<(TensorInfo, TensorOrigin)>) -> Self {
         let (tensors, origins) = tensors.into_iter().unzip();
         let files = (0..base.companions().len()).map(File::Base).collect();
         Self {
@@ -99,9 +102,9 @@ impl<'a> View<'a> {
     pub fn names_below(&self, name: &str) -> Vec<&str> {
         let found = self.tensors.iter().position(|info| info.name == name);
         let below = match found.and_then(|position| self.origins.get(position)) {
-            Some(Origin::Base(position)) => vec![*position],
-            Some(Origin::Changed(change)) => change.sources(),
-            Some(Origin::Own(_)) | None => Vec::new(),
+            Some(TensorOrigin::Base(position)) => vec![*position],
+            Some(TensorOrigin::Changed(change)) => change.sources(),
+            Some(TensorOrigin::Own(_)) | None => Vec::new(),
         };
         below
             .into_iter()
@@ -214,7 +217,7 @@ impl<'a> View<'a> {
     /// Adds a tensor after the others.
     pub fn add(&mut self, info: TensorInfo, bytes: Vec<u8>) {
         self.tensors.push(info);
-        self.origins.push(Origin::Own(bytes));
+        self.origins.push(TensorOrigin::Own(bytes));
     }
 }
 
@@ -235,19 +238,19 @@ impl CheckpointReader for View<'_> {
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
         match &self.origins[tensor] {
-            Origin::Base(position) => self.base.stored(*position),
-            Origin::Own(bytes) => {
+            TensorOrigin::Base(position) => self.base.stored(*position),
+            TensorOrigin::Own(bytes) => {
                 Stored::derived(StoredRange { file: 0, offset: 0, len: bytes.len() as u64 })
             }
-            Origin::Changed(change) => Stored::derived_from(self.base, &change.sources()),
+            TensorOrigin::Changed(change) => Stored::derived_from(self.base, &change.sources()),
         }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let bytes = match &self.origins[tensor] {
-            Origin::Base(position) => return self.base.read_tensor(*position, offset, buf),
-            Origin::Own(bytes) => bytes,
-            Origin::Changed(change) => {
+            TensorOrigin::Base(position) => return self.base.read_tensor(*position, offset, buf),
+            TensorOrigin::Own(bytes) => bytes,
+            TensorOrigin::Changed(change) => {
                 let end = offset.checked_add(buf.len() as u64);
                 if end.is_none_or(|end| self.tensors[tensor].byte_len().is_ok_and(|len| end > len))
                 {
@@ -268,9 +271,9 @@ impl CheckpointReader for View<'_> {
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         match &self.origins[tensor] {
-            Origin::Base(position) => self.base.tensor_slice(*position),
-            Origin::Own(bytes) => Some(bytes),
-            Origin::Changed(change) => change.slice(self.base),
+            TensorOrigin::Base(position) => self.base.tensor_slice(*position),
+            TensorOrigin::Own(bytes) => Some(bytes),
+            TensorOrigin::Changed(change) => change.slice(self.base),
         }
     }
 

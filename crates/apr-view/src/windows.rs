@@ -60,7 +60,7 @@ impl Buffers {
 /// Columns of a matrix, which are rows of the transposed one.
 #[derive(Debug)]
 struct Window {
-    place: Place,
+    place: WindowRange,
     /// How many of the matrix's rows a band has.
     band_rows: u64,
     /// What was read, turned: the band's rows are its columns. `None` for what could not be read.
@@ -69,7 +69,7 @@ struct Window {
 
 /// Where a window is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct WindowRange {
     tensor: usize,
     /// The source's element that is its first one.
     first: u64,
@@ -108,7 +108,7 @@ impl Windows {
         out: &mut [u8],
     ) -> Result<()> {
         let (first, width) = self.rows_around(strided, row);
-        let place = Place {
+        let place = WindowRange {
             tensor: strided.tensor,
             first: strided.start + group * strided.strides[0] + first,
             width,
@@ -119,7 +119,7 @@ impl Windows {
         self.window(place).read(base, &self.buffers, (row - first, column), columns, out)
     }
 
-    fn window(&self, place: Place) -> Arc<Window> {
+    fn window(&self, place: WindowRange) -> Arc<Window> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(window) = kept.iter().find(|window| window.place == place) {
             return Arc::clone(window);
@@ -136,7 +136,7 @@ impl Windows {
 }
 
 impl Window {
-    fn at(place: Place) -> Self {
+    fn at(place: WindowRange) -> Self {
         let row_bytes = place.width.saturating_mul(place.element).max(1);
         let band_rows = (BAND / row_bytes).next_multiple_of(16).max(16);
         let bands = (0..place.rows.div_ceil(band_rows)).map(|_| OnceLock::new()).collect();
@@ -206,7 +206,7 @@ impl Window {
         buffers: &Buffers,
         band: u64,
     ) -> Result<Vec<u8>> {
-        let Place { tensor, first, width, apart, element, .. } = self.place;
+        let WindowRange { tensor, first, width, apart, element, .. } = self.place;
         let (row, count) = (band * self.band_rows, self.columns_of(band));
         let mut bytes = buffers.take(usize_of(count * width * element)?);
         let at = |row: u64| (first + row * apart) * element;
@@ -247,7 +247,7 @@ pub(crate) mod tests {
     use apr_registry::Limits;
 
     use super::*;
-    use crate::{Change, Origin, View};
+    use crate::{Change, TensorOrigin, View};
 
     /// A checkpoint that lends nothing, as a file does, and counts what is read.
     pub(crate) struct Counted<'a> {
@@ -309,8 +309,9 @@ pub(crate) mod tests {
 
         for room in [1, 70_000, 1 << 20, 1 << 30] {
             let counted = Counted::new(&*model);
-            let view = View::of(&counted, vec![(info.clone(), Origin::Changed(change.clone()))])
-                .read_in_order(room);
+            let view =
+                View::of(&counted, vec![(info.clone(), TensorOrigin::Changed(change.clone()))])
+                    .read_in_order(room);
             let mut found = vec![0; expected.len()];
             for (at, chunk) in found.chunks_mut(5001).enumerate() {
                 view.read_tensor(0, 5001 * at as u64, chunk).unwrap();

@@ -3,8 +3,8 @@
 pub use apr_blocks::{GraphOptions, LatentCache};
 pub use apr_graph::{
     Attribute, AttributeValue, Body, Constant, ConstantData, Cost, Dim, ElementType, Function,
-    Graph, Inference, Meaning, Name, Node, NodeId, Op, Opset, Origin, Sizes, TensorType, Totals,
-    Value, ValueId, ValueType, WeightRef, cost, infer,
+    Graph, Inference, Meaning, Name, Node, NodeId, Op, Opset, Sizes, TensorType, Totals, Value,
+    ValueId, ValueOrigin, ValueType, WeightRef, cost, infer,
 };
 pub use apr_graph::{draw, upgrade};
-pub use apr_ops::graph::{Computed, Part};
+pub use apr_ops::graph::{Computed, GraphPart};

@@ -24,7 +24,7 @@
 //! ```
 
 pub use apr_importance::{
-    Budget, ChosenType, CurvePoint, Found, Inputs, MeasureOptions, Measured, SearchData,
-    SearchGoal, SearchReport, Unchosen, measure, search,
+    Budget, ChosenType, CurvePoint, Inputs, MeasureOptions, Measured, SearchData, SearchGoal,
+    SearchOutcome, SearchReport, Unchosen, measure, search,
 };
 pub use apr_quantize::{ColumnSums, ImatrixSums};

@@ -9,9 +9,9 @@ use apr_registry::{CheckpointReader, FileInfo, Format, OpenOptions, Pipeline, Pl
 
 /// An output that nothing was written to yet.
 #[must_use = "the job still has to run"]
-pub struct Output(Kind);
+pub struct Output(OutputKind);
 
-enum Kind {
+enum OutputKind {
     /// Files that appear when they are complete.
     Files(AtomicOutput),
     /// A pipe, a device or standard output.
@@ -20,7 +20,7 @@ enum Kind {
 
 impl From<AtomicOutput> for Output {
     fn from(files: AtomicOutput) -> Self {
-        Self(Kind::Files(files))
+        Self(OutputKind::Files(files))
     }
 }
 
@@ -82,7 +82,7 @@ impl Output {
             } else {
                 StreamSink::open(path, interrupt)?
             };
-            return Ok(Self(Kind::Stream(stream)));
+            return Ok(Self(OutputKind::Stream(stream)));
         }
 
         if !layout.folder && (path.is_dir() || ends_in_separator(path)) {
@@ -98,13 +98,13 @@ impl Output {
         let target =
             if layout.folder { Target::Folder(path.into()) } else { Target::File(path.into()) };
         let names = files.iter().map(|file| file.name.as_str());
-        Ok(Self(Kind::Files(AtomicOutput::create(target, replace, names)?)))
+        Ok(Self(OutputKind::Files(AtomicOutput::create(target, replace, names)?)))
     }
 
     /// Whether what is written may end up where reports are printed.
     #[must_use]
     pub fn is_stream(&self) -> bool {
-        matches!(self.0, Kind::Stream(_))
+        matches!(self.0, OutputKind::Stream(_))
     }
 
     /// Runs a job and puts its output in place, if none of the files in `sources` was changed
@@ -136,8 +136,8 @@ impl Output {
         progress: &dyn Progress,
     ) -> Result<Written, JobError> {
         let sink: &mut dyn Sink = match &mut self.0 {
-            Kind::Files(files) => files,
-            Kind::Stream(stream) => stream,
+            OutputKind::Files(files) => files,
+            OutputKind::Stream(stream) => stream,
         };
         sources.keep_whole();
         let report = planned.run(sink, pipeline, progress);
@@ -165,8 +165,8 @@ impl Written {
     /// [`PendingFiles::open_model`](apr_io::PendingFiles::open_model).
     pub fn open(&self, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>, JobError> {
         match &self.output.0 {
-            Kind::Files(files) => Ok(files.pending()?.open_model(options)?),
-            Kind::Stream(_) => {
+            OutputKind::Files(files) => Ok(files.pending()?.open_model(options)?),
+            OutputKind::Stream(_) => {
                 Err(JobError::Request("a stream can't be read back: name a file".to_owned()))
             }
         }
@@ -179,8 +179,10 @@ impl Written {
     pub fn commit(self) -> Result<JobReport, JobError> {
         let mut report = self.report;
         match self.output.0 {
-            Kind::Files(files) => report.conversion.warnings.extend(files.commit()?.warnings()),
-            Kind::Stream(mut stream) => stream.flush()?,
+            OutputKind::Files(files) => {
+                report.conversion.warnings.extend(files.commit()?.warnings());
+            }
+            OutputKind::Stream(mut stream) => stream.flush()?,
         }
         Ok(report)
     }

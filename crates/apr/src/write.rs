@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use apr_core::{DType, Error, Format, KeyValue, Loss, Metadata, Notes, Result, TensorInfo, keys};
+use apr_core::{
+    DType, Entries, Error, Format, KeyValue, Loss, Metadata, Notes, Result, TensorInfo, keys,
+};
 use apr_format::apr2::CompanionFile;
 use apr_io::{AtomicOutput, Target};
 use apr_registry::{PlanOptions, plan, target_by_extension};
@@ -179,23 +181,27 @@ impl<'a> ModelWriter<'a> {
 /// The entries where the format has its own.
 fn metadata_of(format: &'static Format, entries: &[(String, String)]) -> Result<Metadata> {
     let mut metadata = Metadata::new();
-    if format.id == "safetensors" {
-        let entries: Map<String, Value> =
-            entries.iter().map(|(key, value)| (key.clone(), value.as_str().into())).collect();
-        if !entries.is_empty() {
-            metadata.set(keys::SAFETENSORS, json!({ "metadata": entries }));
-        }
-    } else if format.id == "gguf" {
-        if !entries.is_empty() {
-            let pair = |(key, value): &(String, String)| KeyValue::new(key, value.as_str());
-            metadata.set_key_values(entries.iter().map(pair).collect());
-        }
-    } else {
-        for (key, value) in entries {
-            if metadata.get(key).is_some() {
-                return Err(Error::format(format!("the metadata have '{key}' twice")));
+    match format.target.map_or(Entries::Values, |target| target.entries) {
+        Entries::HeaderTexts => {
+            let entries: Map<String, Value> =
+                entries.iter().map(|(key, value)| (key.clone(), value.as_str().into())).collect();
+            if !entries.is_empty() {
+                metadata.set(keys::SAFETENSORS, json!({ "metadata": entries }));
             }
-            metadata.set(key, value.as_str());
+        }
+        Entries::KeyValues => {
+            if !entries.is_empty() {
+                let pair = |(key, value): &(String, String)| KeyValue::new(key, value.as_str());
+                metadata.set_key_values(entries.iter().map(pair).collect());
+            }
+        }
+        _ => {
+            for (key, value) in entries {
+                if metadata.get(key).is_some() {
+                    return Err(Error::format(format!("the metadata have '{key}' twice")));
+                }
+                metadata.set(key, value.as_str());
+            }
         }
     }
     Ok(metadata)

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::FamilyModel;
 use crate::expression::{Expression, Value};
-use crate::gguf::{Defaults, GgufCut, GgufLayout, GgufValue, Layout};
+use crate::gguf::{Defaults, GgufCut, GgufLayout, GgufValue, TensorLayout};
 
 impl<'a> FamilyModel<'a> {
     /// Whether values lie as GGUF has them, and not as in Hugging Face's checkpoints.
@@ -38,16 +38,16 @@ impl<'a> FamilyModel<'a> {
         };
 
         Ok(match found.and_then(|found| self.family.layout(found.tensor)) {
-            None | Some(Layout::Stack(_) | Layout::Cut(_)) => GgufLayout::Same,
-            Some(Layout::Groups([groups, queries, rows])) => {
+            None | Some(TensorLayout::Stack(_) | TensorLayout::Cut(_)) => GgufLayout::Same,
+            Some(TensorLayout::Groups([groups, queries, rows])) => {
                 GgufLayout::Groups([size(groups)?, size(queries)?, size(rows)?])
             }
-            Some(Layout::Swap([outer, a, b, inner])) => {
+            Some(TensorLayout::Swap([outer, a, b, inner])) => {
                 GgufLayout::Swap([size(outer)?, size(a)?, size(b)?, size(inner)?])
             }
-            Some(Layout::Add(constant)) => GgufLayout::Add(*constant),
-            Some(Layout::Transposed) => GgufLayout::Transposed,
-            Some(Layout::SkipRows(rows)) => GgufLayout::SkipRows(size(rows)?),
+            Some(TensorLayout::Add(constant)) => GgufLayout::Add(*constant),
+            Some(TensorLayout::Transposed) => GgufLayout::Transposed,
+            Some(TensorLayout::SkipRows(rows)) => GgufLayout::SkipRows(size(rows)?),
         })
     }
 
@@ -58,7 +58,7 @@ impl<'a> FamilyModel<'a> {
     /// E001 when the configuration lacks what that depends on.
     pub fn gguf_cut(&self, canonical: &str) -> Result<Option<GgufCut>> {
         let found = self.family.find_canonical(canonical);
-        let Some(Layout::Cut(cut)) = found.and_then(|found| self.family.layout(found.tensor))
+        let Some(TensorLayout::Cut(cut)) = found.and_then(|found| self.family.layout(found.tensor))
         else {
             return Ok(None);
         };

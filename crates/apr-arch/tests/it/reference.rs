@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use apr_arch::{Families, HUGGING_FACE, Kind, Mismatch, TensorNameMapper};
+use apr_arch::{Families, HUGGING_FACE, Mismatch, TensorKind, TensorNameMapper};
 use apr_core::{DType, Metadata, TensorInfo};
 use apr_testkit::locate::fixture;
 use serde_json::Value;
@@ -192,7 +192,12 @@ fn initial_deviations_are_healthy_and_absurd_ones_are_not() {
             let expected = model.expectation(at).expect("known");
             // The length of a weight norm's direction means nothing.
             let is_free = ["weight_v", "original1"].iter().any(|end| info.name.ends_with(end));
-            if is_free || !matches!(expected.kind, Kind::Linear | Kind::Head | Kind::Conv) {
+            if is_free
+                || !matches!(
+                    expected.kind,
+                    TensorKind::Linear | TensorKind::Head | TensorKind::Conv
+                )
+            {
                 continue;
             }
             let std = expected.std.expect("a range");

@@ -3,7 +3,7 @@
 use apr_core::Result;
 use apr_graph::ValueId;
 
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::Writer;
 
 /// A function of each element.
@@ -29,7 +29,7 @@ pub(crate) enum Activation {
 
 impl Activation {
     /// The activation that an option names.
-    pub(crate) fn of(place: Place<'_>, option: &str) -> Result<Self> {
+    pub(crate) fn of(place: BlockPosition<'_>, option: &str) -> Result<Self> {
         let name = place.text(option)?;
         Self::named(&name).ok_or_else(|| place.unknown(option, &name))
     }

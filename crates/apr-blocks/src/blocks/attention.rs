@@ -5,23 +5,11 @@ use apr_core::Result;
 use apr_graph::ValueId;
 
 use super::disentangled::Distances;
+use super::heads::Heads;
 use super::norm::Norm;
 use super::rotary::{Rotary, Turn};
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
-
-/// Sizes of the heads, and what is done to the scores.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Heads {
-    pub(crate) heads: u64,
-    /// Fewer than `heads` where several queries share a key and a value (Ainslie et al. 2023,
-    /// <https://arxiv.org/abs/2305.13245>).
-    pub(crate) kv_heads: u64,
-    pub(crate) head_dim: u64,
-    pub(crate) scale: f64,
-    /// Scores become `cap tanh(score / cap)` (Gemma 2, <https://arxiv.org/abs/2408.00118>).
-    cap: Option<f64>,
-}
 
 /// Keys and values, `[batch, kv_heads, keys, head_dim]`.
 #[derive(Debug, Clone, Copy)]
@@ -42,36 +30,12 @@ pub(crate) struct Given {
     pub(crate) distances: Option<Distances>,
 }
 
-impl Heads {
-    /// Options `heads`, `kv_heads` (or as many), `head_dim`, `attention_scale` (or
-    /// `1 / sqrt(head_dim)`), `attention_cap`.
-    pub(crate) fn of(place: Place<'_>) -> Result<Self> {
-        let heads = place.size("heads")?;
-        let kv_heads = place.size_or_none("kv_heads")?.unwrap_or(heads);
-        let head_dim = place.size("head_dim")?;
-
-        // The product is a length of vectors, too.
-        let is_absurd =
-            heads.checked_mul(head_dim).is_none_or(|width| width == 0 || width > 1 << 40);
-        if is_absurd || kv_heads == 0 || heads % kv_heads != 0 {
-            return Err(apr_core::Error::format(format!(
-                "{heads} heads of {head_dim} can't share {kv_heads} keys and values evenly"
-            )));
-        }
-
-        let scale =
-            place.number_or_none("attention_scale")?.unwrap_or(1.0 / (head_dim as f64).sqrt());
-        let cap = place.number_or_none("attention_cap")?.filter(|cap| *cap > 0.0);
-        Ok(Self { heads, kv_heads, head_dim, scale, cap })
-    }
-}
-
 impl Writer<'_> {
     /// A block of attention of the tokens among themselves: projections, positions, scores, and the
     /// output. Returns that, and the keys and values of all tokens so far.
     pub(crate) fn attention(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         x: ValueId,
         rotary: Option<&Rotary>,
         given: Given,
@@ -106,7 +70,7 @@ impl Writer<'_> {
     /// its value, Falcon).
     fn queries_keys_values(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         heads: &Heads,
         x: ValueId,
     ) -> Result<(ValueId, KeyValue)> {
@@ -147,7 +111,7 @@ impl Writer<'_> {
 
     /// `min(max(x, -limit), limit)`, where option `qkv_limit` has a value (OLMo, DBRX). OLMoE does
     /// so behind the norms of queries and keys.
-    fn limited(&mut self, place: Place<'_>, name: &str, x: ValueId) -> Result<ValueId> {
+    fn limited(&mut self, place: BlockPosition<'_>, name: &str, x: ValueId) -> Result<ValueId> {
         let Some(limit) = place.number_or_none("qkv_limit")? else { return Ok(x) };
         let (low, high) = (self.float(-limit), self.float(limit));
         Ok(self.make("Clip", name, [x, low, high]))
@@ -158,7 +122,7 @@ impl Writer<'_> {
     /// same, and a module for each head) or `all` (all of them together, before).
     fn head_norm(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         part: &str,
         x: ValueId,
         name: &str,

@@ -6,7 +6,7 @@ use apr_graph::{ElementType, ValueId};
 use super::activation::Activation;
 use super::convolution::Convolution;
 use super::norm::Norm;
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::Writer;
 
 impl Writer<'_> {
@@ -18,7 +18,7 @@ impl Writer<'_> {
     /// that are no padding, `[batch, 1, 1, keys]`.
     pub(crate) fn with_neighbours(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         x: ValueId,
         layer: ValueId,
         counts: Option<ValueId>,

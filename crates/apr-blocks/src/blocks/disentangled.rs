@@ -4,10 +4,10 @@
 use apr_core::{Error, Result};
 use apr_graph::{ElementType, ValueId};
 
-use super::attention::Heads;
+use super::heads::Heads;
 use super::mask::Field;
 use super::norm::Norm;
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
 /// How far tokens are from each other.
@@ -27,7 +27,7 @@ impl Writer<'_> {
     /// each.
     pub(crate) fn distances(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         field: Option<Field>,
     ) -> Result<Option<Distances>> {
         let (Some(table), Some(field)) = (place.tensor_or_none("distances"), field) else {
@@ -100,7 +100,7 @@ impl Writer<'_> {
     /// key with that of its distance to each query (`position_to_content`, `position_query`).
     pub(crate) fn with_distances(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         heads: &Heads,
         query: ValueId,
         key: ValueId,
@@ -135,7 +135,7 @@ impl Writer<'_> {
     /// linear layer, one for each row: `[batch, heads, tokens, others]`.
     fn by_distance(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         heads: &Heads,
         x: ValueId,
         distances: Distances,

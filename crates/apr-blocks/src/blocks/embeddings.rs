@@ -3,13 +3,17 @@
 use apr_core::Result;
 use apr_graph::{ElementType, ValueId};
 
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
 impl Writer<'_> {
     /// A row of the table `tokens` for each token, times option `embedding_scale`, through the
     /// linear layer `token_projection` where the checkpoint has it.
-    pub(crate) fn token_vectors(&mut self, place: Place<'_>, tokens: ValueId) -> Result<ValueId> {
+    pub(crate) fn token_vectors(
+        &mut self,
+        place: BlockPosition<'_>,
+        tokens: ValueId,
+    ) -> Result<ValueId> {
         let table = self.tensor(&place.module("tokens")?)?;
         let x = self.make("Gather", "tokens", [table, tokens]);
         let scale = place.number_or_none("embedding_scale")?.filter(|scale| *scale != 1.0);
@@ -33,7 +37,7 @@ impl Writer<'_> {
     /// Whether vectors of positions are added to those of tokens: option `position_table` says
     /// `sinusoids`, or the checkpoint has the table `positions`, and option `learned_positions` is
     /// not false (DeBERTa v3 has a table that nothing uses).
-    pub(crate) fn has_positions(place: Place<'_>) -> Result<bool> {
+    pub(crate) fn has_positions(place: BlockPosition<'_>) -> Result<bool> {
         let is_learned = place.truth_or("learned_positions", true)?;
         Ok(is_learned && place.tensor_or_none("positions").is_some()
             || place.text_or_none("position_table")?.is_some())
@@ -44,7 +48,7 @@ impl Writer<'_> {
     /// table, option `position_table` may say that it is computed: `sinusoids`.
     pub(crate) fn with_positions(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         x: ValueId,
         positions: ValueId,
     ) -> Result<ValueId> {
@@ -76,7 +80,7 @@ impl Writer<'_> {
     /// caller gives none.
     pub(crate) fn with_token_types(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         x: ValueId,
         types: Option<ValueId>,
     ) -> Result<ValueId> {
@@ -91,7 +95,7 @@ impl Writer<'_> {
     /// `[batch, sequence]` (RoBERTa).
     pub(crate) fn positions_behind_padding(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         tokens: ValueId,
     ) -> Result<ValueId> {
         let padding = self.int(signed(place.size("padding_id")?));

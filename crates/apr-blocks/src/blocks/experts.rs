@@ -5,7 +5,7 @@ use apr_core::{Error, Result};
 use apr_graph::{ElementType, ValueId, View};
 
 use super::activation::Activation;
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
 /// Most experts that a layer may have; models have up to some hundreds.
@@ -16,7 +16,7 @@ impl Writer<'_> {
     /// has a router, else one network.
     pub(crate) fn feed_forward_or_experts(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         x: ValueId,
     ) -> Result<ValueId> {
         let experts = place.size_or_none("experts")?;
@@ -31,7 +31,7 @@ impl Writer<'_> {
 
     /// The sum over the chosen experts of `share * expert(x)`, plus shared experts that every token
     /// goes through.
-    fn experts(&mut self, place: Place<'_>, count: u64, x: ValueId) -> Result<ValueId> {
+    fn experts(&mut self, place: BlockPosition<'_>, count: u64, x: ValueId) -> Result<ValueId> {
         let tokens = self.flattened(place, x)?;
         let shares = self.shares(place, count, tokens)?;
         // Zeros for as many tokens as there are when the model runs.
@@ -45,7 +45,7 @@ impl Writer<'_> {
     }
 
     /// `[batch, sequence, hidden]` as `[batch * sequence, hidden]`.
-    fn flattened(&mut self, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+    fn flattened(&mut self, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
         let hidden = place.size("hidden")?;
         Ok(self.reshape("tokens", x, &[-1, signed(hidden)]))
     }
@@ -55,7 +55,7 @@ impl Writer<'_> {
     /// scores, `softmax_of_chosen`, `sigmoid` of each. A tensor `router_bias` counts for the choice
     /// alone. `router_normal`: the chosen shares are divided by their sum. `router_scale` is a
     /// factor of them.
-    fn shares(&mut self, place: Place<'_>, count: u64, tokens: ValueId) -> Result<ValueId> {
+    fn shares(&mut self, place: BlockPosition<'_>, count: u64, tokens: ValueId) -> Result<ValueId> {
         self.scope("router", |w| {
             let scores = w.linear_part(place, "router", tokens)?;
             let kind = place.text("router")?;
@@ -93,7 +93,12 @@ impl Writer<'_> {
 
     /// What experts are chosen by: their shares, plus a bias, and the lowest number in groups that
     /// are not among the best.
-    fn for_choice(&mut self, place: Place<'_>, count: u64, shares: ValueId) -> Result<ValueId> {
+    fn for_choice(
+        &mut self,
+        place: BlockPosition<'_>,
+        count: u64,
+        shares: ValueId,
+    ) -> Result<ValueId> {
         let choice = match place.tensor_or_none("router_bias") {
             Some(bias) => {
                 let bias = self.tensor(&bias)?;
@@ -117,7 +122,7 @@ impl Writer<'_> {
     /// `highest` of its experts, or `two_highest` together.
     fn in_best_groups(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         groups: u64,
         choice: ValueId,
     ) -> Result<ValueId> {
@@ -163,7 +168,7 @@ impl Writer<'_> {
     /// Adds what an expert makes of the tokens that it has a share of. Only those are computed.
     fn expert(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         expert: u64,
         tokens: ValueId,
         shares: ValueId,
@@ -207,7 +212,12 @@ impl Writer<'_> {
     /// The network of an expert: gated, by modules of its own (`expert_gate`, `expert_up`,
     /// `expert_down`), or by its part of tensors of all experts (`experts_gate_up`,
     /// `experts_down`).
-    fn expert_network(&mut self, place: Place<'_>, expert: u64, x: ValueId) -> Result<ValueId> {
+    fn expert_network(
+        &mut self,
+        place: BlockPosition<'_>,
+        expert: u64,
+        x: ValueId,
+    ) -> Result<ValueId> {
         if place.tensor_or_none("experts_gate_up").is_some() {
             return self.stacked_expert(place, expert, x);
         }
@@ -229,7 +239,12 @@ impl Writer<'_> {
     /// `down(gate sigmoid(alpha gate) (up + 1))`, with gate and up cut off at a limit, and columns
     /// of both in turn (gpt-oss, 2025, <https://github.com/openai/gpt-oss>). Options
     /// `expert_alpha`, `expert_limit`.
-    fn stacked_expert(&mut self, place: Place<'_>, expert: u64, x: ValueId) -> Result<ValueId> {
+    fn stacked_expert(
+        &mut self,
+        place: BlockPosition<'_>,
+        expert: u64,
+        x: ValueId,
+    ) -> Result<ValueId> {
         let both = self.stacked_linear(place, expert, "experts_gate_up", x)?;
         let gate = self.every_second("gate", both, 0);
         let up = self.every_second("up", both, 1);
@@ -257,7 +272,7 @@ impl Writer<'_> {
     /// `[experts, outputs]`.
     fn stacked_linear(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         expert: u64,
         part: &str,
         x: ValueId,
@@ -279,7 +294,7 @@ impl Writer<'_> {
     /// where there is a weight for that (Qwen 2 MoE), else 1 (DeepSeek).
     fn with_shared_expert(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         x: ValueId,
         sum: ValueId,
     ) -> Result<ValueId> {

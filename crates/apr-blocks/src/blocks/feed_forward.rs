@@ -4,7 +4,7 @@ use apr_core::Result;
 use apr_graph::ValueId;
 
 use super::activation::Activation;
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::Writer;
 
 impl Writer<'_> {
@@ -17,7 +17,7 @@ impl Writer<'_> {
     /// - `gated_fused`: the same, `gate_up` being the rows of the gate and then those of `up`.
     pub(crate) fn feed_forward(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         name: &str,
         x: ValueId,
     ) -> Result<ValueId> {

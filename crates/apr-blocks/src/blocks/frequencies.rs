@@ -9,7 +9,7 @@ use std::f64::consts::PI;
 use apr_core::{Error, Result};
 use serde_json::{Map, Value as Json};
 
-use crate::model::Place;
+use crate::model::BlockPosition;
 
 /// What the cosines and sines are computed from.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,7 +53,7 @@ const KNOWN: [&str; 17] = [
 
 /// The part of the configuration that is about rotary positions.
 pub(crate) struct Rotation<'p> {
-    place: Place<'p>,
+    place: BlockPosition<'p>,
     entries: Map<String, Json>,
 }
 
@@ -63,7 +63,7 @@ impl<'p> Rotation<'p> {
     ///
     /// # Errors
     /// E003 when it has a key that no block knows.
-    pub(crate) fn of(place: Place<'p>) -> Result<Self> {
+    pub(crate) fn of(place: BlockPosition<'p>) -> Result<Self> {
         let config = |path: &str| place.model.settings.config(path);
         let object = |json: Json| match json {
             Json::Object(entries) if !entries.is_empty() => Some(entries),

@@ -3,7 +3,7 @@
 use apr_core::{Error, Result};
 use apr_graph::{ValueId, View};
 
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
 impl Writer<'_> {
@@ -14,7 +14,7 @@ impl Writer<'_> {
     /// the size that the model was trained with gets them as they are.
     pub(crate) fn resized_positions(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         tensor: &str,
         patches: ValueId,
     ) -> Result<ValueId> {

@@ -4,12 +4,13 @@
 use apr_core::Result;
 use apr_graph::ValueId;
 
-use super::attention::{Given, Heads, KeyValue};
+use super::attention::{Given, KeyValue};
 use super::frequencies::Rotation;
+use super::heads::Heads;
 use super::norm::Norm;
 use super::rotary::{Rotary, Turn};
 use crate::LatentCache;
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
 /// The epsilon of the norms of the short vectors, which no configuration states.
@@ -28,7 +29,7 @@ struct Lengths {
 
 impl Lengths {
     /// Options `latent_dim`, `turned_dim`, `still_dim`, `value_dim`.
-    fn of(place: Place<'_>) -> Result<Self> {
+    fn of(place: BlockPosition<'_>) -> Result<Self> {
         Ok(Self {
             latent: place.size("latent_dim")?,
             turned: place.size("turned_dim")?,
@@ -39,7 +40,7 @@ impl Lengths {
 }
 
 /// Heads, length of a key and length of a value in the cache of a layer.
-pub(crate) fn cache_dims(place: Place<'_>) -> Result<[u64; 3]> {
+pub(crate) fn cache_dims(place: BlockPosition<'_>) -> Result<[u64; 3]> {
     if is_latent(place)? {
         let Lengths { latent, turned, still, value } = Lengths::of(place)?;
         return Ok(match place.model.latent_cache {
@@ -52,7 +53,7 @@ pub(crate) fn cache_dims(place: Place<'_>) -> Result<[u64; 3]> {
 }
 
 /// Option `attention`: `heads` (the default), or `latent`.
-pub(crate) fn is_latent(place: Place<'_>) -> Result<bool> {
+pub(crate) fn is_latent(place: BlockPosition<'_>) -> Result<bool> {
     match place.text_or_none("attention")?.as_deref() {
         None | Some("heads") => Ok(false),
         Some("latent") => Ok(true),
@@ -65,7 +66,7 @@ impl Writer<'_> {
     /// `value` of the cache, or what they become for each head.
     pub(crate) fn latent_attention(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         x: ValueId,
         rotary: Option<&Rotary>,
         given: Given,
@@ -115,7 +116,7 @@ impl Writer<'_> {
 
     /// Queries: from a short vector, where the checkpoint has `query_down` and `query_up`, else by
     /// `query`.
-    fn latent_query(&mut self, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+    fn latent_query(&mut self, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
         let Some(down) = place.module_or_none("query_down") else {
             return self.linear_part(place, "query", x);
         };
@@ -142,7 +143,7 @@ impl Writer<'_> {
     /// Keys and values of all heads, from the short vectors.
     fn expanded(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         heads: &Heads,
         lengths: &Lengths,
         short: KeyValue,

@@ -4,11 +4,12 @@
 use apr_core::Result;
 use apr_graph::ValueId;
 
-use super::attention::{Given, Heads, KeyValue};
+use super::attention::{Given, KeyValue};
+use super::heads::Heads;
 use super::latent::is_latent;
 use super::norm::Norm;
 use super::rotary::Rotary;
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::Writer;
 
 /// How a layer adds what its blocks make.
@@ -25,7 +26,7 @@ enum Residual {
 }
 
 impl Residual {
-    fn of(place: Place<'_>) -> Result<Self> {
+    fn of(place: BlockPosition<'_>) -> Result<Self> {
         match place.text_or_none("residual")?.as_deref() {
             None | Some("serial") => Ok(Self::Serial),
             Some("parallel") => Ok(Self::Parallel),
@@ -46,7 +47,7 @@ pub(crate) enum Norms {
 
 impl Norms {
     /// Option `norms`.
-    pub(crate) fn of(place: Place<'_>) -> Result<Self> {
+    pub(crate) fn of(place: BlockPosition<'_>) -> Result<Self> {
         match place.text_or_none("norms")?.as_deref() {
             None | Some("before") => Ok(Self::Before),
             Some("after") => Ok(Self::After),
@@ -88,7 +89,7 @@ impl Writer<'_> {
     /// of such factors (LayerScale: Touvron et al. 2021, <https://arxiv.org/abs/2103.17239>).
     pub(crate) fn layer(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         x: ValueId,
         rotary: Option<&Rotary>,
         given: Given,
@@ -126,13 +127,13 @@ impl Writer<'_> {
     }
 
     /// The norm that plays a part in a layer, where the checkpoint has it; else `x` itself.
-    fn norm_of(&mut self, place: Place<'_>, part: &str, x: ValueId) -> Result<ValueId> {
+    fn norm_of(&mut self, place: BlockPosition<'_>, part: &str, x: ValueId) -> Result<ValueId> {
         self.norm_part(Norm::of(place)?, part, x, place.module_or_none(part))
     }
 
     fn norm_before(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         norms: Norms,
         block: &str,
         x: ValueId,
@@ -146,7 +147,7 @@ impl Writer<'_> {
     /// The sum of `x` and what a block made of it.
     fn added(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         norms: Norms,
         block: &str,
         x: ValueId,
@@ -171,7 +172,7 @@ impl Writer<'_> {
     /// values.
     fn cross_attention(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         x: ValueId,
         encoded: Encoded,
     ) -> Result<(ValueId, KeyValue)> {

@@ -3,7 +3,7 @@
 use apr_core::Result;
 use apr_graph::{ValueId, View};
 
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::Writer;
 
 impl Writer<'_> {
@@ -11,7 +11,7 @@ impl Writer<'_> {
     /// has W: `out_in` (the default, `torch.nn.Linear`) or `in_out` (GPT-2's `Conv1D`).
     pub(crate) fn linear(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         name: &str,
         x: ValueId,
         module: &str,
@@ -36,7 +36,7 @@ impl Writer<'_> {
     /// The linear layer that plays a part.
     pub(crate) fn linear_part(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         part: &str,
         x: ValueId,
     ) -> Result<ValueId> {

@@ -6,7 +6,7 @@ use apr_graph::ValueId;
 use super::activation::Activation;
 use super::convolution::Convolution;
 use super::norm::Norm;
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
 /// Most convolutions of a layer; ResNet has two or three.
@@ -41,7 +41,7 @@ impl Writer<'_> {
     /// the channels.
     pub(crate) fn map_norm(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         name: &str,
         x: ValueId,
         module: &str,
@@ -80,7 +80,7 @@ impl Writer<'_> {
     /// `shortcut`, whether `x'` is a convolution of `x` with the same stride, or `x` itself.
     pub(crate) fn residual_convolutions(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         x: ValueId,
     ) -> Result<ValueId> {
         let (count, stride) = (place.size("convolutions")?, place.size("stride")?);
@@ -122,7 +122,11 @@ impl Writer<'_> {
     /// `x + scale * down(activation(up(norm(convolution(x)))))`: a convolution of each channel by
     /// itself, then a feed-forward network of each place (ConvNeXt: Liu et al. 2022,
     /// <https://arxiv.org/abs/2201.03545>). The scale where the checkpoint has `layer_scale`.
-    pub(crate) fn depthwise_layer(&mut self, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+    pub(crate) fn depthwise_layer(
+        &mut self,
+        place: BlockPosition<'_>,
+        x: ValueId,
+    ) -> Result<ValueId> {
         let module = place.module("convolution")?;
         let weight = format!("{module}.weight");
         let dims = self.model.using(&weight)?;

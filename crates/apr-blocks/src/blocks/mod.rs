@@ -11,6 +11,7 @@ pub(crate) mod experts;
 pub(crate) mod feed_forward;
 pub(crate) mod frequencies;
 pub(crate) mod grid;
+pub(crate) mod heads;
 pub(crate) mod latent;
 pub(crate) mod layer;
 pub(crate) mod linear;

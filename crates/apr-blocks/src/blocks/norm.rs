@@ -3,20 +3,20 @@
 use apr_core::{Error, Result};
 use apr_graph::{Constant, ValueId, View};
 
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::Writer;
 
 /// How a norm is computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Norm {
-    kind: Kind,
+    kind: NormKind,
     eps: f64,
     /// Whether the checkpoint has gamma less one.
     plus_one: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
+enum NormKind {
     /// `x / sqrt(mean(x^2) + eps) * gamma` (Zhang and Sennrich 2019,
     /// <https://arxiv.org/abs/1910.07467>).
     Rms,
@@ -28,10 +28,10 @@ enum Kind {
 impl Norm {
     /// Options `norm` (`rms` or `layer`), `norm_eps`, and `norm_plus_one` where the checkpoint has
     /// gamma less one.
-    pub(crate) fn of(place: Place<'_>) -> Result<Self> {
+    pub(crate) fn of(place: BlockPosition<'_>) -> Result<Self> {
         let kind = match place.text("norm")?.as_str() {
-            "rms" => Kind::Rms,
-            "layer" => Kind::Layer,
+            "rms" => NormKind::Rms,
+            "layer" => NormKind::Layer,
             other => return Err(place.unknown("norm", other)),
         };
         Ok(Self { kind, eps: place.number("norm_eps")?, plus_one: place.truth("norm_plus_one")? })
@@ -61,12 +61,12 @@ impl Writer<'_> {
             .ok_or_else(|| Error::format("gamma has no dimension").for_tensor(&tensor))?;
         let gamma = self.viewed(&tensor, views, dims)?;
         match (norm.kind, rank) {
-            (Kind::Rms, _) => Ok(self.rms_norm(name, norm.eps, x, gamma)),
-            (Kind::Layer, 1) => {
+            (NormKind::Rms, _) => Ok(self.rms_norm(name, norm.eps, x, gamma)),
+            (NormKind::Layer, 1) => {
                 self.layer_norm(name, norm.eps, x, gamma, &format!("{module}.bias"))
             }
             // Each head has a gamma of its own; the operator takes one for all.
-            (Kind::Layer, _) => self.scope(name, |w| {
+            (NormKind::Layer, _) => self.scope(name, |w| {
                 let normal = w.bare_layer_norm("normal", norm.eps, x, width);
                 Ok(w.make("Mul", "scaled", [normal, gamma]))
             }),
@@ -97,8 +97,8 @@ impl Writer<'_> {
         let gamma = self.viewed(first, vec![View::Stacked(others.to_vec())], vec![heads, width])?;
         Ok(self.scope(name, |w| {
             let normal = match norm.kind {
-                Kind::Rms => w.bare_rms_norm(norm.eps, x),
-                Kind::Layer => w.bare_layer_norm("normal", norm.eps, x, width),
+                NormKind::Rms => w.bare_rms_norm(norm.eps, x),
+                NormKind::Layer => w.bare_layer_norm("normal", norm.eps, x, width),
             };
             w.make("Mul", "scaled", [normal, gamma])
         }))

@@ -5,14 +5,14 @@ use apr_core::{Error, Result};
 use apr_graph::{ElementType, ValueId};
 
 use super::mask::{Field, Sight};
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
 impl Writer<'_> {
     /// The bucket of each pair of a query and a key, `[queries, keys]`: one for each of the nearest
     /// distances, then ever wider ones up to `relative_distance`. Where all are seen, one half of
     /// the `relative_buckets` is for later keys.
-    pub(crate) fn buckets(&mut self, place: Place<'_>, field: Field) -> Result<ValueId> {
+    pub(crate) fn buckets(&mut self, place: BlockPosition<'_>, field: Field) -> Result<ValueId> {
         let count = place.size("relative_buckets")?;
         let far = place.number("relative_distance")?;
         let is_two_sided = field.sight == Sight::All;

@@ -5,12 +5,12 @@ use apr_core::{Error, Result};
 use apr_graph::{Constant, ElementType, ValueId};
 
 use super::frequencies::{Frequencies, Inverse, Rotation};
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
 /// Which dimensions make a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Layout {
+enum RotaryPairs {
     /// One of the first half with one of the second half (LLaMA in Hugging Face's order, GPT-NeoX).
     Halves,
     /// Neighbours (GPT-J, Cohere, GLM, DeepSeek-V2).
@@ -22,7 +22,7 @@ enum Layout {
 /// How a layer turns its queries and keys.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rotary {
-    layout: Layout,
+    layout: RotaryPairs,
     /// Dimensions that are turned; the others of a head stay.
     dim: u64,
     frequencies: Frequencies,
@@ -39,15 +39,15 @@ impl Rotary {
     /// Options `rotary` (whether positions are rotary in this layer), `rotary_layout` (`halves`,
     /// `pairs`, `pairs_to_halves`), `rotary_dim` or `rotary_share` of the head's dimensions, and
     /// those of [`Rotation`].
-    pub(crate) fn of(place: Place<'_>, head_dim: u64) -> Result<Option<Self>> {
+    pub(crate) fn of(place: BlockPosition<'_>, head_dim: u64) -> Result<Option<Self>> {
         if !place.truth("rotary")? {
             return Ok(None);
         }
 
         let layout = match place.text_or_none("rotary_layout")?.as_deref() {
-            None | Some("halves") => Layout::Halves,
-            Some("pairs") => Layout::Pairs,
-            Some("pairs_to_halves") => Layout::PairsToHalves,
+            None | Some("halves") => RotaryPairs::Halves,
+            Some("pairs") => RotaryPairs::Pairs,
+            Some("pairs_to_halves") => RotaryPairs::PairsToHalves,
             Some(other) => return Err(place.unknown("rotary_layout", other)),
         };
 
@@ -86,8 +86,10 @@ impl Writer<'_> {
             let angles = w.make("Mul", "angles", [column, inverse]);
             let half = signed(rotary.dim / 2);
             let both = match rotary.layout {
-                Layout::Halves | Layout::PairsToHalves => w.concat("both", &[angles, angles], -1),
-                Layout::Pairs => {
+                RotaryPairs::Halves | RotaryPairs::PairsToHalves => {
+                    w.concat("both", &[angles, angles], -1)
+                }
+                RotaryPairs::Pairs => {
                     let column = w.reshape("angle_column", angles, &[0, 0, 0, half, 1]);
                     let twice = w.concat("twice", &[column, column], -1);
                     w.reshape("both", twice, &[0, 0, 0, 2 * half])
@@ -172,15 +174,18 @@ impl Writer<'_> {
     /// `x cos + turned(x) sin`, where `turned` makes of a pair (a, b) the pair (-b, a).
     fn rotated_whole(&mut self, rotary: &Rotary, x: ValueId, turn: Turn) -> ValueId {
         let half = rotary.dim / 2;
-        let x =
-            if rotary.layout == Layout::PairsToHalves { self.apart(x, signed(half)) } else { x };
+        let x = if rotary.layout == RotaryPairs::PairsToHalves {
+            self.apart(x, signed(half))
+        } else {
+            x
+        };
         let quarter_turn = match rotary.layout {
-            Layout::Halves | Layout::PairsToHalves => {
+            RotaryPairs::Halves | RotaryPairs::PairsToHalves => {
                 let [first, second] = self.split("halves", x, -1, [half, half]);
                 let negative = self.make("Neg", "negative", [second]);
                 self.concat("quarter_turn", &[negative, first], -1)
             }
-            Layout::Pairs => {
+            RotaryPairs::Pairs => {
                 let half = signed(half);
                 let pairs = self.reshape("pairs", x, &[0, 0, 0, half, 2]);
                 let [first, second] = self.split("sides", pairs, -1, [1, 1]);

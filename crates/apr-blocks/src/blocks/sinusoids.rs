@@ -3,7 +3,7 @@
 use apr_core::{Error, Result};
 use apr_graph::{Constant, ValueId};
 
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
 /// Most elements of a table that a graph carries; models have some 500 thousand.
@@ -15,7 +15,7 @@ impl Writer<'_> {
     ///
     /// # Errors
     /// E008 when the table is too large.
-    pub(crate) fn sinusoids(&mut self, place: Place<'_>) -> Result<ValueId> {
+    pub(crate) fn sinusoids(&mut self, place: BlockPosition<'_>) -> Result<ValueId> {
         let (positions, hidden) = (place.size("max_positions")?, place.size("hidden")?);
         if positions.checked_mul(hidden).is_none_or(|count| count > MAX_ELEMENTS) {
             return Err(Error::memory(format!(

@@ -4,7 +4,7 @@ use apr_core::{Error, Result};
 use apr_graph::{BodyBuilder, Meaning, ValueId};
 
 use super::activation::Activation;
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
 /// Sizes of a state space.
@@ -32,7 +32,7 @@ pub(crate) struct States {
 impl StateSpace {
     /// Options `intermediate`, `state_size` and `time_rank`; the kernel is the one of the
     /// checkpoint.
-    pub(crate) fn of(place: Place<'_>) -> Result<Self> {
+    pub(crate) fn of(place: BlockPosition<'_>) -> Result<Self> {
         let tensor = format!("{}.weight", place.module("mixer_convolution")?);
         let dims = place.model.using(&tensor)?;
         let kernel = dims.last().copied().filter(|kernel| dims.len() == 3 && *kernel > 1);
@@ -53,7 +53,7 @@ impl Writer<'_> {
     /// `counts` is 0 where a token is padding, `[batch, sequence, 1]`. Returns what is kept, too.
     pub(crate) fn state_space(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         x: ValueId,
         counts: ValueId,
         past: Option<States>,
@@ -80,7 +80,7 @@ impl Writer<'_> {
     /// `[batch, sequence, channels]`. Returns the last inputs, too.
     fn causal_convolution(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         sizes: StateSpace,
         x: ValueId,
         past: Option<ValueId>,
@@ -113,7 +113,7 @@ impl Writer<'_> {
     /// last `h`, too.
     fn scanned(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         sizes: StateSpace,
         x: ValueId,
         past: Option<ValueId>,

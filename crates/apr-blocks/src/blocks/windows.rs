@@ -5,7 +5,7 @@ use apr_graph::ValueId;
 
 use super::attention::Given;
 use super::norm::Norm;
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
 /// What a place of another region gets on top of its score.
@@ -35,7 +35,7 @@ impl Windows {
     ///
     /// # Errors
     /// E003 for windows that are larger than the map: their positions fit no other size.
-    pub(crate) fn of(place: Place<'_>, [height, width]: [u64; 2]) -> Result<Self> {
+    pub(crate) fn of(place: BlockPosition<'_>, [height, width]: [u64; 2]) -> Result<Self> {
         let (side, channels) = (place.size("window_side")?, place.size("hidden")?);
         let smaller = height.min(width);
         let is_too_large = height.max(width) > MAX_SIDE || side > MAX_WINDOW;
@@ -119,7 +119,7 @@ impl Writer<'_> {
     /// the table `relative`.
     pub(crate) fn window_layer(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         windows: Windows,
         x: ValueId,
         distances: ValueId,
@@ -221,7 +221,7 @@ impl Writer<'_> {
     /// * channels]`.
     pub(crate) fn merged_places(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         x: ValueId,
         [height, width]: [u64; 2],
     ) -> Result<ValueId> {

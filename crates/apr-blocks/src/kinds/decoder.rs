@@ -9,7 +9,7 @@ use crate::blocks::attention::KeyValue;
 use crate::blocks::latent::cache_dims;
 use crate::blocks::mask::{Field, Sight};
 use crate::blocks::norm::Norm;
-use crate::model::{Model, Place};
+use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, PAST, SEQUENCE};
 use crate::writer::Writer;
 
@@ -70,7 +70,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
 }
 
 /// Option `position_input`: whether positions are given, which is so unless it is false.
-fn inputs(w: &mut Writer<'_>, place: Place<'_>, with_past: bool) -> Result<Inputs> {
+fn inputs(w: &mut Writer<'_>, place: BlockPosition<'_>, with_past: bool) -> Result<Inputs> {
     let (batch, sequence) = (Dim::symbol(BATCH), Dim::symbol(SEQUENCE));
     let past = if with_past { Dim::symbol(PAST) } else { Dim::integer(0) };
     let has_positions = place.truth_or("position_input", true)?;
@@ -120,7 +120,7 @@ fn counted(w: &mut Writer<'_>, attention_mask: ValueId) -> ValueId {
 /// `decoder.`. `place` is the layer.
 pub(crate) fn cache_inputs(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     layer: u64,
     of: &str,
     length: &Dim,

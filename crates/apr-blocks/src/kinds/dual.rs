@@ -6,7 +6,7 @@ use apr_graph::{Dim, ElementType, Meaning, ValueId};
 
 use super::{encoder, vision};
 use crate::blocks::norm::Norm;
-use crate::model::{Model, Place};
+use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, SEQUENCE};
 use crate::writer::Writer;
 
@@ -75,7 +75,12 @@ pub(crate) fn write_vision(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> 
     outputs(w, place, &side, "image_embeds")
 }
 
-fn outputs(w: &mut Writer<'_>, place: Place<'_>, side: &Side, projected_name: &str) -> Result<()> {
+fn outputs(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    side: &Side,
+    projected_name: &str,
+) -> Result<()> {
     if place.text_or_none("head")?.as_deref() == Some("projection") {
         let projected = projected(w, place, side.pooled)?;
         w.body().output(projected_name, projected, Meaning::Pooled);
@@ -97,7 +102,7 @@ fn tokens(w: &mut Writer<'_>, batch: &str) -> ValueId {
 }
 
 /// Option `mask_input`: whether the caller says what is padding.
-fn text_mask(w: &mut Writer<'_>, place: Place<'_>, batch: &str) -> Result<Option<ValueId>> {
+fn text_mask(w: &mut Writer<'_>, place: BlockPosition<'_>, batch: &str) -> Result<Option<ValueId>> {
     let shape = [Dim::symbol(batch), Dim::symbol(SEQUENCE)];
     Ok(place
         .truth("mask_input")?
@@ -109,7 +114,7 @@ fn text_mask(w: &mut Writer<'_>, place: Place<'_>, batch: &str) -> Result<Option
 /// `pooler`, where the family has one.
 fn text(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     tokens: ValueId,
     mask: Option<ValueId>,
 ) -> Result<Side> {
@@ -146,7 +151,7 @@ fn text(
 
 /// Vectors of an image; that of the whole is that of the class through a norm, or what a query
 /// attends to (`probe`).
-fn image(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<Side> {
+fn image(w: &mut Writer<'_>, place: BlockPosition<'_>, pixels: ValueId) -> Result<Side> {
     let states = vision::encoded(w, place, pixels)?;
     if place.tensor_or_none("probe").is_some() {
         let pooled = vision::attended_pool(w, place, states)?;
@@ -159,7 +164,7 @@ fn image(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<Side> 
 }
 
 /// Scores of classes, from the mean of the patches' vectors.
-fn classes(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<()> {
+fn classes(w: &mut Writer<'_>, place: BlockPosition<'_>, pixels: ValueId) -> Result<()> {
     let states = vision::encoded(w, place, pixels)?;
     let logits = w.scope("head", |w| -> Result<ValueId> {
         // The vector of the whole stands in front, and is no patch.
@@ -175,7 +180,7 @@ fn classes(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<()> 
 }
 
 /// The vector in the space that images and texts share.
-fn projected(w: &mut Writer<'_>, place: Place<'_>, pooled: ValueId) -> Result<ValueId> {
+fn projected(w: &mut Writer<'_>, place: BlockPosition<'_>, pooled: ValueId) -> Result<ValueId> {
     match place.module_or_none("projection") {
         Some(module) => w.outer_linear("projection", pooled, &module),
         None => Ok(pooled),

@@ -7,7 +7,7 @@ use super::head;
 use super::stack::{Around, layers};
 use crate::blocks::mask::{Field, Sight};
 use crate::blocks::norm::Norm;
-use crate::model::{Model, Place};
+use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, CHOICES, SEQUENCE};
 use crate::writer::Writer;
 
@@ -31,7 +31,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Resul
 
 /// The same for texts of several answers each, `[batch, choices, sequence]`, which are read as
 /// texts of their own.
-fn write_choices(w: &mut Writer<'_>, place: Place<'_>) -> Result<()> {
+fn write_choices(w: &mut Writer<'_>, place: BlockPosition<'_>) -> Result<()> {
     let input = |w: &mut Writer<'_>, name: &str, meaning: Meaning| {
         let shape = [Dim::symbol(BATCH), Dim::symbol(CHOICES), Dim::symbol(SEQUENCE)];
         w.body().input(name, ElementType::I64, shape, meaning)
@@ -59,7 +59,7 @@ fn write_choices(w: &mut Writer<'_>, place: Place<'_>) -> Result<()> {
 /// padding are 0 before the first layer (DeBERTa).
 pub(crate) fn encoded(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     tokens: ValueId,
     types: Option<ValueId>,
     attention_mask: Option<ValueId>,
@@ -99,14 +99,14 @@ pub(crate) fn encoded(
 }
 
 /// Option `causal`: whether a token sees only those before it.
-fn sight(place: Place<'_>) -> Result<Sight> {
+fn sight(place: BlockPosition<'_>) -> Result<Sight> {
     Ok(if place.truth("causal")? { Sight::Before } else { Sight::All })
 }
 
 /// Option `position_numbers`: `from_zero` or `behind_padding`.
 fn position_numbers(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     tokens: ValueId,
     count: ValueId,
 ) -> Result<ValueId> {

@@ -10,7 +10,7 @@ use crate::blocks::attention::KeyValue;
 use crate::blocks::layer::{Encoded, Source};
 use crate::blocks::mask::{Field, Sight};
 use crate::blocks::norm::Norm;
-use crate::model::{Model, Place};
+use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, DECODER_SEQUENCE, ENCODER_SEQUENCE, PAST_DECODER_SEQUENCE};
 use crate::writer::Writer;
 
@@ -76,7 +76,7 @@ pub(crate) fn write_decoder(model: &Model<'_>, w: &mut Writer<'_>, memory: Memor
 /// text is no padding.
 pub(crate) fn decoded(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     tokens: ValueId,
     past: &[KeyValue],
     source: Vec<Source>,
@@ -122,7 +122,7 @@ pub(crate) fn decoded(
 /// the encoder made.
 fn inputs_of_memory(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     memory: Memory,
 ) -> Result<(Vec<KeyValue>, Vec<Source>)> {
     match memory {

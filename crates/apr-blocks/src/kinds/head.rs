@@ -5,7 +5,7 @@ use apr_graph::{ElementType, Meaning, ValueId, View};
 
 use crate::blocks::activation::Activation;
 use crate::blocks::norm::Norm;
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
 /// Writes the head that option `head` names, and its outputs:
@@ -33,7 +33,7 @@ use crate::writer::{Writer, signed};
 /// E003 when it names none that is known, or nothing for this task.
 pub(crate) fn write(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     x: ValueId,
     tokens: Option<ValueId>,
 ) -> Result<()> {
@@ -55,7 +55,7 @@ pub(crate) fn write(
 /// E003 when it names none that makes one score of a text.
 pub(crate) fn write_choices(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     x: ValueId,
     sizes: ValueId,
 ) -> Result<()> {
@@ -72,7 +72,7 @@ pub(crate) fn write_choices(
 /// Scores, by the head of this name.
 fn logits(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     head: &str,
     x: ValueId,
     tokens: Option<ValueId>,
@@ -115,7 +115,7 @@ fn logits(
     })
 }
 
-fn states(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<()> {
+fn states(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<()> {
     w.body().output("last_hidden_state", x, Meaning::HiddenStates);
     if let Some(pooler) = place.module_or_none("pooler") {
         let pooled = w.pooled(place, x, &pooler)?;
@@ -139,7 +139,12 @@ impl Writer<'_> {
     }
 
     /// `activation(W x[0] + b)`, option `pooler_activation` or the hyperbolic tangent.
-    pub(crate) fn pooled(&mut self, place: Place<'_>, x: ValueId, pooler: &str) -> Result<ValueId> {
+    pub(crate) fn pooled(
+        &mut self,
+        place: BlockPosition<'_>,
+        x: ValueId,
+        pooler: &str,
+    ) -> Result<ValueId> {
         let activation = match place.text_or_none("pooler_activation")? {
             Some(_) => Activation::of(place, "pooler_activation")?,
             None => Activation::Tanh,
@@ -167,14 +172,14 @@ impl Writer<'_> {
 }
 
 /// Scores of classes of vectors, by the module `score`.
-fn scores(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+fn scores(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
     let module = place.module("score")?;
     w.scope("head", |w| w.outer_linear("scores", x, &module))
 }
 
 /// `norm(activation(W x + b))` by the modules `head_dense` and `head_norm`, where the checkpoint
 /// has them. Options `head_activation` and `head_norm_eps`.
-fn dense(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+fn dense(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
     let Some(module) = place.module_or_none("head_dense") else { return Ok(x) };
     let dense = w.outer_linear("dense", x, &module)?;
     let activation = Activation::of(place, "head_activation")?;
@@ -182,7 +187,7 @@ fn dense(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
     w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("head_norm"))
 }
 
-fn first_token(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+fn first_token(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
     let x = w.scope("head", |w| {
         let first = w.first_vector(x);
         dense(w, place, first)
@@ -191,7 +196,12 @@ fn first_token(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<Value
 }
 
 /// Scores of the last token that ends a text.
-fn end_token(w: &mut Writer<'_>, place: Place<'_>, x: ValueId, tokens: ValueId) -> Result<ValueId> {
+fn end_token(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    x: ValueId,
+    tokens: ValueId,
+) -> Result<ValueId> {
     let end = place.size("end_id")?;
     let x = w.scope("head", |w| {
         let end = w.int(signed(end));
@@ -205,7 +215,7 @@ fn end_token(w: &mut Writer<'_>, place: Place<'_>, x: ValueId, tokens: ValueId) 
 
 /// Scores of classes of the mean of all vectors, `[batch, frames, hidden]`, each of which goes
 /// through the module `head_projection` first.
-fn mean_frame(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+fn mean_frame(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
     let projection = place.module("head_projection")?;
     let mean = w.scope("head", |w| -> Result<ValueId> {
         let projected = w.outer_linear("projection", x, &projection)?;
@@ -214,7 +224,7 @@ fn mean_frame(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueI
     scores(w, place, mean)
 }
 
-fn span(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<()> {
+fn span(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<()> {
     let x = w.scope("head", |w| dense(w, place, x))?;
     let both = scores(w, place, x)?;
     let (start, end) = w.scope("head", |w| {
@@ -231,7 +241,7 @@ fn span(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<()> {
 /// there is no such id.
 fn last_token(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     x: ValueId,
     tokens: ValueId,
 ) -> Result<ValueId> {
@@ -251,7 +261,7 @@ fn last_token(
 
 /// Scores of all tokens of the vocabulary, from vectors that went through a dense layer and a norm
 /// (BERT).
-fn masked_language(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+fn masked_language(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
     let x = w.scope("head", |w| dense(w, place, x))?;
     language(w, place, x)
 }
@@ -259,7 +269,11 @@ fn masked_language(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<V
 /// `x W^T + b`, times option `logit_scale`, through `logit_cap tanh(logits / logit_cap)`. W is the
 /// table of the tokens where option `tied` holds, unless the head is known to differ from it, or
 /// where the option says nothing and the checkpoint has no other.
-pub(crate) fn language(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+pub(crate) fn language(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    x: ValueId,
+) -> Result<ValueId> {
     w.scope("head", |w| {
         let own = place.module_or_none("head");
         let is_untied = own.as_ref().is_some_and(|own| w.model.is_untied(&format!("{own}.weight")));

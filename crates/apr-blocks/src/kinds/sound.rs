@@ -9,7 +9,7 @@ use crate::blocks::activation::Activation;
 use crate::blocks::convolution::Convolution;
 use crate::blocks::layer::Norms;
 use crate::blocks::norm::Norm;
-use crate::model::{Model, Place};
+use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, SEQUENCE};
 use crate::writer::{Writer, signed};
 
@@ -19,7 +19,7 @@ const MAX_CONVOLUTIONS: u64 = 64;
 /// States of a log-mel spectrogram (Whisper: Radford et al. 2022,
 /// <https://arxiv.org/abs/2212.04356>): two convolutions over time, the second of which halves its
 /// length, fixed positions, layers, a norm.
-pub(crate) fn encoded_mel(w: &mut Writer<'_>, place: Place<'_>) -> Result<ValueId> {
+pub(crate) fn encoded_mel(w: &mut Writer<'_>, place: BlockPosition<'_>) -> Result<ValueId> {
     states_of_mel(w, place).map(|(_, last)| last)
 }
 
@@ -37,7 +37,7 @@ impl Writer<'_> {
     /// of `layer_shares`; `None` where the checkpoint has no such weight.
     fn shared_by_layers(
         &mut self,
-        place: Place<'_>,
+        place: BlockPosition<'_>,
         inputs: &[ValueId],
         last: ValueId,
     ) -> Result<Option<ValueId>> {
@@ -65,7 +65,7 @@ impl Writer<'_> {
 }
 
 /// The input of each layer, and the states after the last one and its norm.
-fn states_of_mel(w: &mut Writer<'_>, place: Place<'_>) -> Result<(Vec<ValueId>, ValueId)> {
+fn states_of_mel(w: &mut Writer<'_>, place: BlockPosition<'_>) -> Result<(Vec<ValueId>, ValueId)> {
     let positions = place.size("max_positions")?;
     let shape = [Dim::symbol(BATCH), Dim::fixed(place.size("mels")?), Dim::fixed(2 * positions)];
     let mel = w.body().input("input_features", ElementType::F32, shape, Meaning::Mel);
@@ -128,7 +128,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
 
 /// Vectors of frames, `[batch, frames, features]`. Option `feature_norms`: `first` (a norm of each
 /// channel over time, after the first convolution) or `each` (a norm over the channels after each).
-fn features(w: &mut Writer<'_>, place: Place<'_>, samples: ValueId) -> Result<ValueId> {
+fn features(w: &mut Writer<'_>, place: BlockPosition<'_>, samples: ValueId) -> Result<ValueId> {
     let activation = Activation::of(place, "feature_activation")?;
     let strides = place.sizes("convolution_strides")?;
     let norms = place.text("feature_norms")?;
@@ -174,7 +174,7 @@ fn features(w: &mut Writer<'_>, place: Place<'_>, samples: ValueId) -> Result<Va
 
 /// Adds what a wide, grouped convolution makes of the frames around each. Option `position_norm`:
 /// `batch` where a norm stands before it, and the kernel is stored as it is.
-fn with_positions(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+fn with_positions(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
     let (kernel, width) = position_kernel(w, place)?;
     let activation = Activation::of(place, "feature_activation")?;
     let mut frames = w.transpose("by_channel", x, [0, 2, 1]);
@@ -200,7 +200,7 @@ fn with_positions(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<Va
 /// The kernel of the convolution of positions, and how wide it is. It is a direction and a length
 /// for each of its places in time (weight norm: Salimans and Kingma 2016,
 /// <https://arxiv.org/abs/1602.07868>), unless the option `position_norm` has a value.
-fn position_kernel(w: &mut Writer<'_>, place: Place<'_>) -> Result<(ValueId, u64)> {
+fn position_kernel(w: &mut Writer<'_>, place: BlockPosition<'_>) -> Result<(ValueId, u64)> {
     let is_plain = match place.text_or_none("position_norm")?.as_deref() {
         None => false,
         Some("batch") => true,

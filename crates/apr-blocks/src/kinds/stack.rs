@@ -3,12 +3,13 @@
 use apr_core::{Error, Result};
 use apr_graph::ValueId;
 
-use crate::blocks::attention::{Given, Heads, KeyValue};
+use crate::blocks::attention::{Given, KeyValue};
 use crate::blocks::disentangled::Distances;
+use crate::blocks::heads::Heads;
 use crate::blocks::layer::{Encoded, Source};
 use crate::blocks::mask::Field;
 use crate::blocks::rotary::{Rotary, Turn};
-use crate::model::Place;
+use crate::model::BlockPosition;
 use crate::writer::Writer;
 
 /// What a stack is given.
@@ -54,14 +55,14 @@ struct Shared {
 
 /// The window of a layer's attention; `None` reaches everything. Option `window`: 0 or no value is
 /// none.
-fn window(place: Place<'_>) -> Result<Option<u64>> {
+fn window(place: BlockPosition<'_>) -> Result<Option<u64>> {
     Ok(place.size_or_none("window")?.filter(|window| *window > 0))
 }
 
 /// Writes the layers of a stack.
 pub(crate) fn layers(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     x: ValueId,
     around: &Around<'_>,
 ) -> Result<Stacked> {
@@ -92,7 +93,12 @@ pub(crate) fn layers(
     Ok(stacked)
 }
 
-fn shared(w: &mut Writer<'_>, place: Place<'_>, count: u64, around: &Around<'_>) -> Result<Shared> {
+fn shared(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    count: u64,
+    around: &Around<'_>,
+) -> Result<Shared> {
     let mut lenses: Vec<Lens> = Vec::new();
     let mut rotaries: Vec<Rotary> = Vec::new();
     let mut table = None;
@@ -129,7 +135,7 @@ fn shared(w: &mut Writer<'_>, place: Place<'_>, count: u64, around: &Around<'_>)
 /// `alibi`, where scores have a slope.
 fn masks(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     field: Field,
     lenses: &[Lens],
 ) -> Result<Vec<Option<ValueId>>> {
@@ -173,7 +179,7 @@ fn masks(
 /// One layer, as a call of a function.
 fn layer_call(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     layer: u64,
     shared: &Shared,
     lens: &Lens,
@@ -226,7 +232,7 @@ fn layer_call(
 /// The body of the function: its parameters are those of [`layer_call`].
 fn layer_body(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     rotary: Option<&Rotary>,
     inputs: [Option<ValueId>; 12],
     is_cached: bool,

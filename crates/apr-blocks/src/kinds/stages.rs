@@ -7,7 +7,7 @@ use apr_graph::{Meaning, ValueId};
 use super::vision;
 use crate::blocks::activation::Activation;
 use crate::blocks::norm::Norm;
-use crate::model::{Model, Place};
+use crate::model::{BlockPosition, Model};
 use crate::writer::Writer;
 
 /// Most stages; models have four or five.
@@ -30,7 +30,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
 }
 
 /// How many stages a model has, option `stages`.
-pub(crate) fn stages(place: Place<'_>) -> Result<u64> {
+pub(crate) fn stages(place: BlockPosition<'_>) -> Result<u64> {
     let stages = place.size("stages")?;
     if stages > MAX_STAGES {
         return Err(Error::memory(format!(
@@ -43,7 +43,7 @@ pub(crate) fn stages(place: Place<'_>) -> Result<u64> {
 /// The first map: a convolution with the stride `stem_stride` (or as far apart as its kernel is
 /// large, without padding), a norm, `stem_activation`, and where `stem_pool` holds the largest of
 /// the places nearby.
-fn stem(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<ValueId> {
+fn stem(w: &mut Writer<'_>, place: BlockPosition<'_>, pixels: ValueId) -> Result<ValueId> {
     let stride = place.size_or_none("stem_stride")?;
     let padding = if stride.is_some() { None } else { Some(0) };
     let module = place.module("patches")?;
@@ -57,14 +57,19 @@ fn stem(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<ValueId
 
 /// The map that a stage starts with: a norm, and a convolution as far apart as its kernel is large,
 /// where the family has them.
-fn coarser(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+fn coarser(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
     let Some(module) = place.module_or_none("downsampling") else { return Ok(x) };
     let x = w.map_norm(place, "norm", x, &place.module("downsampling_norm")?)?;
     w.map_convolution("convolution", x, &module, None, Some(0))
 }
 
 /// One layer, as a call of a function. Option `block`: `convolutions` or `depthwise`.
-fn layer_call(w: &mut Writer<'_>, place: Place<'_>, name: &str, x: ValueId) -> Result<ValueId> {
+fn layer_call(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    name: &str,
+    x: ValueId,
+) -> Result<ValueId> {
     let results = w.call(&place.function_name(), name, [("map", Some(x))], |w, [x]| {
         let x = x.ok_or_else(|| Error::format("a layer needs an input"))?;
         let made = match place.text("block")?.as_str() {
@@ -80,7 +85,7 @@ fn layer_call(w: &mut Writer<'_>, place: Place<'_>, name: &str, x: ValueId) -> R
 /// Writes the head that option `head` names: `states` (the map, and the mean of its places), or
 /// `mean` (scores of classes, from that mean). The mean goes through `final_norm` where the family
 /// has it, with option `final_norm_eps`.
-fn head(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<()> {
+fn head(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<()> {
     let head = place.required_head()?;
     let mean = w.scope("pooler", |w| -> Result<ValueId> {
         let mean = w.map_mean("mean", x);

@@ -7,7 +7,7 @@ use apr_graph::{Dim, ElementType, Meaning, ValueId};
 use super::head;
 use crate::blocks::norm::Norm;
 use crate::blocks::state_space::{StateSpace, States};
-use crate::model::{Model, Place};
+use crate::model::{BlockPosition, Model};
 use crate::names::{ALL_SEQUENCE, BATCH, SEQUENCE};
 use crate::writer::{Writer, signed};
 
@@ -49,7 +49,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
 }
 
 /// The states of a layer as inputs, under the names that transformers.js gives them.
-fn state_inputs(w: &mut Writer<'_>, place: Place<'_>, layer: u64) -> Result<States> {
+fn state_inputs(w: &mut Writer<'_>, place: BlockPosition<'_>, layer: u64) -> Result<States> {
     let StateSpace { channels, state, kernel, .. } = StateSpace::of(place)?;
     let mut input = |kind: &str, last: u64| {
         let shape = [Dim::symbol(BATCH), Dim::fixed(channels), Dim::fixed(last)];
@@ -77,7 +77,7 @@ fn counts(w: &mut Writer<'_>, tokens: ValueId, mask: ValueId) -> ValueId {
 /// `x + mixer(norm(x))`, as a call of a function.
 fn layer_call(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     layer: u64,
     x: ValueId,
     counts: ValueId,

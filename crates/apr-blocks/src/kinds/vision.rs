@@ -5,9 +5,9 @@ use apr_graph::{Dim, ElementType, Meaning, ValueId, View};
 
 use super::head;
 use super::stack::{Around, layers};
-use crate::blocks::attention::Heads;
+use crate::blocks::heads::Heads;
 use crate::blocks::norm::Norm;
-use crate::model::{Model, Place};
+use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, HEIGHT, WIDTH};
 use crate::writer::{Writer, signed};
 
@@ -22,7 +22,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Resul
 
 /// The input, `[batch, channels, height, width]`; of any size where option `image` has no value.
 /// Option `image`: a size, or a height and a width.
-pub(crate) fn pixels(w: &mut Writer<'_>, place: Place<'_>) -> Result<ValueId> {
+pub(crate) fn pixels(w: &mut Writer<'_>, place: BlockPosition<'_>) -> Result<ValueId> {
     let channels = Dim::fixed(place.size("channels")?);
     let [height, width] = match size_of(place)? {
         Some((height, width)) => [Dim::fixed(height), Dim::fixed(width)],
@@ -33,13 +33,17 @@ pub(crate) fn pixels(w: &mut Writer<'_>, place: Place<'_>) -> Result<ValueId> {
 }
 
 /// Rows of a picture and pixels in a row: option `image`, and `image_width` where that differs.
-pub(crate) fn size_of(place: Place<'_>) -> Result<Option<(u64, u64)>> {
+pub(crate) fn size_of(place: BlockPosition<'_>) -> Result<Option<(u64, u64)>> {
     let Some(height) = place.size_or_none("image")? else { return Ok(None) };
     Ok(Some((height, place.size_or_none("image_width")?.unwrap_or(height))))
 }
 
 /// Vectors of the patches, after that of the whole where the family has one.
-pub(crate) fn encoded(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<ValueId> {
+pub(crate) fn encoded(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    pixels: ValueId,
+) -> Result<ValueId> {
     let x = w.scope("embeddings", |w| embeddings(w, place, pixels))?;
     let made = layers(w, place, x, &Around::NOTHING)?;
     w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))
@@ -48,7 +52,7 @@ pub(crate) fn encoded(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> 
 /// A vector for each patch, by a convolution whose kernel is as large as its step; one for the
 /// whole in front, learned positions, and a norm, where the family has them. Option `patch`:
 /// the side of one that is square, or no value.
-fn embeddings(w: &mut Writer<'_>, place: Place<'_>, pixels: ValueId) -> Result<ValueId> {
+fn embeddings(w: &mut Writer<'_>, place: BlockPosition<'_>, pixels: ValueId) -> Result<ValueId> {
     let (patch, hidden) = (place.size_or_none("patch")?, signed(place.size("hidden")?));
     let module = place.module("patches")?;
     let patches = w.map_convolution("patches", pixels, &module, patch, Some(0))?;
@@ -90,7 +94,11 @@ pub(crate) fn reshaped(w: &mut Writer<'_>, tensor: &str, shape: Vec<u64>) -> Res
 
 /// A vector for the whole image: attention of one learned query to all patches, then a feed-forward
 /// network (SigLIP: Zhai et al. 2023, <https://arxiv.org/abs/2303.15343>).
-pub(crate) fn attended_pool(w: &mut Writer<'_>, place: Place<'_>, x: ValueId) -> Result<ValueId> {
+pub(crate) fn attended_pool(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    x: ValueId,
+) -> Result<ValueId> {
     let heads = Heads::of(place)?;
     let width = heads.heads * heads.head_dim;
     let probe = place.module("probe")?;

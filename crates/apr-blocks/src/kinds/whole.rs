@@ -8,7 +8,7 @@ use apr_graph::{Dim, ElementType, Meaning, ValueId};
 use super::encoder_decoder::{DECODER, ENCODER, decoded};
 use super::{encoder, head};
 use crate::blocks::layer::Source;
-use crate::model::{Model, Place};
+use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, SEQUENCE};
 use crate::writer::{Writer, signed};
 
@@ -30,7 +30,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
 
 /// The tokens without the last one, behind option `start_id`; where that has no value, behind the
 /// last token that is not option `padding_id` (mBART's language).
-fn one_later(w: &mut Writer<'_>, place: Place<'_>, tokens: ValueId) -> Result<ValueId> {
+fn one_later(w: &mut Writer<'_>, place: BlockPosition<'_>, tokens: ValueId) -> Result<ValueId> {
     let first = match place.size_or_none("start_id")? {
         Some(start) => {
             let batch = w.length("batch", tokens, 0);

@@ -7,7 +7,7 @@ use super::stages::stages;
 use super::{head, vision};
 use crate::blocks::norm::Norm;
 use crate::blocks::windows::Windows;
-use crate::model::{Model, Place};
+use crate::model::{BlockPosition, Model};
 use crate::writer::{Writer, signed};
 
 /// Writes the graph of a model of windows. Options `stages`, `layers` and `hidden` of each stage;
@@ -34,7 +34,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
 /// of the patches has zeros at its end.
 fn embeddings(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     pixels: ValueId,
 ) -> Result<(ValueId, [u64; 2])> {
     let module = place.module("patches")?;
@@ -75,7 +75,7 @@ fn embeddings(
 /// The layers of a stage, each as a call of a function.
 fn layers(
     w: &mut Writer<'_>,
-    place: Place<'_>,
+    place: BlockPosition<'_>,
     name: &str,
     x: ValueId,
     sides: [u64; 2],

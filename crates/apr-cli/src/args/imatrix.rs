@@ -26,7 +26,7 @@ pub(crate) struct ImatrixArgs {
     pub(crate) chunks: Option<NonZeroUsize>,
     /// Measure part K of N equal parts of --text; --add puts the parts together
     #[arg(long, value_name = "K/N", requires = "text", value_parser = parse_part)]
-    pub(crate) part: Option<Part>,
+    pub(crate) part: Option<TextShare>,
     /// Importance matrix to add to the measurement, may be given several times: of another part or
     /// another text, in the GGUF form
     #[arg(long, value_name = "FILE")]
@@ -56,16 +56,16 @@ pub(crate) enum ImatrixForm {
 
 /// A part of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct TextShare {
     /// Counted from 1.
     pub(crate) number: usize,
     pub(crate) of: usize,
 }
 
-fn parse_part(text: &str) -> Result<Part, String> {
-    let numbers = text
-        .split_once('/')
-        .and_then(|(number, of)| Some(Part { number: number.parse().ok()?, of: of.parse().ok()? }));
+fn parse_part(text: &str) -> Result<TextShare, String> {
+    let numbers = text.split_once('/').and_then(|(number, of)| {
+        Some(TextShare { number: number.parse().ok()?, of: of.parse().ok()? })
+    });
     numbers
         .filter(|part| (1..=part.of).contains(&part.number))
         .ok_or_else(|| "expected K/N with K from 1 to N, such as 2/4".to_owned())

@@ -39,7 +39,7 @@ pub(crate) use container::{
     LicenseAction, SignArgs, VerifyArgs,
 };
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Sha256};
-pub(crate) use imatrix::{ImatrixArgs, ImatrixForm, Part};
+pub(crate) use imatrix::{ImatrixArgs, ImatrixForm, TextShare};
 pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs,
     Sort, TensorsArgs, TuiArgs, ValidateArgs,

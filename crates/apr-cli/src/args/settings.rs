@@ -87,8 +87,27 @@ pub(crate) const KEYS: [(&str, &str, &str); 10] = [
 
 #[cfg(test)]
 mod tests {
+    use apr_core::setting::SETTINGS;
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::args::Cli;
     use crate::config::Config;
+    use crate::options::option;
+
+    #[test]
+    fn every_setting_that_libraries_name_is_an_option() {
+        let cli = Cli::command();
+        let commands = || std::iter::once(&cli).chain(cli.get_subcommands());
+        for setting in SETTINGS {
+            let option = option(setting);
+            let is_known = commands().any(|command| {
+                let mut names = command.get_arguments().filter_map(|argument| argument.get_long());
+                names.any(|name| option.strip_prefix("--") == Some(name))
+            });
+            assert!(is_known, "{setting}: no command has {option}");
+        }
+    }
 
     #[test]
     fn every_key_with_its_default_is_a_configuration() {

@@ -14,6 +14,7 @@ use super::tensors::unknown_tensor;
 use crate::args::DebugArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+use crate::options::in_options;
 use crate::printer::BOLD;
 use crate::progress::Bar;
 use crate::{human, model};
@@ -226,7 +227,7 @@ fn render_drama(out: &mut dyn Write, play: &Play) -> io::Result<()> {
     writeln!(out, "\nACT III: THE VERDICT")?;
     match (&play.validation, &play.failure) {
         (Some(report), _) => writeln!(out, "  {}", curtain(report)),
-        (None, Some(error)) => writeln!(out, "  TRAGEDY: {error}"),
+        (None, Some(error)) => writeln!(out, "  TRAGEDY: {}", in_options(&error.to_string())),
         (None, None) => Ok(()),
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use apr_core::counted;
-use apr_hub::{Downloaded, Place};
+use apr_hub::{Downloaded, ResolvedLocation};
 use apr_registry::Escaped;
 use serde::Serialize;
 
@@ -92,7 +92,7 @@ fn fetch(path: &Path, all: bool, context: &Context) -> Outcome<DownloadReport> {
 }
 
 /// The file that the location names, the files of one model, or all of them.
-fn wanted(place: &Place, all: bool) -> Vec<String> {
+fn wanted(place: &ResolvedLocation, all: bool) -> Vec<String> {
     if all || place.repository().is_none() {
         return place.files().iter().map(|file| file.name.clone()).collect();
     }

@@ -8,18 +8,20 @@ use apr_blocks::GraphOptions;
 use apr_core::number;
 use apr_graph::Use;
 use apr_ops::explain::{
-    ErrorExplanation, KnownTensor, ModelExplanation, TensorExplanation, error_code, explain_model,
-    explain_tensor, known_tensor,
+    KnownTensor, ModelExplanation, TensorExplanation, error_code, explain_model, explain_tensor,
+    known_tensor,
 };
 use apr_ops::graph::computed;
 use apr_registry::{Code, Escaped};
 use apr_source::Source;
 use apr_view::nearest;
+use serde::Serialize;
 
 use super::tensors::unknown_tensor;
 use crate::args::ExplainArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+use crate::options::in_options;
 use crate::printer::{BAD, BOLD, GOOD, ODD, strong};
 use crate::progress::Bar;
 use crate::{human, model};
@@ -54,7 +56,39 @@ fn explain_code(id: &str, context: &Context) -> Outcome {
             known.join(", ")
         )));
     };
-    context.printer.report(&explanation, render_code)
+    let in_options = |texts: &[&str]| texts.iter().map(|text| in_options(text)).collect();
+    let (causes, steps): (Vec<_>, Vec<_>) =
+        (in_options(explanation.causes), in_options(explanation.steps));
+    let first = command_about(explanation.code).map(str::to_owned);
+    let page = CodePage {
+        code: explanation.code,
+        title: explanation.title,
+        meaning: explanation.meaning,
+        causes,
+        steps: first.into_iter().chain(steps).collect(),
+    };
+    context.printer.report(&page, render_code)
+}
+
+/// An error code, explained to a user of the command line.
+#[derive(Serialize)]
+struct CodePage {
+    code: &'static str,
+    title: &'static str,
+    meaning: &'static str,
+    causes: Vec<String>,
+    steps: Vec<String>,
+}
+
+/// The command that says more about a file with this error.
+fn command_about(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "E001" => "Run `apr debug --hex FILE` to look at the first bytes.",
+        "E002" => "Run `apr validate --checksum FILE` to see which tensors are intact.",
+        "E004" => "Run `apr validate FILE` to see which tensors are damaged.",
+        "E005" => "Run `apr inspect --header FILE` to see how the file is encrypted.",
+        _ => return None,
+    })
 }
 
 fn explain_model_at(path: &Path, context: &Context) -> Outcome {
@@ -110,13 +144,13 @@ fn explain_known_tensor(name: &str, context: &Context) -> Outcome {
     }
 }
 
-fn render_code(out: &mut dyn Write, explanation: &ErrorExplanation) -> io::Result<()> {
-    let ErrorExplanation { code, title, meaning, causes, steps } = explanation;
+fn render_code(out: &mut dyn Write, page: &CodePage) -> io::Result<()> {
+    let CodePage { code, title, meaning, causes, steps } = page;
     writeln!(out, "{}", strong(&format!("{code}: {title}")))?;
     writeln!(out, "{meaning}")?;
     writeln!(out, "- {}: {}.", strong("Common Causes"), causes.join(", "))?;
     writeln!(out, "- {}:", strong("Troubleshooting"))?;
-    for (number, step) in (1..).zip(*steps) {
+    for (number, step) in (1..).zip(steps) {
         writeln!(out, "  {number}. {step}")?;
     }
     Ok(())

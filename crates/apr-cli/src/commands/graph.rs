@@ -5,11 +5,11 @@ use std::path::Path;
 
 use anstream::adapter::strip_bytes;
 use apr_graph::draw::{Branch, Depth, beyond_mermaid, dot, mermaid, parameters, svg, tree};
-use apr_graph::outline::{AttributeView, Item, ItemKind, Place, Scene, ValueView};
+use apr_graph::outline::{AttributeView, Item, ItemKind, Scene, ValueEnd, ValueView};
 use apr_graph::{Findings, Severity};
 use apr_ops::graph::{
-    Computed, CostReport, EndReport, GraphReport, NodeReport, Origin, PartReport, computed, nodes,
-    report,
+    Computed, CostReport, EndReport, GraphOrigin, GraphReport, NodeReport, PartReport, computed,
+    nodes, report,
 };
 use apr_registry::Escaped;
 use apr_source::Source;
@@ -47,7 +47,7 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
     };
     let options = apr_blocks::GraphOptions { opset: args.opset.unwrap_or(usual.opset), ..usual };
     let mut found = computed(&source, &options)?;
-    if found.origin == Origin::File {
+    if found.origin == GraphOrigin::File {
         if let Some(opset) = args.opset {
             found = found.upgraded(opset)?;
         }
@@ -98,7 +98,7 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
 }
 
 /// The part with a name.
-fn chosen(found: &Computed, name: &str) -> Outcome<Vec<apr_ops::graph::Part>> {
+fn chosen(found: &Computed, name: &str) -> Outcome<Vec<apr_ops::graph::GraphPart>> {
     if let Some(part) = found.parts.iter().find(|part| part.name == name) {
         return Ok(vec![part.clone()]);
     }
@@ -167,8 +167,8 @@ fn show_node(source: &Source<'_>, found: &Computed, name: &str, context: &Contex
 
 fn render(out: &mut dyn Write, graph: &GraphReport, args: &GraphArgs) -> io::Result<()> {
     let origin = match &graph.origin {
-        Origin::File => "from its file".to_owned(),
-        Origin::Family(name) => format!("from the family {}", Escaped(name)),
+        GraphOrigin::File => "from its file".to_owned(),
+        GraphOrigin::Family(name) => format!("from the family {}", Escaped(name)),
     };
     writeln!(out, "What {} computes, {origin}:", Escaped(&graph.file))?;
     graph.parts.iter().try_for_each(|part| render_part(out, part, args))?;
@@ -343,15 +343,15 @@ fn render_node(out: &mut dyn Write, report: &NodeReport) -> io::Result<()> {
 
 fn render_value(out: &mut dyn Write, label: &str, value: &ValueView) -> io::Result<()> {
     let place = match &value.place {
-        Place::LeftOut => return writeln!(out, "  {DIM}{label}{DIM:#} (left out)"),
-        Place::Input => "an input".to_owned(),
-        Place::Node(name) => format!("output of {name}"),
-        Place::Weight(name) => format!("tensor {name}"),
-        Place::Constant(text) => format!("constant {text}"),
-        Place::Outer => "from the outer scope".to_owned(),
-        Place::Missing => "no producer".to_owned(),
-        Place::Readers(names) if names.is_empty() => "not used".to_owned(),
-        Place::Readers(names) => format!("used by {}", names.join(", ")),
+        ValueEnd::LeftOut => return writeln!(out, "  {DIM}{label}{DIM:#} (left out)"),
+        ValueEnd::Input => "an input".to_owned(),
+        ValueEnd::Node(name) => format!("output of {name}"),
+        ValueEnd::Weight(name) => format!("tensor {name}"),
+        ValueEnd::Constant(text) => format!("constant {text}"),
+        ValueEnd::Outer => "from the outer scope".to_owned(),
+        ValueEnd::Missing => "no producer".to_owned(),
+        ValueEnd::Readers(names) if names.is_empty() => "not used".to_owned(),
+        ValueEnd::Readers(names) => format!("used by {}", names.join(", ")),
     };
 
     let kind = value.kind.as_deref().unwrap_or("?");

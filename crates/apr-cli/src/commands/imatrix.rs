@@ -17,7 +17,7 @@ use super::beside::TextFile;
 use super::run::{read_media, read_text};
 use super::running::{self, Opened};
 use super::search::lines;
-use crate::args::{ImatrixArgs, ImatrixForm, Part};
+use crate::args::{ImatrixArgs, ImatrixForm, TextShare};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
@@ -71,7 +71,7 @@ pub(super) fn run(args: &ImatrixArgs, context: &Context) -> Outcome {
     };
     let options = MeasureOptions::default();
     let found = measured(&opened, &data, options.with_output(args.process_output), context)?;
-    let Found { measured: Measured { mut sums, not_measured, .. }, chunks, window } = found;
+    let Measurement { measured: Measured { mut sums, not_measured, .. }, chunks, window } = found;
     for (path, more) in args.add.iter().zip(added) {
         sums.merge(more).map_err(|error| error.in_file(path.display()))?;
     }
@@ -126,7 +126,7 @@ enum Data<'d> {
 #[derive(Clone, Copy, Default)]
 struct WindowArgs {
     options: WindowOptions,
-    part: Option<Part>,
+    part: Option<TextShare>,
 }
 
 impl WindowArgs {
@@ -139,7 +139,7 @@ impl WindowArgs {
 }
 
 /// A measurement, and what it was made on.
-struct Found {
+struct Measurement {
     measured: Measured,
     chunks: usize,
     /// Tokens of a window.
@@ -185,7 +185,7 @@ fn measured(
     data: &Data<'_>,
     options: MeasureOptions,
     context: &Context,
-) -> Outcome<Found> {
+) -> Outcome<Measurement> {
     let source = context.source(&*opened.model().reader, opened.name())?;
     let model = source.family()?;
     let found = opened.with_runner(context, &running::reading(context, 1), |runner| {
@@ -216,7 +216,7 @@ fn measured(
             Inputs::Windows(windows) => Some(windows.context()),
             Inputs::Samples(_) => None,
         };
-        Ok(Found { measured, chunks: inputs.len(), window })
+        Ok(Measurement { measured, chunks: inputs.len(), window })
     })?;
     context.sources.check_unchanged()?;
     Ok(found)
@@ -228,7 +228,7 @@ fn cut(path: &Path, args: WindowArgs, subject: &Subject<'_>) -> Outcome<Windows>
         return Err(Failure::Usage(message.to_owned()));
     }
     let windows = Windows::of_text(&read_text(path)?, &[subject.runner()], args.options)?;
-    let Some(Part { number, of }) = args.part else { return Ok(windows) };
+    let Some(TextShare { number, of }) = args.part else { return Ok(windows) };
     if of > windows.len() {
         let windows = counted(windows.len() as u64, "window");
         return Err(Failure::Usage(format!("--part {number}/{of}: the text has {windows}")));

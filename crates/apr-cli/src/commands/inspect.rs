@@ -24,6 +24,7 @@ use super::several;
 use crate::args::InspectArgs;
 use crate::context::Context;
 use crate::failure::Outcome;
+use crate::options::in_options;
 use crate::printer::{BOLD, DIM, ODD, columns};
 use crate::{human, model};
 
@@ -123,10 +124,9 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
         writeln!(out)?;
     }
 
-    report
-        .warnings
-        .iter()
-        .try_for_each(|warning| writeln!(out, "{ODD}warning{ODD:#}: {}", Escaped(warning)))
+    report.warnings.iter().try_for_each(|warning| {
+        writeln!(out, "{ODD}warning{ODD:#}: {}", Escaped(&in_options(warning)))
+    })
 }
 
 /// What the model is, as labels and values.

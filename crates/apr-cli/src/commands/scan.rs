@@ -19,6 +19,7 @@ use crate::args::ScanArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
+use crate::options::in_options;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
 
 /// Findings of one file shown before the rest is only counted.
@@ -65,7 +66,7 @@ fn scan(path: &Path, only: bool, context: &Context) -> Outcome<ScanReport> {
     });
     match scanned {
         Err(Failure::Model(error)) if !only => {
-            Ok(ScanReport::unreadable(&name, "file", error.to_string()))
+            Ok(ScanReport::unreadable(&name, "file", in_options(&error.to_string())))
         }
         other => other,
     }
@@ -146,11 +147,11 @@ fn render_file(out: &mut dyn Write, file: &ScanReport) -> io::Result<()> {
         render_remark(out, remark)?;
     }
     for warning in file.warnings.iter().take(SHOWN) {
-        writeln!(out, "  {ODD}odd{ODD:#}        {}", Escaped(warning))?;
+        writeln!(out, "  {ODD}odd{ODD:#}        {}", Escaped(&in_options(warning)))?;
     }
 
     for note in file.notes.iter().take(SHOWN) {
-        writeln!(out, "  {DIM}note       {}{DIM:#}", Escaped(note))?;
+        writeln!(out, "  {DIM}note       {}{DIM:#}", Escaped(&in_options(note)))?;
     }
 
     let broken = file.pickles.iter().filter_map(|pickle| {
@@ -164,7 +165,7 @@ fn render_file(out: &mut dyn Write, file: &ScanReport) -> io::Result<()> {
     });
 
     for problem in file.problems.iter().cloned().chain(broken).take(SHOWN) {
-        writeln!(out, "  {ODD}unread{ODD:#}     {}", Escaped(&problem))?;
+        writeln!(out, "  {ODD}unread{ODD:#}     {}", Escaped(&in_options(&problem)))?;
     }
 
     Ok(())

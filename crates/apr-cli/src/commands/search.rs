@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use apr::job::Output;
-use apr_core::counted;
+use apr_core::{QuantizedTypes, counted};
 use apr_importance::{Budget, CurvePoint, SearchData, SearchGoal, SearchReport, Unchosen, search};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::job::{Job, Weights};
@@ -181,7 +181,8 @@ impl Reference {
 
 /// Refuses a search for an output whose tensors have no types to choose.
 pub(super) fn check_layout(layout: &PlanOptions) -> Outcome {
-    if layout.target()?.seals || layout.format == &apr_registry::gguf::FORMAT {
+    let target = layout.target()?;
+    if target.seals || target.quantized == QuantizedTypes::Ggml {
         return Ok(());
     }
     let message = format!(

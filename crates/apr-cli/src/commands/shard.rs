@@ -21,8 +21,8 @@ pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
     let to = Destination { dry_run: args.dry_run, ..Destination::at(&args.output, args.overwrite) };
     let format = format_of(&args.output);
     let model = open_for(format, &args.model, context)?;
-    if model.reader.format() == &apr_registry::apr2::FORMAT && format == &apr_registry::apr2::FORMAT
-    {
+    // The format's own features stay.
+    if model.reader.format() == format && format.target.is_some_and(|target| target.seals) {
         let target =
             PlanOptions { shard_size: Some(args.size), ..as_it_is(&*model.reader, &args.output) };
         return copy(&model, target, to, context);

@@ -40,46 +40,46 @@ pub(super) fn run(args: &TensorsArgs, context: &Context) -> Outcome {
                 writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.file))?;
             }
             match &report.found {
-                Found::List(list) => render(out, list, args),
-                Found::Histogram(histogram) => render_histogram(out, histogram),
-                Found::Values(values) => render_values(out, values),
+                FoundTensors::List(list) => render(out, list, args),
+                FoundTensors::Histogram(histogram) => render_histogram(out, histogram),
+                FoundTensors::Values(values) => render_values(out, values),
             }
         },
     )
 }
 
 /// What was found in a model.
-struct Look {
+struct ModelTensors {
     file: String,
-    found: Found,
+    found: FoundTensors,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Found {
+enum FoundTensors {
     List(TensorsReport),
     Histogram(HistogramReport),
     Values(ValuesReport),
 }
 
 /// The report is what was found; the file is a heading.
-impl Serialize for Look {
+impl Serialize for ModelTensors {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.found.serialize(serializer)
     }
 }
 
-fn look(path: &Path, args: &TensorsArgs, context: &Context) -> Outcome<Look> {
+fn look(path: &Path, args: &TensorsArgs, context: &Context) -> Outcome<ModelTensors> {
     let reads_values = args.stats || args.hist.is_some() || args.values.is_some();
     let open = if reads_values { model::open } else { model::open_to_look };
     let model = open(path, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
     let found = match (&args.hist, &args.values) {
-        (Some(name), _) => Found::Histogram(distribution(&model, path, name, context)?),
-        (None, Some(part)) => Found::Values(values(&*model.reader, part)?),
-        (None, None) => Found::List(listed(&model, path, args, context)?),
+        (Some(name), _) => FoundTensors::Histogram(distribution(&model, path, name, context)?),
+        (None, Some(part)) => FoundTensors::Values(values(&*model.reader, part)?),
+        (None, None) => FoundTensors::List(listed(&model, path, args, context)?),
     };
-    Ok(Look { file: model.name, found })
+    Ok(ModelTensors { file: model.name, found })
 }
 
 fn listed(

@@ -35,21 +35,19 @@ pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
 /// E001 where there is nothing to upgrade.
 fn changes(reader: &dyn CheckpointReader) -> Result<Vec<String>, Error> {
     let format = reader.format();
-    if format == &apr_registry::apr2::FORMAT {
-        return Err(Error::format("already APR2: nothing to upgrade"));
-    }
-
-    if ![&apr_registry::apr1::FORMAT, &apr_registry::aprn::FORMAT, &apr_registry::dialect::FORMAT]
-        .contains(&format)
-    {
-        let message = format!("{} is not an older APR format; `apr import` packs it", format.name);
+    let Some(successor) = format.successor else {
+        let is_newest = apr_registry::formats().any(|older| older.successor == Some(format));
+        let message = match is_newest {
+            true => format!("already {}: nothing to upgrade", format.name),
+            false => format!("{} is not an older APR format; `apr import` packs it", format.name),
+        };
         return Err(Error::format(message));
-    }
+    };
 
     let header = reader.container().header_fields();
     let program = header.get("program").and_then(Value::as_str);
     let program = program.map_or_else(String::new, |program| format!(" of {program}"));
-    let mut changes = vec![format!("format: {}{program} -> APR2 2.0.0", format.name)];
+    let mut changes = vec![format!("format: {}{program} -> {} 2.0.0", format.name, successor.name)];
     changes.extend(recoded(reader));
     let before = if reader.container().checksum().is_some() { "a CRC-32" } else { "no checksum" };
     changes.push(format!("integrity: {before} -> a CRC-32, and a BLAKE3 digest for each tensor"));

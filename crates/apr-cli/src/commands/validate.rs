@@ -20,6 +20,7 @@ use crate::args::ValidateArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
+use crate::options::in_options;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, Printer};
 use crate::progress::Bar;
 use crate::{human, model, secrets};
@@ -174,11 +175,12 @@ fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &C
     if scan.findings().next().is_none() {
         return Err(error.into());
     }
+    let refused = in_options(&error.to_string());
     if let Some(path) = &args.sarif {
-        write_sarif(path, &sarif::of_scan(&scan, &error.to_string()), &printer)?;
+        write_sarif(path, &sarif::of_scan(&scan, &refused), &printer)?;
     }
 
-    let refusal = Refusal { file: scan.file.clone(), valid: false, error: error.to_string(), scan };
+    let refusal = Refusal { file: scan.file.clone(), valid: false, error: refused, scan };
     printer.report(&refusal, render_refusal)?;
     Err(Failure::Validation)
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use apr_arch::Families;
 use apr_blocks::{GraphOptions, graphs};
 use apr_core::{DType, Metadata, TensorInfo};
-use apr_graph::{Body, Graph, Origin, ValueId};
+use apr_graph::{Body, Graph, ValueId, ValueOrigin};
 use apr_testkit::locate::fixture;
 use apr_testkit::peers::agreed;
 use serde_json::Value as Json;
@@ -45,10 +45,10 @@ fn list_body(body: &Body, into: &mut String) {
     }
     for value in &body.values {
         match &value.origin {
-            Origin::Weight(weight) => {
+            ValueOrigin::Weight(weight) => {
                 writeln!(into, "  weight {} {weight:?}", value.name).expect("text");
             }
-            Origin::Constant(constant) => {
+            ValueOrigin::Constant(constant) => {
                 writeln!(into, "  constant {} {constant:?}", value.name).expect("text");
             }
             _ => {}

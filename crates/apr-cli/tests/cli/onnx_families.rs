@@ -332,7 +332,7 @@ fn weights_of_2_gib_and_more_lie_beside_their_graph() {
     };
     assert!(len("m.onnx").is_some_and(|len| len < 1 << 20), "{files:?}");
     assert!(len("m.onnx_data").is_some_and(|len| len > 1 << 31), "{files:?}");
-    let refused = ["E008", "an ONNX file less than 2 GiB", "without `--external-data never`"];
+    let refused = ["E008", "an ONNX file less than 2 GiB", "without --external-data never"];
     sandbox.apr("export large -o m.onnx --external-data never").fails(4, &refused);
     assert!(!sandbox.path("m.onnx").exists());
 }

@@ -1,6 +1,6 @@
 //! What APR1 says of itself.
 
-use apr_core::{Alignments, Computes, Convention, Format, QuantizedTypes, Target};
+use apr_core::{Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Target};
 
 /// First bytes of a file.
 pub const MAGIC: [u8; 4] = *b"APR1";
@@ -23,12 +23,15 @@ pub static FORMAT: Format = Format {
         folder: false,
         self_contained: false,
         shards: false,
+        single_shards: false,
         seals: false,
         computes: Computes::Nothing,
         streaming: false,
         alignments: Alignments::Fixed,
         quantized: QuantizedTypes::All,
+        entries: Entries::Values,
     }),
+    successor: Some(&crate::apr2::FORMAT),
 };
 
 /// whisper-apr 0.2 gave the format a new magic and kept its version; the dialects say 2 there.

@@ -154,7 +154,7 @@ fn quantization<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> Result<u8>
     for info in tensors {
         if ![DType::F32, DType::F16].contains(&info.dtype) {
             let message = format!(
-                "APR1 holds f32 and f16, not {}; --precision fp32 casts floats",
+                "APR1 holds f32 and f16, not {}; `precision` fp32 casts floats",
                 info.dtype
             );
             return Err(Error::format(message).for_tensor(&info.name));
@@ -163,7 +163,7 @@ fn quantization<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> Result<u8>
         let first = *first.get_or_insert(info);
         if first.dtype != info.dtype {
             let message = format!(
-                "it is {}, but '{}' is {}, and an APR1 file has one dtype; --precision casts",
+                "it is {}, but '{}' is {}, and an APR1 file has one dtype; `precision` casts",
                 info.dtype, first.name, first.dtype
             );
             return Err(Error::format(message).for_tensor(&info.name));

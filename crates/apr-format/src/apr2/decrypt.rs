@@ -5,8 +5,7 @@ use alloc::vec::Vec;
 use apr_core::{ByteSource, Error, Result};
 
 use super::header::{Header, mac_header};
-use super::layout::Place;
-use super::seal::Keys;
+use super::layout::EntryRange;
 pub(super) use crate::crypto::Unlock;
 use crate::crypto::{EncrBlock, FileKey, SEALED_CHUNK, TAG_LEN};
 
@@ -29,14 +28,15 @@ pub(super) fn unlock(
     block: &[u8],
     header: &Header,
     [metadata, index]: [&[u8]; 2],
-    keys: &Keys,
+    keys: &[Unlock],
+    max_memory: u64,
 ) -> Result<(Option<Opened>, usize)> {
     let block = EncrBlock::decode(block)?;
     let locks = block.stanzas().len();
-    if keys.unlock.is_empty() {
+    if keys.is_empty() {
         return Ok((None, locks));
     }
-    let key = block.unlock_within(&keys.unlock, keys.max_memory)?;
+    let key = block.unlock_within(keys, max_memory)?;
     block.verify(&key, &[&mac_header(&header.encode()), metadata, index])?;
     Ok((Some(Opened { key, salt: block.salt() }), locks))
 }
@@ -81,7 +81,7 @@ impl Opened {
     pub(super) fn read(
         &self,
         source: &dyn ByteSource,
-        place: Place,
+        place: EntryRange,
         name: &str,
         offset: u64,
         buf: &mut [u8],

@@ -5,8 +5,7 @@ use alloc::vec::Vec;
 use apr_core::{ByteSource, Result};
 
 use super::header::Header;
-use super::layout::Place;
-use super::seal::Keys;
+use super::layout::EntryRange;
 
 pub(super) const LOCKED: &str = "the model is encrypted, and this build has no encryption";
 
@@ -21,7 +20,8 @@ pub(super) fn unlock(
     _block: &[u8],
     _header: &Header,
     _front: [&[u8]; 2],
-    _keys: &Keys,
+    _keys: &[Unlock],
+    _max_memory: u64,
 ) -> Result<(Option<Opened>, usize)> {
     Ok((None, 0))
 }
@@ -50,7 +50,7 @@ impl Opened {
     pub(super) fn read(
         &self,
         _source: &dyn ByteSource,
-        _place: Place,
+        _place: EntryRange,
         _name: &str,
         _offset: u64,
         _buf: &mut [u8],

@@ -1,6 +1,6 @@
 //! What the native container says of itself.
 
-use apr_core::{Alignments, Computes, Convention, Format, QuantizedTypes, Target};
+use apr_core::{Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Target};
 
 use super::{Header, MAGIC};
 
@@ -19,12 +19,15 @@ pub static FORMAT: Format = Format {
         folder: false,
         self_contained: true,
         shards: true,
+        single_shards: true,
         seals: true,
         computes: Computes::Nothing,
         streaming: true,
         alignments: Alignments::OneOf(&[32, 64]),
         quantized: QuantizedTypes::All,
+        entries: Entries::Values,
     }),
+    successor: None,
 };
 
 /// The metadata start right after the header, where the dialects with the same magic keep other

@@ -23,7 +23,7 @@ pub(super) fn align(offset: u64, alignment: u64) -> Option<u64> {
 
 /// Where the bytes of an index entry are.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct EntryRange {
     /// From the start of the file, in bytes.
     pub(super) offset: u64,
     /// Bytes there.
@@ -36,7 +36,7 @@ pub(super) struct Place {
     pub(super) tied: bool,
 }
 
-impl Place {
+impl EntryRange {
     /// End of the bytes in the file; [`place_entries`] made sure that it is inside.
     pub(super) fn end(self) -> u64 {
         self.offset + self.len
@@ -52,7 +52,7 @@ pub(super) fn place_entries(
     metadata: &Metadata,
     header: &Header,
     file_len: u64,
-) -> Result<Vec<Place>> {
+) -> Result<Vec<EntryRange>> {
     let own = entries.iter().enumerate().map(|(index, entry)| {
         let start = u64::from(header.data_offset).checked_add(entry.offset);
         let end = start.and_then(|start| start.checked_add(entry.size));
@@ -65,14 +65,14 @@ pub(super) fn place_entries(
             ))
             .for_tensor(&entry.info.name));
         };
-        Ok(Place { offset, len: entry.size, index, owner: index, tied: entry.is_tied() })
+        Ok(EntryRange { offset, len: entry.size, index, owner: index, tied: entry.is_tied() })
     });
 
     let mut places = own.collect::<Result<Vec<_>>>()?;
     for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.is_tied()) {
         let target = tie_target(entry, entries, metadata)
             .map_err(|error| error.for_tensor(&entry.info.name))?;
-        places[index] = Place { index, tied: true, ..places[target] };
+        places[index] = EntryRange { index, tied: true, ..places[target] };
     }
 
     Ok(places)
@@ -124,7 +124,7 @@ pub(super) fn data_end(entries: &[IndexEntry], header: &Header) -> u64 {
 /// E002, naming both.
 pub(super) fn check_overlaps(
     entries: &[IndexEntry],
-    places: &[Place],
+    places: &[EntryRange],
     stored: &[usize],
 ) -> Result<()> {
     let mut end = 0;
@@ -154,7 +154,7 @@ pub(super) fn check_overlaps(
 
 /// What is odd about where tensors start. A reader copes with any offset; a mapped tensor is just
 /// slower to use.
-pub(super) fn alignment_warning(places: &[Place], header: &Header) -> Option<String> {
+pub(super) fn alignment_warning(places: &[EntryRange], header: &Header) -> Option<String> {
     let alignment = header.flags.alignment();
     let unaligned = places.iter().filter(|place| !place.offset.is_multiple_of(alignment)).count();
     (unaligned > 0).then(|| {

@@ -79,6 +79,7 @@ mod pool;
 mod reader;
 mod revise;
 mod seal;
+mod seals;
 mod shard_writer;
 mod sharded;
 #[cfg(feature = "signing")]

@@ -10,9 +10,9 @@ use core::ops::Range;
 
 use apr_core::digest::Digest;
 use apr_core::{
-    ByteSource, CheckpointReader, Code, Companion, Container, ContainerFacts, DType, Encoded,
-    Error, Extent, ExtentKind, Features, FileChecksum, FileInfo, Format, Limits, Metadata,
-    ReadEncoded, Result, Signed, Stored, StoredRange, TensorInfo, has_no, keys, read_vec,
+    ByteSource, CheckpointReader, Code, Companion, ContainerFacts, DType, Encoded, Error, Extent,
+    ExtentKind, Features, FileChecksum, FileInfo, Format, Limits, Metadata, ReadEncoded, Result,
+    Signed, Stored, StoredRange, TensorInfo, has_no, has_own, keys, read_vec,
 };
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ use super::companion::{CompanionBytes, find_companions};
 use super::header::{Flags, Header};
 use super::index::{CODEC, Index, IndexEntry, decode_index};
 use super::layout::{
-    BLOCK_ALIGNMENT, FOOTER_LEN, Place, align, alignment_warning, check_overlaps, data_end,
+    BLOCK_ALIGNMENT, EntryRange, FOOTER_LEN, align, alignment_warning, check_overlaps, data_end,
     place_entries, sort_by_place,
 };
 use super::pool::Pool;
@@ -343,23 +343,16 @@ impl ReadEncoded for Apr2Reader {
 }
 
 impl CheckpointReader for Apr2Reader {
+    has_own!(metadata, tensors, container, files, warnings);
     has_no!(left_out);
 
     fn format(&self) -> &'static Format {
         &super::FORMAT
     }
 
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
-    }
-
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let stored = self.of(tensor);
-        let Place { offset, len, tied, index, .. } = stored.place;
+        let EntryRange { offset, len, tied, index, .. } = stored.place;
         let range = StoredRange { file: 0, offset, len: if tied { 0 } else { len } };
         // A tied tensor stores nothing of its own; its digest in the file is that of no bytes.
         let digest = self.trailer.digests.as_ref().filter(|_| !tied).map(|digests| digests[index]);
@@ -382,14 +375,6 @@ impl CheckpointReader for Apr2Reader {
         self.source.slice_at(stored.place.offset, stored.place.len)
     }
 
-    fn container(&self) -> Container<'_> {
-        Container::of(self)
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        &self.files
-    }
-
     fn companions(&self) -> &[Companion] {
         &self.companions
     }
@@ -402,10 +387,6 @@ impl CheckpointReader for Apr2Reader {
             }
         };
         read.map_err(|error| error.in_file(&self.files[0].name))
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }
 

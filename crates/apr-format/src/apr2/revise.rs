@@ -15,6 +15,7 @@ use super::header::{Flags, Header};
 use super::index::{INDEX_HEADER_LEN, IndexEntry, check_info, decode_index};
 use super::layout::FOOTER_LEN;
 use super::reader::Apr2Reader;
+use super::seals::Seals;
 use super::signing::{Licence, SigningKey, revised_seals};
 use super::trailer::{Footer, encode_digests, signed_digest};
 
@@ -61,15 +62,6 @@ pub struct Revision {
     pub dropped_signatures: usize,
     /// Whether a licence no longer holds and is left out.
     pub dropped_licence: bool,
-}
-
-/// SIGN and LICN block, how many signatures are in them, and how many and whether a licence are
-/// left out.
-pub(super) struct Seals {
-    pub(super) blocks: Vec<u8>,
-    pub(super) signatures: usize,
-    pub(super) dropped_signatures: usize,
-    pub(super) dropped_licence: bool,
 }
 
 impl Apr2Reader {
@@ -125,7 +117,7 @@ impl Apr2Reader {
         let digest = digests.is_some().then(|| signed_digest([&sections, &[], &[], &encr, &tail]));
         let keeps = !changes.touch_content() && flags == old.flags;
         let Seals { blocks, signatures, dropped_signatures, dropped_licence } =
-            revised_seals(self, changes, digest, keeps)?;
+            revised_seals(self, &changes.signers, changes.licence.as_ref(), digest, keeps)?;
         tail.extend_from_slice(&blocks);
 
         let (tail_offset, footer_offset) = self.tail_range();

@@ -87,8 +87,8 @@ impl Encryption {
 
         let block_len = align(16 + len, BLOCK_ALIGNMENT).unwrap_or(u64::MAX);
         let block = read_vec(source, start, block_len)?;
-        let (opened, locks) =
-            unlock(&block, header, front, keys).map_err(|error| error.at(start))?;
+        let (opened, locks) = unlock(&block, header, front, &keys.unlock, keys.max_memory)
+            .map_err(|error| error.at(start))?;
         Ok(Self { seal: opened.map_or(Seal::Locked, Seal::Open), block_len, locks })
     }
 }

@@ -8,9 +8,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Code, Companion, Container, ContainerFacts, Error, Escaped,
-    Features, FileInfo, Format, IoCause, Limits, Metadata, Result, Signed, SourceSet, Stored,
-    StoredRange, TensorInfo, has_no, keys,
+    ByteSource, CheckpointReader, Code, Companion, ContainerFacts, Error, Escaped, Features,
+    FileInfo, Format, IoCause, Limits, Metadata, Result, Signed, SourceSet, Stored, StoredRange,
+    TensorInfo, has_no, has_own, keys,
 };
 use once_cell::race::OnceBox;
 use serde_json::{Value, json};
@@ -369,18 +369,11 @@ impl ShardedApr2 {
 }
 
 impl CheckpointReader for ShardedApr2 {
+    has_own!(metadata, tensors, container, files, warnings);
     has_no!(left_out);
 
     fn format(&self) -> &'static Format {
         &super::FORMAT
-    }
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
     }
 
     /// Opens the shard; where that fails, only the file is right.
@@ -402,14 +395,6 @@ impl CheckpointReader for ShardedApr2 {
         reader.tensor_slice(position)
     }
 
-    fn container(&self) -> Container<'_> {
-        Container::of(self)
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        &self.files
-    }
-
     fn companions(&self) -> &[Companion] {
         &self.companions
     }
@@ -427,10 +412,6 @@ impl CheckpointReader for ShardedApr2 {
             Error::corrupt(message).in_file(&self.shards[0].entry.file)
         })?;
         first.read_companion(found)
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }
 

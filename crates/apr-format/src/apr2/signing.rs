@@ -7,7 +7,7 @@ use apr_core::{Code, Error, Result};
 
 use super::manifest::{Manifest, hash};
 use super::reader::Apr2Reader;
-use super::revise::{Changes, Seals};
+use super::seals::Seals;
 pub(super) use crate::crypto::{Licence, SigningKey};
 use crate::crypto::{LicenceBlock, SignBlock};
 
@@ -58,7 +58,8 @@ impl Manifest {
 /// signatures than a block holds.
 pub(super) fn revised_seals(
     reader: &Apr2Reader,
-    changes: &Changes,
+    signers: &[SigningKey],
+    issued: Option<&(Licence, SigningKey)>,
     digest: Option<Digest>,
     keeps: bool,
 ) -> Result<Seals> {
@@ -71,12 +72,12 @@ pub(super) fn revised_seals(
     let no_digests =
         || Error::new(Code::Signature, "the file has no digests that a signature could cover");
 
-    let issuer = changes.licence.as_ref().map(|(_, key)| key);
-    for key in changes.signers.iter().chain(issuer) {
+    let issuer = issued.map(|(_, key)| key);
+    for key in signers.iter().chain(issuer) {
         signatures.sign(key, &digest.ok_or_else(no_digests)?)?;
     }
 
-    if let Some((terms, key)) = &changes.licence {
+    if let Some((terms, key)) = issued {
         licence = Some(LicenceBlock::issue(terms, key, &digest.ok_or_else(no_digests)?)?.encode());
     }
 

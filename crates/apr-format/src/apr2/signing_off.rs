@@ -8,7 +8,7 @@ use apr_core::digest::Digest;
 
 use super::manifest::Manifest;
 use super::reader::Apr2Reader;
-use super::revise::{Changes, Seals};
+use super::seals::Seals;
 
 /// A private key: none.
 #[derive(Debug, Clone)]
@@ -37,7 +37,8 @@ impl Manifest {
 #[allow(clippy::unnecessary_wraps, reason = "as with signatures")]
 pub(super) fn revised_seals(
     reader: &Apr2Reader,
-    _changes: &Changes,
+    _signers: &[SigningKey],
+    _issued: Option<&(Licence, SigningKey)>,
     _digest: Option<Digest>,
     keeps: bool,
 ) -> Result<Seals> {

@@ -12,12 +12,12 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 
-use apr_core::{ByteSource, DType, Error, Result, StoredForm, TensorInfo};
+use apr_core::{ByteSource, DType, Error, Result, StoredForm, TensorInfo, check_range};
 use once_cell::race::OnceBox;
 
 use super::compression::Decoder;
 use super::index::{BLOCK_HEADER_LEN, CODEC, LAYOUT, block_len};
-use super::layout::Place;
+use super::layout::EntryRange;
 use super::pool::Pool;
 use super::seal::Seal;
 use crate::crypto::{SEALED_CHUNK, TAG_LEN};
@@ -27,7 +27,7 @@ const RAW: u32 = 1 << 31;
 
 /// Where a tensor's bytes are and what they went through.
 pub(super) struct StoredTensor {
-    pub(super) place: Place,
+    pub(super) place: EntryRange,
     /// Most tensors went through nothing, and an index has millions.
     encoded: Option<Box<Encoded>>,
 }
@@ -51,7 +51,7 @@ pub(super) struct Access<'a> {
 }
 
 impl StoredTensor {
-    pub(super) fn new(place: Place, form: Option<StoredForm>, sealed_as: &str) -> Self {
+    pub(super) fn new(place: EntryRange, form: Option<StoredForm>, sealed_as: &str) -> Self {
         let encoded = (form.is_some() || !sealed_as.is_empty()).then(|| {
             Box::new(Encoded { form, sealed_as: sealed_as.into(), blocks: OnceBox::new() })
         });
@@ -302,13 +302,6 @@ impl StoredTensor {
 
     fn misfit(&self, what: &str) -> Error {
         Error::corrupt(format!("its compressed blocks do not add up: {what}")).at(self.place.offset)
-    }
-}
-
-fn check_range(offset: u64, len: usize, available: u64) -> Result<()> {
-    match offset.checked_add(len as u64) {
-        Some(end) if end <= available => Ok(()),
-        _ => Err(Error::corrupt(format!("{len} bytes at {offset} end past its {available} bytes"))),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What APRN says of itself.
 
-use apr_core::{Alignments, Computes, Convention, Format, QuantizedTypes, Target};
+use apr_core::{Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Target};
 
 use super::MAGIC;
 
@@ -19,10 +19,13 @@ pub static FORMAT: Format = Format {
         folder: false,
         self_contained: false,
         shards: false,
+        single_shards: false,
         seals: false,
         computes: Computes::Nothing,
         streaming: false,
         alignments: Alignments::Fixed,
         quantized: QuantizedTypes::All,
+        entries: Entries::Values,
     }),
+    successor: Some(&crate::apr2::FORMAT),
 };

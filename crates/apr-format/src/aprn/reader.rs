@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use apr_core::{
     ByteSource, CheckpointReader, ContainerFacts, DType, Error, Extent, ExtentKind, Features,
     FileChecksum, FileInfo, Format, Limits, Metadata, Result, Stored, StoredRange, TensorInfo,
-    has_no, keys,
+    check_range, has_no, has_own, keys,
 };
 use serde_json::{Map, Value, json};
 
@@ -241,18 +241,9 @@ impl AprnReader {
 
     fn read(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let range = &self.ranges[tensor];
-        let start = range.start.checked_add(offset);
-        let end = start
-            .and_then(|start| start.checked_add(buf.len() as u64))
-            .filter(|&end| end <= range.end);
-        let (Some(start), Some(end)) = (start, end) else {
-            let len = range.end - range.start;
-            return Err(Error::corrupt(format!(
-                "{} bytes at {offset} end past its {len} bytes",
-                buf.len()
-            )));
-        };
-
+        check_range(offset, buf.len(), range.end - range.start)?;
+        let start = range.start + offset;
+        let end = start + buf.len() as u64;
         if buf.is_empty() {
             return Ok(());
         }
@@ -333,18 +324,11 @@ impl ContainerFacts for AprnReader {
 }
 
 impl CheckpointReader for AprnReader {
+    has_own!(metadata, tensors, container, files, warnings);
     has_no!(companions, left_out);
 
     fn format(&self) -> &'static Format {
         &super::FORMAT
-    }
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
     }
 
     /// The tensor's own bytes in a plain payload; all of the payload where it is packed or
@@ -382,17 +366,5 @@ impl CheckpointReader for AprnReader {
         }
         let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
         self.unpacked().ok()?.get(start..end)
-    }
-
-    fn container(&self) -> apr_core::Container<'_> {
-        apr_core::Container::of(self)
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        &self.files
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }

@@ -21,7 +21,7 @@ use super::metadata::ModelMetadata;
 
 /// What a reader left under [`keys::APRN`].
 #[derive(Debug, Deserialize)]
-struct Origin {
+struct ReaderRecord {
     model_type: u16,
     flags: u8,
     quality_score: u8,
@@ -61,7 +61,7 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, file_name: &str) -> Res
         ));
     };
 
-    let origin = Origin::deserialize(origin).map_err(|error| {
+    let origin = ReaderRecord::deserialize(origin).map_err(|error| {
         Error::format(format!("the metadata under '{}' are damaged: {error}", keys::APRN))
     })?;
     let pieces = origin.pieces(tensors)?;
@@ -113,7 +113,7 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, file_name: &str) -> Res
     Ok(AprnWriter { layout, names, front, between, due: Due::default(), crc: Crc32::new() })
 }
 
-impl Origin {
+impl ReaderRecord {
     fn pieces(&self, tensors: &[TensorInfo]) -> Result<Vec<Piece>> {
         if let Some(fields) = &self.fields {
             let kind = ModelType::from_code(self.model_type).ok_or_else(|| {

@@ -19,6 +19,7 @@ pub static FORMAT: Format = Format {
     recognises,
     convention: Convention::Framework,
     target: None,
+    successor: Some(&apr2::FORMAT),
 };
 
 /// One of the magics that APR2 and APR1 have too, in a file that is neither.

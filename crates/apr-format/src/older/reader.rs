@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, Error, FileChecksum, FileInfo, Format,
-    Metadata, Result, Stored, StoredRange, TensorInfo, has_no,
+    ByteSource, CheckpointReader, ContainerFacts, FileChecksum, FileInfo, Format, Metadata, Result,
+    Stored, StoredRange, TensorInfo, check_range, has_no, has_own,
 };
 use serde_json::Value;
 
@@ -83,18 +83,11 @@ impl ContainerFacts for OlderReader {
 }
 
 impl CheckpointReader for OlderReader {
+    has_own!(metadata, tensors, container, files, warnings);
     has_no!(companions, left_out);
 
     fn format(&self) -> &'static Format {
         self.format
-    }
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
     }
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
@@ -105,13 +98,7 @@ impl CheckpointReader for OlderReader {
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let (info, (range, encoding)) = (&self.tensors[tensor], self.places[tensor]);
         let mut read = || {
-            let len = info.byte_len()?;
-            if offset.checked_add(buf.len() as u64).is_none_or(|end| end > len) {
-                return Err(Error::corrupt(format!(
-                    "{} bytes at {offset} end past its {len} bytes",
-                    buf.len()
-                )));
-            }
+            check_range(offset, buf.len(), info.byte_len()?)?;
             match encoding {
                 Encoding::Made(at) => self.made[at].as_slice().read_at(offset, buf),
                 encoding => encoding.read(&self.source, range.offset, offset, buf),
@@ -126,18 +113,6 @@ impl CheckpointReader for OlderReader {
         (encoding == Encoding::Plain)
             .then(|| self.source.slice_at(range.offset, range.len))
             .flatten()
-    }
-
-    fn container(&self) -> Container<'_> {
-        Container::of(self)
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        &self.files
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }
 

@@ -3,7 +3,7 @@
 use apr_core::{ByteSource, Error, Limits, Result};
 
 use super::cursor::Cursor;
-use super::layout::{LAYOUTS, Layout, architectures};
+use super::layout::{GgmlLayout, LAYOUTS, architectures};
 use super::walk::{Attempt, Container, Failure, Reached, Reading};
 
 /// Reads a file as the family that `arch` names, or as the only one that it can be of.
@@ -16,7 +16,7 @@ pub(super) fn read(
     let len = source.len();
     let container = Container::read(&mut Cursor::new(source, len))?;
     let attempts = attempts(container, arch, limits)?;
-    let (mut found, mut failures): (Vec<Reading>, Vec<(&Layout, Failure)>) =
+    let (mut found, mut failures): (Vec<Reading>, Vec<(&GgmlLayout, Failure)>) =
         (Vec::new(), Vec::new());
     for attempt in attempts {
         match attempt.run(source, len) {
@@ -42,8 +42,9 @@ fn attempts<'a>(
     arch: Option<&str>,
     limits: &'a Limits,
 ) -> Result<Vec<Attempt<'a>>> {
-    let wanted = |layout: &&Layout| arch.map_or(layout.detected, |name| layout.answers_to(name));
-    let layouts: Vec<&'static Layout> = LAYOUTS.iter().filter(wanted).collect();
+    let wanted =
+        |layout: &&GgmlLayout| arch.map_or(layout.detected, |name| layout.answers_to(name));
+    let layouts: Vec<&'static GgmlLayout> = LAYOUTS.iter().filter(wanted).collect();
     if let (Some(name), []) = (arch, &*layouts) {
         return Err(Error::format(format!(
             "'{name}' is not an architecture known for GGML files; {}",
@@ -65,7 +66,7 @@ fn attempts<'a>(
 
 /// Whether tokens have scores: LLaMA's in every container with a version. Other families came there
 /// by way of other programs, which wrote them or did not.
-fn scores(container: Container, layout: &Layout) -> &'static [bool] {
+fn scores(container: Container, layout: &GgmlLayout) -> &'static [bool] {
     match (container.version, layout.name) {
         (None, _) | (_, "rwkv") => &[false],
         (_, "llama") => &[true],
@@ -75,7 +76,7 @@ fn scores(container: Container, layout: &Layout) -> &'static [bool] {
 
 fn advice() -> String {
     let names: Vec<_> = architectures().collect();
-    format!("name it with --arch NAME, one of {}", names.join(", "))
+    format!("name it with `architecture` NAME, one of {}", names.join(", "))
 }
 
 fn unknown(container: Container) -> Error {
@@ -87,7 +88,7 @@ fn ambiguous(found: &[Reading], container: Container) -> Error {
     let mut names: Vec<_> = found.iter().map(|reading| reading.layout.name).collect();
     names.dedup();
     let message = format!(
-        "this may be a file of {}; name its architecture with --arch NAME",
+        "this may be a file of {}; name it with `architecture` NAME",
         names.join(" or of ")
     );
     Error::format(message).at(container.len())
@@ -117,9 +118,13 @@ fn is_parakeet(source: &dyn ByteSource, len: u64) -> Result<bool> {
 }
 
 /// The error of the reading that came furthest, if its hyperparameters made sense.
-fn explain(failures: Vec<(&Layout, Failure)>, container: Container, arch: Option<&str>) -> Error {
+fn explain(
+    failures: Vec<(&GgmlLayout, Failure)>,
+    container: Container,
+    arch: Option<&str>,
+) -> Error {
     // Of those that came equally far, the one whose tensor it is; else the first.
-    let rank = |(layout, failure): &(&Layout, Failure)| {
+    let rank = |(layout, failure): &(&GgmlLayout, Failure)| {
         (failure.reached, failure.error.tensor().is_some_and(|name| layout.has_tensor(name)))
     };
     let furthest = failures.into_iter().rev().max_by_key(rank);

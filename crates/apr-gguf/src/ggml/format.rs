@@ -16,4 +16,5 @@ pub static FORMAT: Format = Format {
     },
     convention: Convention::Ggml,
     target: None,
+    successor: None,
 };

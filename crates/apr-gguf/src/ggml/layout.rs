@@ -37,7 +37,7 @@ pub(super) enum Tokens {
 
 /// How a family's files are laid out.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct GgmlLayout {
     /// Name as `--arch` takes it.
     pub(super) name: &'static str,
     /// Other names it answers to.
@@ -71,7 +71,7 @@ const GPT2_FIELDS: &[Field] = &[
     int("ftype", ""),
 ];
 
-const GPT2: Layout = Layout {
+const GPT2: GgmlLayout = GgmlLayout {
     name: "gpt2",
     aliases: &["gpt-2"],
     model_type: "gpt2",
@@ -84,7 +84,7 @@ const GPT2: Layout = Layout {
     early_quantization: true,
 };
 
-const GPT_NEOX: Layout = Layout {
+const GPT_NEOX: GgmlLayout = GgmlLayout {
     name: "gptneox",
     aliases: &["gpt_neox", "gpt-neox", "dolly-v2", "stablelm"],
     model_type: "gpt_neox",
@@ -107,8 +107,8 @@ const GPT_NEOX: Layout = Layout {
 };
 
 /// All layouts; a family that changed its fields has several.
-pub(super) const LAYOUTS: &[Layout] = &[
-    Layout {
+pub(super) const LAYOUTS: &[GgmlLayout] = &[
+    GgmlLayout {
         name: "llama",
         aliases: &[],
         model_type: "llama",
@@ -128,7 +128,7 @@ pub(super) const LAYOUTS: &[Layout] = &[
         detected: true,
         early_quantization: false,
     },
-    Layout {
+    GgmlLayout {
         name: "whisper",
         aliases: &[],
         model_type: "whisper",
@@ -152,7 +152,7 @@ pub(super) const LAYOUTS: &[Layout] = &[
         detected: true,
         early_quantization: false,
     },
-    Layout {
+    GgmlLayout {
         name: "silero-vad",
         aliases: &["silero", "silero_vad"],
         model_type: "silero_vad",
@@ -167,14 +167,14 @@ pub(super) const LAYOUTS: &[Layout] = &[
     GPT2,
     // The same with keys and values repeated for each head, so that GPT-2's program can run it;
     // only its maker knows.
-    Layout {
+    GgmlLayout {
         name: "starcoder",
         aliases: &["gpt_bigcode"],
         model_type: "gpt_bigcode",
         detected: false,
         ..GPT2
     },
-    Layout {
+    GgmlLayout {
         name: "gptj",
         aliases: &["gpt-j"],
         model_type: "gptj",
@@ -196,7 +196,7 @@ pub(super) const LAYOUTS: &[Layout] = &[
     },
     GPT_NEOX,
     // The example stablelm, which ggml had before gpt-neox.
-    Layout {
+    GgmlLayout {
         fields: &[
             int("n_vocab", "vocab_size"),
             int("n_ctx", "max_position_embeddings"),
@@ -208,7 +208,7 @@ pub(super) const LAYOUTS: &[Layout] = &[
         ],
         ..GPT_NEOX
     },
-    Layout {
+    GgmlLayout {
         name: "mpt",
         aliases: &[],
         model_type: "mpt",
@@ -229,7 +229,7 @@ pub(super) const LAYOUTS: &[Layout] = &[
         detected: true,
         early_quantization: false,
     },
-    Layout {
+    GgmlLayout {
         name: "falcon",
         aliases: &[],
         model_type: "falcon",
@@ -247,7 +247,7 @@ pub(super) const LAYOUTS: &[Layout] = &[
         detected: true,
         early_quantization: false,
     },
-    Layout {
+    GgmlLayout {
         name: "bert",
         aliases: &[],
         model_type: "bert",
@@ -267,7 +267,7 @@ pub(super) const LAYOUTS: &[Layout] = &[
         detected: true,
         early_quantization: false,
     },
-    Layout {
+    GgmlLayout {
         name: "rwkv",
         aliases: &[],
         model_type: "rwkv",
@@ -286,7 +286,7 @@ pub(super) const LAYOUTS: &[Layout] = &[
     },
 ];
 
-impl Layout {
+impl GgmlLayout {
     /// Whether `name` means this family, in any case.
     pub(super) fn answers_to(&self, name: &str) -> bool {
         let names = [self.name, self.model_type].into_iter().chain(self.aliases.iter().copied());

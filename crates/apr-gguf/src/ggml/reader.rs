@@ -3,8 +3,8 @@
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Container, ContainerFacts, DType, Error, FileInfo, Format,
-    Limits, Metadata, Result, Stored, StoredRange, TensorInfo, has_no, keys,
+    ByteSource, CheckpointReader, ContainerFacts, DType, Error, FileInfo, Format, Limits, Metadata,
+    Result, Stored, StoredRange, TensorInfo, check_range, has_no, has_own, keys,
 };
 use serde_json::{Value, json};
 
@@ -51,12 +51,8 @@ pub fn open<S: ByteSource + 'static>(
     limits: &Limits,
     arch: Option<&str>,
 ) -> Result<GgmlReader> {
-    let reading = detect::read(&source, limits, arch).map_err(|error| in_file(error, name))?;
+    let reading = detect::read(&source, limits, arch).map_err(|error| error.in_file(name))?;
     Ok(GgmlReader::new(Box::new(source), name, reading))
-}
-
-fn in_file(error: Error, name: &str) -> Error {
-    if name.is_empty() { error } else { error.in_file(name) }
 }
 
 /// A legacy GGML file opened for reading.
@@ -227,18 +223,11 @@ impl ContainerFacts for GgmlReader {
 }
 
 impl CheckpointReader for GgmlReader {
+    has_own!(metadata, tensors, container, files, warnings);
     has_no!(companions, left_out);
 
     fn format(&self) -> &'static Format {
         &super::FORMAT
-    }
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
     }
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
@@ -251,12 +240,9 @@ impl CheckpointReader for GgmlReader {
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let (range, len) = (self.stored[tensor], self.decoded_len(tensor));
         let locate = |error: Error| {
-            in_file(error, &self.files[range.file].name).for_tensor(&self.tensors[tensor].name)
+            error.in_file(&self.files[range.file].name).for_tensor(&self.tensors[tensor].name)
         };
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > len) {
-            let message = format!("{} bytes from byte {offset} on, but it has {len}", buf.len());
-            return Err(locate(Error::corrupt(message)));
-        }
+        check_range(offset, buf.len(), len).map_err(locate)?;
         match self.encodings[tensor] {
             Encoding::Plain(_) => self.source.read_at(range.offset + offset, buf),
             Encoding::Old(block) => self.read_blocks(block, range.offset, offset, buf),
@@ -269,18 +255,6 @@ impl CheckpointReader for GgmlReader {
         matches!(self.encodings[tensor], Encoding::Plain(_))
             .then(|| self.source.slice_at(offset, len))
             .flatten()
-    }
-
-    fn container(&self) -> Container<'_> {
-        Container::of(self)
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        &self.files
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }
 

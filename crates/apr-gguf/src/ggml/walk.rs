@@ -4,7 +4,7 @@ use apr_core::{ByteSource, Error, Limits, Result, keys};
 use serde_json::{Map, Value, json};
 
 use super::cursor::Cursor;
-use super::layout::{Field, Layout, Tokens};
+use super::layout::{Field, GgmlLayout, Tokens};
 use super::tensor::{Generation, Rules, Tensor};
 use super::vocabulary::Vocabulary;
 
@@ -82,7 +82,7 @@ impl Container {
 
     /// Whether files of the layout come in this container. RWKV has versions of its own;
     /// whisper.cpp never had any.
-    pub(super) fn goes_with(self, layout: &Layout) -> bool {
+    pub(super) fn goes_with(self, layout: &GgmlLayout) -> bool {
         match layout.name {
             "rwkv" => matches!(self.version, Some(100..)),
             "whisper" | "silero-vad" => self.version.is_none(),
@@ -90,7 +90,7 @@ impl Container {
         }
     }
 
-    fn generation(self, layout: &Layout, ftype: Option<i64>) -> Generation {
+    fn generation(self, layout: &GgmlLayout, ftype: Option<i64>) -> Generation {
         match (self.version, ftype.unwrap_or_default() / VERSION_FACTOR) {
             (Some(100..), _) => Generation::Unknown,
             (Some(3), _) | (None, 2) => Generation::Current,
@@ -120,7 +120,7 @@ impl Filterbank {
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) container: Container,
-    pub(super) layout: &'static Layout,
+    pub(super) layout: &'static GgmlLayout,
     pub(super) hyperparameters: Map<String, Value>,
     pub(super) ftype: Option<i64>,
     pub(super) filterbank: Option<Filterbank>,
@@ -181,7 +181,7 @@ pub(super) enum Reached {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attempt<'a> {
     pub(super) container: Container,
-    pub(super) layout: &'static Layout,
+    pub(super) layout: &'static GgmlLayout,
     /// Whether tokens have scores.
     pub(super) scored: bool,
     /// Whether the hyperparameters must go together.
@@ -352,7 +352,7 @@ fn filterbank(cursor: &mut Cursor<'_>) -> Result<Filterbank> {
 }
 
 /// Whether hyperparameters go together as those of the family do.
-fn plausible(layout: &Layout, hyperparameters: &Map<String, Value>) -> bool {
+fn plausible(layout: &GgmlLayout, hyperparameters: &Map<String, Value>) -> bool {
     layout.fields.iter().all(|field| is_in_range(field, hyperparameters))
         && agree(layout, hyperparameters)
 }
@@ -379,7 +379,7 @@ fn is_in_range(field: &Field, hyperparameters: &Map<String, Value>) -> bool {
 
 /// Whether hyperparameters that are in range are those of one network: heads divide what they are
 /// parts of.
-fn agree(layout: &Layout, hyperparameters: &Map<String, Value>) -> bool {
+fn agree(layout: &GgmlLayout, hyperparameters: &Map<String, Value>) -> bool {
     let value = |name: &str| number(hyperparameters, name);
 
     // Hyperparameters that are in range divide: none of these is 0.
@@ -402,7 +402,7 @@ fn agree(layout: &Layout, hyperparameters: &Map<String, Value>) -> bool {
 
 /// Whether the tensors are the family's. ggml's BLOOM has the fields of GPT-2 and most of its
 /// names.
-fn has_names_of(layout: &Layout, tensors: &[Tensor]) -> bool {
+fn has_names_of(layout: &GgmlLayout, tensors: &[Tensor]) -> bool {
     let names = || tensors.iter().map(|tensor| tensor.info.name.as_str());
     let is_bloom = layout.name == "gpt2" && names().any(|name| name.starts_with("model/ln_wte/"));
     names().any(|name| layout.has_tensor(name)) && !is_bloom

@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use crate::finding::{cut, shown_path};
 use crate::infer::Versions;
 use crate::{
-    Body, Constant, ConstantData, Findings, Function, Graph, MAX_DEPTH, Node, Op, Operator, Origin,
-    Severity, Value,
+    Body, Constant, ConstantData, Findings, Function, Graph, MAX_DEPTH, Node, Op, Operator,
+    Severity, Value, ValueOrigin,
 };
 
 /// Checks names, order, operators and functions. Types are checked by [`crate::infer`].
@@ -44,7 +44,7 @@ pub fn check(graph: &Graph) -> Findings {
     checker.opsets();
     checker.functions();
     let versions = Versions::new(&graph.opsets);
-    let place = Place { prefix: String::new(), opsets: &versions, function: None, depth: 0 };
+    let place = BodyPosition { prefix: String::new(), opsets: &versions, function: None, depth: 0 };
     checker.body(&graph.body, None, &place);
     checker.model();
     checker.findings
@@ -59,7 +59,7 @@ struct Checker<'g> {
 }
 
 /// Where a body stands.
-struct Place<'p> {
+struct BodyPosition<'p> {
     prefix: String,
     opsets: &'p Versions,
     /// The function that it is in.
@@ -68,7 +68,7 @@ struct Place<'p> {
 }
 
 impl<'g> Checker<'g> {
-    fn error(&mut self, place: &Place<'_>, message: impl Into<String>) {
+    fn error(&mut self, place: &BodyPosition<'_>, message: impl Into<String>) {
         self.findings.add(Severity::Error, place.prefix.trim_end_matches('/'), message);
     }
 
@@ -129,7 +129,7 @@ impl<'g> Checker<'g> {
             let own = has_own.then(|| Versions::new(&function.opsets));
             let opsets = own.as_ref().unwrap_or(&of_graph);
             let prefix = format!("{}/", cut(&function.op.to_string()));
-            let place = Place { prefix, opsets, function: Some(function), depth: 0 };
+            let place = BodyPosition { prefix, opsets, function: Some(function), depth: 0 };
             self.body(&function.body, None, &place);
             if let Some((value, _)) = function.body.weights().next() {
                 let message = format!(
@@ -183,7 +183,7 @@ impl<'g> Checker<'g> {
         }
     }
 
-    fn body(&mut self, body: &'g Body, around: Option<&Body>, place: &Place<'_>) {
+    fn body(&mut self, body: &'g Body, around: Option<&Body>, place: &BodyPosition<'_>) {
         if place.depth > MAX_DEPTH {
             self.error(
                 place,
@@ -211,7 +211,7 @@ impl<'g> Checker<'g> {
                         shown_path(&place.prefix, position, node),
                         cut(&attribute.name)
                     );
-                    let inside = Place { prefix, depth: place.depth + 1, ..*place };
+                    let inside = BodyPosition { prefix, depth: place.depth + 1, ..*place };
                     self.body(inner, Some(body), &inside);
                 }
             }
@@ -220,7 +220,7 @@ impl<'g> Checker<'g> {
 
     /// Whether all ids are of this body. Programs that build bodies by hand can mix them up;
     /// readers do not.
-    fn ids(&mut self, body: &Body, place: &Place<'_>) -> bool {
+    fn ids(&mut self, body: &Body, place: &BodyPosition<'_>) -> bool {
         let of_nodes =
             body.nodes.iter().flat_map(|node| node.inputs.iter().chain(&node.outputs)).flatten();
         let mut all = body.inputs.iter().chain(&body.outputs).chain(of_nodes);
@@ -231,7 +231,7 @@ impl<'g> Checker<'g> {
         fine
     }
 
-    fn values(&mut self, body: &Body, around: Option<&Body>, place: &Place<'_>) {
+    fn values(&mut self, body: &Body, around: Option<&Body>, place: &BodyPosition<'_>) {
         let used = used(body);
         let mut names = HashSet::new();
         for (value, used) in body.values.iter().zip(used) {
@@ -245,17 +245,23 @@ impl<'g> Checker<'g> {
         }
     }
 
-    fn origin(&mut self, value: &Value, used: bool, around: Option<&Body>, place: &Place<'_>) {
+    fn origin(
+        &mut self,
+        value: &Value,
+        used: bool,
+        around: Option<&Body>,
+        place: &BodyPosition<'_>,
+    ) {
         match &value.origin {
-            Origin::Missing if used => {
+            ValueOrigin::Missing if used => {
                 self.error(place, format!("value '{}' is used, but has no producer", value.name));
             }
-            Origin::Outer(id)
+            ValueOrigin::Outer(id)
                 if around.is_none_or(|around| around.values.len() <= id.0 as usize) =>
             {
                 self.error(place, format!("value '{}' is not in the body around", value.name));
             }
-            Origin::Constant(constant) if !has_its_bytes(constant) => {
+            ValueOrigin::Constant(constant) if !has_its_bytes(constant) => {
                 self.error(
                     place,
                     format!("constant '{}' does not have the elements of its shape", value.name),
@@ -266,13 +272,13 @@ impl<'g> Checker<'g> {
     }
 
     /// Values that two nodes make, or a node and somebody else.
-    fn single_origins(&mut self, body: &Body, place: &Place<'_>) {
+    fn single_origins(&mut self, body: &Body, place: &BodyPosition<'_>) {
         let mut made = vec![false; body.values.len()];
         for (position, node) in body.nodes.iter().enumerate() {
             for output in node.outputs.iter().flatten() {
                 let value = body.value(*output);
                 let again = std::mem::replace(&mut made[output.0 as usize], true);
-                if again || !matches!(value.origin, Origin::Node(_)) {
+                if again || !matches!(value.origin, ValueOrigin::Node(_)) {
                     let path = shown_path(&place.prefix, position, node);
                     let message = format!("duplicate value '{}'", value.name);
                     self.findings.add(Severity::Error, path, message);
@@ -281,13 +287,13 @@ impl<'g> Checker<'g> {
         }
 
         for (value, made) in body.values.iter().zip(made) {
-            if matches!(value.origin, Origin::Node(_)) && !made {
+            if matches!(value.origin, ValueOrigin::Node(_)) && !made {
                 self.error(place, format!("value '{}' is not an output of its node", value.name));
             }
         }
     }
 
-    fn order(&mut self, body: &Body, place: &Place<'_>) {
+    fn order(&mut self, body: &Body, place: &BodyPosition<'_>) {
         // A circle has a node that reads what comes later.
         let late = order::late(body);
         if late.is_empty() {

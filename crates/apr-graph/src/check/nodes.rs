@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use super::{Checker, Place};
+use super::{BodyPosition, Checker};
 use crate::finding::shown_path;
 use crate::{AttributeKind, AttributeValue, Findings, Node, Occurs, Operator, Severity};
 
 impl Checker<'_> {
-    pub(super) fn node(&mut self, node: &Node, position: usize, place: &Place<'_>) {
+    pub(super) fn node(&mut self, node: &Node, position: usize, place: &BodyPosition<'_>) {
         // A path may be long, and most nodes need none.
         let path = || shown_path(&place.prefix, position, node);
         let mut problems = repeated_attributes(node);
@@ -31,7 +31,7 @@ impl Checker<'_> {
         &mut self,
         node: &Node,
         path: &dyn Fn() -> String,
-        place: &Place<'_>,
+        place: &BodyPosition<'_>,
     ) -> Vec<String> {
         let domain = &*node.op.domain;
         let stated = place.opsets.of(domain);
@@ -86,7 +86,7 @@ fn branches_with_inputs(node: &Node) -> Option<String> {
 }
 
 /// Attributes that are the call's, outside of a function.
-fn references(node: &Node, place: &Place<'_>) -> Option<String> {
+fn references(node: &Node, place: &BodyPosition<'_>) -> Option<String> {
     let reference = node
         .attributes
         .iter()

@@ -1,12 +1,12 @@
 //! Which nodes read what later nodes make, and which wait for each other.
 
-use crate::{Body, Node, Origin, ValueId};
+use crate::{Body, Node, ValueId, ValueOrigin};
 
 /// What a node reads: its inputs, and what its bodies take from the body around.
 pub(crate) fn reads(node: &Node) -> impl Iterator<Item = ValueId> {
     let captured =
         node.bodies().flat_map(|body| &body.values).filter_map(|value| match value.origin {
-            Origin::Outer(id) => Some(id),
+            ValueOrigin::Outer(id) => Some(id),
             _ => None,
         });
     node.inputs.iter().copied().flatten().chain(captured)

@@ -80,9 +80,9 @@ fn a_node_before_what_it_reads_is_named_with_it() {
 #[test]
 fn values_without_an_origin_and_twins_are_found() {
     let mut graph = chain(&["Relu", "Exp"]);
-    let lost = graph.body.add_value("lost", ValueType::Unknown, Origin::Missing);
+    let lost = graph.body.add_value("lost", ValueType::Unknown, ValueOrigin::Missing);
     graph.body.nodes[1].inputs[0] = Some(lost);
-    graph.body.add_value("x", ValueType::Unknown, Origin::Missing);
+    graph.body.add_value("x", ValueType::Unknown, ValueOrigin::Missing);
     let found = messages(&graph);
     assert_eq!(
         found,
@@ -224,20 +224,20 @@ fn values_of_other_bodies_and_constants_without_their_bytes_are_found() {
     assert_eq!(messages(&graph), ["error: it names values that the body does not have"]);
 
     let mut graph = chain(&["Relu"]);
-    graph.body.add_value("around", ValueType::Unknown, Origin::Outer(crate::ValueId(0)));
+    graph.body.add_value("around", ValueType::Unknown, ValueOrigin::Outer(crate::ValueId(0)));
     graph.body.add_value(
         "short",
         ValueType::Unknown,
-        Origin::Constant(Constant { shape: vec![2], ..Constant::int(1) }),
+        ValueOrigin::Constant(Constant { shape: vec![2], ..Constant::int(1) }),
     );
     let huge = Constant { shape: vec![u64::MAX, 2], ..Constant::int(1) };
-    graph.body.add_value("huge", ValueType::Unknown, Origin::Constant(huge));
+    graph.body.add_value("huge", ValueType::Unknown, ValueOrigin::Constant(huge));
     let texts = Constant {
         data: ConstantData::Texts(Vec::new()),
         element: ElementType::Text,
         ..Constant::int(1)
     };
-    graph.body.add_value("texts", ValueType::Unknown, Origin::Constant(texts));
+    graph.body.add_value("texts", ValueType::Unknown, ValueOrigin::Constant(texts));
     assert_eq!(
         messages(&graph),
         [

@@ -1,7 +1,7 @@
 //! Operations of a node.
 
 use super::sizes::{Sizes, elements};
-use crate::{Body, Node, Origin, TensorType};
+use crate::{Body, Node, TensorType, ValueOrigin};
 
 /// How the operations of an operator are counted.
 #[derive(Clone, Copy)]
@@ -250,7 +250,7 @@ fn einsum(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
 /// How often a loop runs, where that is in the graph.
 pub(super) fn times(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
     if node.op.is("Loop") {
-        let Origin::Constant(count) = &body.value(node.input(0)?).origin else { return None };
+        let ValueOrigin::Constant(count) = &body.value(node.input(0)?).origin else { return None };
         return u64::try_from(*count.as_ints()?.first()?).ok();
     }
     let scanned = usize::try_from(node.int("num_scan_inputs")?).ok()?;

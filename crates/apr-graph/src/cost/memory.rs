@@ -3,7 +3,7 @@
 use super::flops;
 use super::sizes::{Sizes, bytes};
 use crate::check::order;
-use crate::{Body, Node, Origin};
+use crate::{Body, Node, ValueOrigin};
 
 /// The values of a body that are in memory.
 pub(super) struct Memory {
@@ -24,8 +24,8 @@ impl Memory {
             live: 0,
         };
         for (at, value) in body.values.iter().enumerate() {
-            let own =
-                matches!(value.origin, Origin::Node(_)) || (given && value.origin == Origin::Input);
+            let own = matches!(value.origin, ValueOrigin::Node(_))
+                || (given && value.origin == ValueOrigin::Input);
             if holder[at] != at || !own {
                 memory.bytes[at] = 0;
             }

@@ -38,7 +38,7 @@ impl Shape {
 }
 
 /// A box and a port of it.
-pub(super) type Place = (usize, usize);
+pub(super) type BoxPort = (usize, usize);
 
 /// Where everything lies, from the upper left corner of the whole.
 #[derive(Debug, Clone, Default)]
@@ -56,7 +56,7 @@ pub(super) struct Placed {
 /// `last` at the end in the lowest. An edge from a later box to an earlier one goes upwards.
 pub(super) fn lay_out(
     shapes: &[Shape],
-    edges: &[(Place, Place)],
+    edges: &[(BoxPort, BoxPort)],
     first: usize,
     last: usize,
 ) -> Placed {
@@ -89,7 +89,7 @@ pub(super) fn lay_out(
 
 /// A layer for each box: below what it reads, and just above what reads it where it reads nothing
 /// itself.
-fn layers(count: usize, edges: &[(Place, Place)], first: usize, last: usize) -> Vec<usize> {
+fn layers(count: usize, edges: &[(BoxPort, BoxPort)], first: usize, last: usize) -> Vec<usize> {
     let mut below = vec![Vec::new(); count];
     let mut reads = vec![false; count];
     for ((from, _), (to, _)) in edges {
@@ -128,7 +128,11 @@ fn layers(count: usize, edges: &[(Place, Place)], first: usize, last: usize) -> 
 /// Cuts edges where they pass a layer. Edges that come out of one place share their bends as long
 /// as they go down together. Edges for which there are too many are straight, and have no say in
 /// the order. Returns the vertices that each edge passes, its ends included.
-fn bend(shapes: &[Shape], edges: &[(Place, Place)], vertices: &mut Vec<Vertex>) -> Vec<Vec<usize>> {
+fn bend(
+    shapes: &[Shape],
+    edges: &[(BoxPort, BoxPort)],
+    vertices: &mut Vec<Vertex>,
+) -> Vec<Vec<usize>> {
     let mut shared = std::collections::HashMap::new();
     let mut linked = std::collections::HashSet::new();
     let mut chains = Vec::with_capacity(edges.len());
@@ -180,14 +184,14 @@ fn bend(shapes: &[Shape], edges: &[(Place, Place)], vertices: &mut Vec<Vertex>) 
 }
 
 /// Where an edge touches a box, from its left side.
-fn touch(shapes: &[Shape], (item, port): Place, is_output: bool) -> f64 {
+fn touch(shapes: &[Shape], (item, port): BoxPort, is_output: bool) -> f64 {
     let shape = &shapes[item];
     Shape::at(if is_output { &shape.outputs } else { &shape.inputs }, port, shape.width)
 }
 
 fn assemble(
     shapes: &[Shape],
-    edges: &[(Place, Place)],
+    edges: &[(BoxPort, BoxPort)],
     vertices: &[Vertex],
     chains: &[Vec<usize>],
     lefts: &[f64],
@@ -244,7 +248,7 @@ mod tests {
         vec![Shape { width: 100.0, height: 40.0, ..Shape::default() }; count]
     }
 
-    fn edge(from: usize, to: usize) -> (Place, Place) {
+    fn edge(from: usize, to: usize) -> (BoxPort, BoxPort) {
         ((from, 0), (to, 0))
     }
 

@@ -1,7 +1,7 @@
 //! What is drawn where: opened groups are laid out from the inside to the outside.
 
 use super::Depth;
-use super::layered::{Place, Placed, Shape, lay_out};
+use super::layered::{BoxPort, Placed, Shape, lay_out};
 use super::parameters;
 use crate::outline::{End, Item, ItemKind, Scene};
 
@@ -204,14 +204,14 @@ fn measure<'a>(scene: &'a Scene, depth: &Depth) -> Inside<'a> {
         .chain(scene.outputs.iter().map(|output| port(&output.name)))
         .collect();
     let (inputs, items) = (scene.inputs.len(), scene.items.len());
-    let place = |end: End, border: usize| -> Place {
+    let place = |end: End, border: usize| -> BoxPort {
         match end {
             End::Item(item, port) => (inputs + item, port),
             End::Border(port) => (border + port, 0),
         }
     };
 
-    let edges: Vec<(Place, Place)> = scene
+    let edges: Vec<(BoxPort, BoxPort)> = scene
         .edges
         .iter()
         .map(|edge| (place(edge.from, 0), place(edge.to, inputs + items)))

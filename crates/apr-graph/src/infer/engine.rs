@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use super::functions::Key;
+use super::call_key::CallKey;
 use super::inference::{Inference, MAX_DEPTH, Signature};
 use super::merge::{merge, without_shape};
 use super::versions::Versions;
@@ -11,7 +11,7 @@ use crate::finding::shown_path;
 use crate::operators::{self, Call, Input, Known, elements, known, type_of};
 use crate::{
     AttributeValue, Body, Dim, Findings, Function, Graph, MAX_RANK, Name, Node, Op, Operator,
-    Origin, Severity, ValueId, ValueType,
+    Severity, ValueId, ValueOrigin, ValueType,
 };
 
 /// What all bodies share.
@@ -21,7 +21,7 @@ pub(super) struct Engine<'g> {
     /// Versions of the graph's operators, and of each function's that has its own.
     opsets: Rc<Versions>,
     of_functions: Vec<Option<Rc<Versions>>>,
-    pub(super) cache: HashMap<Key, usize>,
+    pub(super) cache: HashMap<CallKey, usize>,
     pub(super) signatures: Vec<Signature>,
     /// Functions that are being followed now.
     pub(super) active: Vec<usize>,
@@ -207,11 +207,11 @@ impl<'g> Engine<'g> {
     ) {
         for (value, known) in body.values.iter_mut().zip(&mut facts.known) {
             let kind = match &value.origin {
-                Origin::Constant(constant) => {
+                ValueOrigin::Constant(constant) => {
                     *known = Known::of(constant);
                     type_of(constant)
                 }
-                Origin::Outer(id) => {
+                ValueOrigin::Outer(id) => {
                     let Some(around) = around else { continue };
                     let Some(outer) = around.body.values.get(id.0 as usize) else { continue };
                     known.clone_from(&around.facts.known[id.0 as usize]);

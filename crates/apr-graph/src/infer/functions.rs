@@ -2,25 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::call_key::CallKey;
 use super::engine::{Around, Engine, Made, Scope};
 use super::inference::Signature;
 use super::merge::merge;
 use crate::finding::shown_path;
 use crate::operators::{Input, Known};
 use crate::{
-    AttributeValue, Body, Constant, ConstantData, FunctionId, Name, Node, Origin, Severity,
+    AttributeValue, Body, Constant, ConstantData, FunctionId, Name, Node, Severity, ValueOrigin,
     ValueType,
 };
-
-/// What tells calls apart.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    function: usize,
-    /// `None` where an input is left out; those at the end are not here.
-    inputs: Vec<Option<(ValueType, Option<Known>)>>,
-    /// The call's own attributes as text; calls with attributes are few.
-    attributes: String,
-}
 
 /// Most elements of an input that tell calls apart: sizes and axes, not data.
 const MAX_TELLING: usize = 64;
@@ -57,7 +48,7 @@ impl Engine<'_> {
         }
         let attributes = attributes(node, scope.of_call);
         let text = if attributes.is_empty() { String::new() } else { format!("{attributes:?}") };
-        let key = Key { function, inputs, attributes: text };
+        let key = CallKey { function, inputs, attributes: text };
         let signature = match self.cache.get(&key) {
             Some(signature) => Some(*signature),
             None => {
@@ -77,7 +68,7 @@ impl Engine<'_> {
     /// Follows a function with the types of a call.
     fn follow(
         &mut self,
-        key: Key,
+        key: CallKey,
         attributes: Vec<(Name, AttributeValue)>,
         scope: &Scope<'_>,
         path: &dyn Fn() -> String,
@@ -169,7 +160,7 @@ pub(crate) fn constant_bytes(constant: &Constant) -> usize {
 /// Bytes of the constants in a body, without those of bodies in it.
 fn constants_bytes(body: &Body) -> u64 {
     let values = body.values.iter().map(|value| match &value.origin {
-        Origin::Constant(constant) => constant_bytes(constant),
+        ValueOrigin::Constant(constant) => constant_bytes(constant),
         _ => 0,
     });
     let attributes = body.nodes.iter().flat_map(|node| &node.attributes);

@@ -1,5 +1,6 @@
 //! Types and shapes of all values, from those of the inputs.
 
+mod call_key;
 mod control;
 mod engine;
 mod functions;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    BodyBuilder, Constant, Dim, ElementType, GraphBuilder, Meaning, Origin, Severity, ValueId,
+    BodyBuilder, Constant, Dim, ElementType, GraphBuilder, Meaning, Severity, ValueId, ValueOrigin,
     ValueType,
 };
 
@@ -244,8 +244,8 @@ fn branches_have_in_common_what_both_make() {
     let which = main.input("which", ElementType::Bool, [], Meaning::Unknown);
     let branch = |op: &str| {
         let mut body = BodyBuilder::default().finish();
-        let outer = body.add_value("x", ValueType::Unknown, Origin::Outer(x));
-        let y = body.add_value("y", ValueType::Unknown, Origin::Missing);
+        let outer = body.add_value("x", ValueType::Unknown, ValueOrigin::Outer(x));
+        let y = body.add_value("y", ValueType::Unknown, ValueOrigin::Missing);
         body.add_node(crate::Node {
             name: "inner".to_owned(),
             op: crate::Op::onnx(op),
@@ -349,7 +349,7 @@ fn a_branch_that_is_never_taken_decides_nothing() {
         let y = body.op(op, []).attribute("axis", axis).output("y");
         body.output("y", y, Meaning::Unknown);
         let mut body = body.finish();
-        let outer = body.add_value("outer", ValueType::Unknown, Origin::Outer(x));
+        let outer = body.add_value("outer", ValueType::Unknown, ValueOrigin::Outer(x));
         body.nodes[0].inputs = vec![Some(outer)];
         body
     };

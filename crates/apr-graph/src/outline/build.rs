@@ -8,7 +8,7 @@ use super::context::{Argument, Context, Flow};
 use super::fold::{self, Run};
 use super::members::{Member, members, parts};
 use super::scene::{Edge, End, Item, ItemKind, Port, Scene};
-use crate::{AttributeValue, Function, Graph, Node, Op, Origin, ValueId};
+use crate::{AttributeValue, Function, Graph, Node, Op, ValueId, ValueOrigin};
 
 /// Most parts of a path that are groups, and most functions and branches within each other; what
 /// lies deeper is shown as one node.
@@ -331,7 +331,7 @@ impl<'a> Outliner<'a> {
                     .values
                     .iter()
                     .zip(0..)
-                    .filter(|(value, _)| matches!(value.origin, Origin::Outer(_)));
+                    .filter(|(value, _)| matches!(value.origin, ValueOrigin::Outer(_)));
                 let inputs: Vec<ValueId> =
                     body.inputs.iter().copied().chain(outer.map(|(_, id)| ValueId(id))).collect();
                 let scene = self.scene(&context, &inner, 0, &inputs, &body.outputs);

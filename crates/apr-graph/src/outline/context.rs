@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::scene::{Port, WeightUse, shown};
-use crate::{Body, Dim, Node, Origin, Value, ValueId};
+use crate::{Body, Dim, Node, Value, ValueId, ValueOrigin};
 
 /// What a function is called with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -74,7 +74,7 @@ impl<'a> Context<'a> {
     /// The tensor that a value is, or is made of.
     fn tensor(&self, id: ValueId) -> Option<&'a str> {
         match &self.body.value(id).origin {
-            Origin::Weight(weight) => Some(&weight.tensor),
+            ValueOrigin::Weight(weight) => Some(&weight.tensor),
             _ => self.tensors.get(&id).copied(),
         }
     }
@@ -101,8 +101,10 @@ impl<'a> Context<'a> {
     /// Whether a value flows, as opposed to weights and constants.
     pub(super) fn flows(&self, id: ValueId) -> bool {
         match self.body.value(id).origin {
-            Origin::Weight(_) | Origin::Constant(_) | Origin::Missing => false,
-            Origin::Input | Origin::Outer(_) | Origin::Node(_) => !self.fixed.contains_key(&id),
+            ValueOrigin::Weight(_) | ValueOrigin::Constant(_) | ValueOrigin::Missing => false,
+            ValueOrigin::Input | ValueOrigin::Outer(_) | ValueOrigin::Node(_) => {
+                !self.fixed.contains_key(&id)
+            }
         }
     }
 
@@ -111,14 +113,14 @@ impl<'a> Context<'a> {
         let value = self.body.value(id);
         match (&value.origin, self.fixed.get(&id)) {
             (_, Some(Argument::Fixed { elements, .. })) => *elements,
-            (Origin::Weight(_), _) => elements(value),
+            (ValueOrigin::Weight(_), _) => elements(value),
             _ => 0,
         }
     }
 
     /// Whether a value is a weight, by itself or as what a function is called with.
     pub(super) fn is_weight(&self, id: ValueId) -> bool {
-        matches!(self.body.value(id).origin, Origin::Weight(_)) || self.elements(id) > 0
+        matches!(self.body.value(id).origin, ValueOrigin::Weight(_)) || self.elements(id) > 0
     }
 
     pub(super) fn kind(&self, id: ValueId) -> Option<String> {
@@ -140,7 +142,7 @@ impl<'a> Context<'a> {
             let node = &self.body.nodes[position];
             for value in reads(node).filter(|value| self.flows(*value)) {
                 let made = match self.body.value(value).origin {
-                    Origin::Node(maker) => within.contains(&(maker.0 as usize)),
+                    ValueOrigin::Node(maker) => within.contains(&(maker.0 as usize)),
                     _ => false,
                 };
                 if !made && seen.insert(value) {
@@ -172,7 +174,7 @@ impl<'a> Context<'a> {
 pub(super) fn reads(node: &Node) -> impl Iterator<Item = ValueId> {
     let around =
         node.bodies().flat_map(|body| &body.values).filter_map(|value| match value.origin {
-            Origin::Outer(id) => Some(id),
+            ValueOrigin::Outer(id) => Some(id),
             _ => None,
         });
     node.inputs.iter().copied().flatten().chain(around)

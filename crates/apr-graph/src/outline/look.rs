@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::scene::shown;
 use crate::{
-    AttributeValue, Body, Constant, ConstantData, Function, Graph, MAX_DEPTH, Node, Origin,
-    ValueId, ValueType,
+    AttributeValue, Body, Constant, ConstantData, Function, Graph, MAX_DEPTH, Node, ValueId,
+    ValueOrigin, ValueType,
 };
 
 /// A node with all that it reads, makes and is set to.
@@ -40,13 +40,13 @@ pub struct ValueView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Where it comes from, or where it goes.
-    pub place: Place,
+    pub place: ValueEnd,
 }
 
 /// Where a value comes from or goes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum ValueEnd {
     /// An optional value that is left out.
     LeftOut,
     /// The caller gives it.
@@ -117,8 +117,8 @@ impl NodeView {
 
     fn new(place: Scope<'_>, node: &Node) -> Self {
         let body = place.body;
-        let left_out = || ValueView { name: String::new(), kind: None, place: Place::LeftOut };
-        let view = |id: &Option<ValueId>, from: &dyn Fn(ValueId) -> Place| match id {
+        let left_out = || ValueView { name: String::new(), kind: None, place: ValueEnd::LeftOut };
+        let view = |id: &Option<ValueId>, from: &dyn Fn(ValueId) -> ValueEnd| match id {
             None => left_out(),
             Some(id) => {
                 let value = body.value(*id);
@@ -196,26 +196,26 @@ fn add_paths(
 impl Scope<'_> {
     /// Where a value comes from. A parameter is what the call hands over, where that is a weight or
     /// a constant.
-    fn source(&self, id: ValueId) -> Place {
+    fn source(&self, id: ValueId) -> ValueEnd {
         let argument = self.call.and_then(|(outer, call)| {
             let position = self.body.inputs.iter().position(|input| *input == id)?;
             Some(source(outer, call.input(position)?))
         });
         match argument {
-            Some(place @ (Place::Weight(_) | Place::Constant(_))) => place,
+            Some(place @ (ValueEnd::Weight(_) | ValueEnd::Constant(_))) => place,
             _ => source(self.body, id),
         }
     }
 }
 
-fn source(body: &Body, id: ValueId) -> Place {
+fn source(body: &Body, id: ValueId) -> ValueEnd {
     match &body.value(id).origin {
-        Origin::Input => Place::Input,
-        Origin::Node(node) => Place::Node(body.node(*node).name.clone()),
-        Origin::Weight(weight) => Place::Weight(weight.tensor.clone()),
-        Origin::Constant(constant) => Place::Constant(constant_text(constant)),
-        Origin::Outer(_) => Place::Outer,
-        Origin::Missing => Place::Missing,
+        ValueOrigin::Input => ValueEnd::Input,
+        ValueOrigin::Node(node) => ValueEnd::Node(body.node(*node).name.clone()),
+        ValueOrigin::Weight(weight) => ValueEnd::Weight(weight.tensor.clone()),
+        ValueOrigin::Constant(constant) => ValueEnd::Constant(constant_text(constant)),
+        ValueOrigin::Outer(_) => ValueEnd::Outer,
+        ValueOrigin::Missing => ValueEnd::Missing,
     }
 }
 
@@ -226,7 +226,7 @@ pub fn node_text(body: &Body, node: &Node) -> String {
     let input = |input: &Option<ValueId>| {
         let Some(id) = input else { return String::new() };
         match source(body, *id) {
-            Place::Weight(name) | Place::Constant(name) => name,
+            ValueEnd::Weight(name) | ValueEnd::Constant(name) => name,
             _ => body.value(*id).name.clone(),
         }
     };
@@ -242,14 +242,14 @@ pub fn node_text(body: &Body, node: &Node) -> String {
     text
 }
 
-fn readers(body: &Body, id: ValueId) -> Place {
+fn readers(body: &Body, id: ValueId) -> ValueEnd {
     let reads = |node: &&Node| super::context::reads(node).any(|value| value == id);
     let mut names: Vec<String> =
         body.nodes.iter().filter(reads).map(|node| node.name.clone()).collect();
     if body.outputs.contains(&id) {
         names.push("output".to_owned());
     }
-    Place::Readers(names)
+    ValueEnd::Readers(names)
 }
 
 fn attribute_text(value: &AttributeValue) -> String {
@@ -333,15 +333,15 @@ mod tests {
         let graph = graph.finish();
 
         let found = NodeView::find(&graph, "mlp/up");
-        assert_eq!(found[0].inputs[0].place, Place::Input);
+        assert_eq!(found[0].inputs[0].place, ValueEnd::Input);
         assert_eq!(found[0].inputs[0].kind.as_deref(), Some("f32[n, 4]"));
-        assert_eq!(found[0].inputs[1].place, Place::Weight("w".to_owned()));
-        assert_eq!(found[0].outputs[0].place, Place::Readers(vec!["flat".to_owned()]));
+        assert_eq!(found[0].inputs[1].place, ValueEnd::Weight("w".to_owned()));
+        assert_eq!(found[0].outputs[0].place, ValueEnd::Readers(vec!["flat".to_owned()]));
 
         let found = NodeView::find(&graph, "y");
-        assert_eq!(found[0].inputs[1].place, Place::Constant("[-1]".to_owned()));
+        assert_eq!(found[0].inputs[1].place, ValueEnd::Constant("[-1]".to_owned()));
         assert_eq!(found[0].attributes[0].value, "0");
-        assert_eq!(found[0].outputs[0].place, Place::Readers(vec!["output".to_owned()]));
+        assert_eq!(found[0].outputs[0].place, ValueEnd::Readers(vec!["output".to_owned()]));
         assert!(NodeView::find(&graph, "nothing").is_empty());
     }
 
@@ -360,11 +360,11 @@ mod tests {
         main.output("y", y, Meaning::Unknown);
         let graph = graph.finish();
         let found = NodeView::find(&graph, "layers.3/query");
-        assert_eq!(found[0].inputs[1].place, Place::Weight("w3".to_owned()));
+        assert_eq!(found[0].inputs[1].place, ValueEnd::Weight("w3".to_owned()));
         assert_eq!(NodeView::paths(&graph, 10), ["layers.3/query", "layers.3", "query"]);
         assert_eq!(NodeView::paths(&graph, 1).len(), 2, "a call is named where its nodes are");
         let found = NodeView::find(&graph, "query");
-        assert_eq!((found.len(), &found[0].inputs[1].place), (1, &Place::Input));
+        assert_eq!((found.len(), &found[0].inputs[1].place), (1, &ValueEnd::Input));
     }
     #[test]
     fn every_kind_of_attribute_is_shown() {
@@ -413,8 +413,8 @@ mod tests {
         let y = node.attribute("of", AttributeValue::OfCall("alpha".into())).output("every");
         main.output("y", y, Meaning::Unknown);
         let mut graph = graph.finish();
-        let lost = graph.body.add_value("lost", ValueType::Unknown, crate::Origin::Missing);
-        let outer = graph.body.add_value("outer", ValueType::Unknown, crate::Origin::Outer(x));
+        let lost = graph.body.add_value("lost", ValueType::Unknown, crate::ValueOrigin::Missing);
+        let outer = graph.body.add_value("outer", ValueType::Unknown, crate::ValueOrigin::Outer(x));
         graph.body.nodes[0].inputs.extend([None, Some(lost), Some(outer)]);
         let found = NodeView::find(&graph, "y").remove(0);
         let shown: Vec<_> =
@@ -423,7 +423,10 @@ mod tests {
         expected.push("the attribute alpha of the call");
         assert_eq!(shown, expected);
         let places: Vec<_> = found.inputs.into_iter().map(|input| input.place).collect();
-        assert_eq!(places, [Place::Input, Place::LeftOut, Place::Missing, Place::Outer]);
+        assert_eq!(
+            places,
+            [ValueEnd::Input, ValueEnd::LeftOut, ValueEnd::Missing, ValueEnd::Outer]
+        );
         assert!(
             node_text(&graph.body, &graph.body.nodes[0])
                 .starts_with("Every(x, , lost, outer; a0=7, a1=0.5, ")

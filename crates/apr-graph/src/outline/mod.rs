@@ -17,7 +17,7 @@ mod scene;
 use crate::Graph;
 
 pub use build::OutlineOptions;
-pub use look::{AttributeView, NodeView, Place, ValueView, node_text};
+pub use look::{AttributeView, NodeView, ValueEnd, ValueView, node_text};
 pub use scene::{Edge, End, Item, ItemKind, Port, Scene, WeightUse};
 
 /// The structure of a graph. Where functions call one another so often that it would be far larger

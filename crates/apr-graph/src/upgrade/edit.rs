@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use crate::{
-    Attribute, AttributeKind, AttributeValue, Body, Constant, Dim, Node, Op, Operator, Origin,
-    ValueId, ValueType,
+    Attribute, AttributeKind, AttributeValue, Body, Constant, Dim, Node, Op, Operator, ValueId,
+    ValueOrigin, ValueType,
 };
 
 /// A node that is changed, with nodes that come before and after it.
@@ -72,7 +72,7 @@ impl Edit<'_> {
         let kind =
             ValueType::tensor(constant.element, constant.shape.iter().copied().map(Dim::fixed));
         let name = self.name(name);
-        self.body.add_value(name, kind, Origin::Constant(constant))
+        self.body.add_value(name, kind, ValueOrigin::Constant(constant))
     }
 
     /// A name of the node's own that no value has.
@@ -91,7 +91,7 @@ impl Edit<'_> {
         inputs: Vec<Option<ValueId>>,
         attributes: Vec<Attribute>,
     ) -> (ValueId, Node) {
-        let output = self.body.add_value(self.name(name), ValueType::Unknown, Origin::Missing);
+        let output = self.body.add_value(self.name(name), ValueType::Unknown, ValueOrigin::Missing);
         let node = Node {
             name: format!("{}/{name}", self.node.name),
             op: Op::onnx(op),

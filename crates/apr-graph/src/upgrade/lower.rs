@@ -1,7 +1,7 @@
 //! Operators of a newer version of ONNX, in the words of an older one.
 
 use super::edit::Edit;
-use crate::{Attribute, AttributeValue, Constant, ElementType, Op, Operator, Origin, ValueId};
+use crate::{Attribute, AttributeValue, Constant, ElementType, Op, Operator, ValueId, ValueOrigin};
 
 /// The oldest version that operators are written in: before, shapes and axes were other attributes
 /// of most operators.
@@ -88,7 +88,7 @@ fn drop_defaults(edit: &mut Edit<'_>, now: &Operator, before: &Operator) {
 fn ints_of(edit: &Edit<'_>, position: usize) -> Option<Vec<i64>> {
     let id = edit.node.input(position)?;
     match &edit.body.value(id).origin {
-        Origin::Constant(constant) => constant.as_ints(),
+        ValueOrigin::Constant(constant) => constant.as_ints(),
         _ => None,
     }
 }

@@ -6,11 +6,11 @@ use std::path::Path;
 use apr_core::{Error, IoCause, Limits, Result, ShardIndex};
 use serde::de::IgnoredAny;
 
-use super::Place;
+use super::ResolvedLocation;
 use crate::lock::disk;
-use crate::lookup::Kind;
+use crate::lookup::LocationKind;
 
-impl Place {
+impl ResolvedLocation {
     /// The indexes among some files.
     pub(super) fn indexes<'a>(&self, names: &'a [String]) -> Vec<&'a String> {
         names.iter().filter(|name| name.ends_with(".index.json")).collect()
@@ -30,7 +30,7 @@ impl Place {
     }
 
     fn shards_are_there(&self, name: &str, path: &Path) -> Result<()> {
-        if matches!(self.kind, Kind::Url(_)) {
+        if matches!(self.kind, LocationKind::Url(_)) {
             // Which files are beside it is not known.
             return Ok(());
         }

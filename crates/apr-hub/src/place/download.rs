@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use apr_core::{Error, IoCause, Phase, Progress, Result};
 
-use super::{Found, Place};
+use super::{OpenedFile, ResolvedLocation};
 use crate::download::Download;
 use crate::lock::disk;
 
@@ -46,7 +46,7 @@ fn finished((name, begun): (String, Begun), progress: &dyn Progress) -> Result<D
     Ok(Downloaded { name, path, len, fetched })
 }
 
-impl Place {
+impl ResolvedLocation {
     /// Fetches files into the cache. Of each, the path is returned, and how many bytes came over
     /// the network.
     ///
@@ -113,8 +113,8 @@ impl Place {
 
     fn begin(&self, name: &str) -> Result<Begun> {
         let source = match self.open(name)? {
-            Found::Local(path) => return Ok(Begun::Here(path)),
-            Found::Remote(source) => source,
+            OpenedFile::Local(path) => return Ok(Begun::Here(path)),
+            OpenedFile::Remote(source) => source,
         };
         let download = source.download().ok_or_else(|| {
             let message = "the hub sends no ETag for the file, which the cache needs; other \

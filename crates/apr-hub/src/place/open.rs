@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex};
 
 use apr_core::{Error, IoCause, Result};
 
-use super::{Place, beside};
+use super::{ResolvedLocation, beside};
 use crate::answer::Answer;
 use crate::digest::is_digest;
 use crate::download::{Entry, Target};
 use crate::hub::{RemoteFile, Repository, did_you_mean};
 use crate::hub_cache::SnapshotEntry;
 use crate::location::{HubLocation, Location, S3Location, encode_path, encode_segment, is_plain};
-use crate::lookup::{Kind, is_about_the_network};
+use crate::lookup::{LocationKind, is_about_the_network};
 use crate::resource::{Address, Explain, Resource, State};
 use crate::s3::Store;
 use crate::settings::Token;
@@ -21,7 +21,7 @@ use crate::url_cache::{ListedEntry, UrlCache};
 use apr_view::nearest;
 
 /// A file of a place.
-pub enum Found {
+pub enum OpenedFile {
     /// On this machine.
     Local(PathBuf),
     /// On a server.
@@ -54,26 +54,26 @@ fn listed_target(cache: Arc<UrlCache>, url: &str, etag: Option<String>) -> Targe
     }
 }
 
-impl Place {
+impl ResolvedLocation {
     /// Opens a file; one that is open already is shared.
     ///
     /// # Errors
     /// E001 for a name that leads out of the folder, E007 for a file that is not there or not for
     /// this user.
-    pub fn open(&self, name: &str) -> Result<Found> {
+    pub fn open(&self, name: &str) -> Result<OpenedFile> {
         if let Some(source) = self.sources().get(name) {
-            return Ok(Found::Remote(source.clone()));
+            return Ok(OpenedFile::Remote(source.clone()));
         }
         match self.look(name)? {
             // Where two open it at the same time, both go on with the first one's.
             Looked::Remote(source) => {
                 let source = self.sources().entry(name.to_owned()).or_insert(source).clone();
                 self.begin_late(&source);
-                Ok(Found::Remote(source))
+                Ok(OpenedFile::Remote(source))
             }
             Looked::Cached(path, digest) => {
                 self.remember_cached(name, &path, digest);
-                Ok(Found::Local(path))
+                Ok(OpenedFile::Local(path))
             }
         }
     }
@@ -84,7 +84,7 @@ impl Place {
         }
 
         match &self.kind {
-            Kind::Repository { location, repository, folder } => {
+            LocationKind::Repository { location, repository, folder } => {
                 let file = self
                     .files
                     .iter()
@@ -115,8 +115,8 @@ impl Place {
                     }
                 }))
             }
-            Kind::Url(url) => self.look_at(&beside(url, name)),
-            Kind::Objects { location, store, .. } => self.look_in(store, location, name),
+            LocationKind::Url(url) => self.look_at(&beside(url, name)),
+            LocationKind::Objects { location, store, .. } => self.look_in(store, location, name),
         }
     }
 

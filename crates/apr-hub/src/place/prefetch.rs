@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use apr_core::{ByteSource, Result};
 
-use super::{Found, Place};
-use crate::lookup::Kind;
+use super::{OpenedFile, ResolvedLocation};
+use crate::lookup::LocationKind;
 use crate::source::{LONGEST_COMPANION, RemoteSource};
 
-impl Place {
+impl ResolvedLocation {
     /// The model is open: from now on nothing is fetched that was not asked for.
     pub fn opened(&self) {
         self.reading.opened();
@@ -100,7 +100,7 @@ impl Place {
         /// Files that are asked for at the same time.
         const AT_ONCE: usize = 8;
 
-        if matches!(self.kind, Kind::Url(_)) {
+        if matches!(self.kind, LocationKind::Url(_)) {
             return;
         }
 
@@ -131,13 +131,13 @@ impl Place {
     /// Fetches a file, or its first bytes.
     fn fetch(&self, name: &str, whole: bool) -> Result<()> {
         match self.open(name)? {
-            Found::Remote(source) if source.len() > 0 => {
+            OpenedFile::Remote(source) if source.len() > 0 => {
                 // What is listed as short may be long where it is served.
                 let whole = whole && source.len() <= LONGEST_COMPANION;
                 let len = if whole { usize::try_from(source.len()).unwrap_or(1) } else { 1 };
                 source.read_at(0, &mut vec![0; len])
             }
-            Found::Remote(_) | Found::Local(_) => Ok(()),
+            OpenedFile::Remote(_) | OpenedFile::Local(_) => Ok(()),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use apr_core::Result;
 
-use super::Place;
+use super::ResolvedLocation;
 use crate::digest::{damaged, file_agrees, is_digest};
 use crate::source::RemoteSource;
 
@@ -35,7 +35,7 @@ impl CachedFile {
     }
 }
 
-impl Place {
+impl ResolvedLocation {
     /// Notes that a file is read where the cache has it.
     pub(super) fn remember_cached(&self, name: &str, path: &Path, digest: Option<String>) {
         let Some(digest) = digest.filter(|digest| is_digest(digest)) else { return };

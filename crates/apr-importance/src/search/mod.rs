@@ -114,7 +114,7 @@ pub struct SearchReport {
 /// A search, and what quantizers need to do what it found.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Found {
+pub struct SearchOutcome {
     /// What was found.
     pub report: SearchReport,
     /// Importance, as the types were tried with.
@@ -168,7 +168,7 @@ pub fn search(
     options: &RunOptions,
     host: &dyn Host,
     done: &mut dyn FnMut(usize, usize),
-) -> RunResult<Found> {
+) -> RunResult<SearchOutcome> {
     let SearchGoal { dataset, budget, unchosen } = goal;
     if matches!(data, SearchData::Samples([])) {
         return Err(RunError::request("there are no inputs to measure effects on"));
@@ -247,11 +247,11 @@ pub fn search(
         };
         let report =
             SearchReport { effect, trials: runs, curve, types: types.collect(), unreached };
-        Ok(Found { report, matrix: matrix.clone() })
+        Ok(SearchOutcome { report, matrix: matrix.clone() })
     })
 }
 
-impl Found {
+impl SearchOutcome {
     /// The quantization that was found, with importance called by the name of its data.
     ///
     /// # Errors

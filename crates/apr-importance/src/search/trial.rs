@@ -5,7 +5,7 @@ use apr_quality::{Predictions, Subject, Thresholds, Windows, compare};
 use apr_quantize::Imatrix;
 use apr_run::{Facts, Host, RunOptions, RunResult, Runner, with_runner};
 use apr_source::Source;
-use apr_view::{Origin, View};
+use apr_view::{TensorOrigin, View};
 
 use super::SearchData;
 use super::units::{Unit, check_not_cancelled};
@@ -167,12 +167,12 @@ fn stored_as<'a>(
 ) -> RunResult<View<'a>> {
     let infos = base.tensors().iter().cloned().enumerate();
     let mut tensors: Vec<_> =
-        infos.map(|(position, info)| (info, Origin::Base(position))).collect();
+        infos.map(|(position, info)| (info, TensorOrigin::Base(position))).collect();
     for (unit, dtype) in types {
         check_not_cancelled(host)?;
         let (info, origin) = &mut tensors[unit.position];
         info.dtype = *dtype;
-        *origin = Origin::Own(unit.as_type(base, *dtype)?);
+        *origin = TensorOrigin::Own(unit.as_type(base, *dtype)?);
     }
     Ok(View::of(base, tensors))
 }

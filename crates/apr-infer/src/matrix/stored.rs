@@ -14,7 +14,7 @@ use crate::store::{Bytes, Store, decode};
 pub(crate) struct Matrix<'a> {
     store: &'a Store<'a>,
     /// Ranges of rows, one after the other.
-    parts: Vec<Part>,
+    parts: Vec<WeightPart>,
     /// First column that counts, of those that are stored.
     first_column: usize,
     rows: usize,
@@ -25,7 +25,7 @@ pub(crate) struct Matrix<'a> {
 }
 
 #[derive(Clone, Copy)]
-struct Part {
+struct WeightPart {
     tensor: usize,
     first_row: usize,
     rows: usize,
@@ -46,7 +46,7 @@ impl fmt::Debug for Matrix<'_> {
 impl<'a> Matrix<'a> {
     pub(crate) fn stored(store: &'a Store<'a>, tensor: usize, rows: usize, columns: usize) -> Self {
         let dtype = store.reader.tensors()[tensor].dtype;
-        let part = Part { tensor, first_row: 0, rows, row_len: columns, dtype };
+        let part = WeightPart { tensor, first_row: 0, rows, row_len: columns, dtype };
         Self {
             store,
             parts: vec![part],
@@ -98,7 +98,7 @@ impl<'a> Matrix<'a> {
             let skipped = skip.min(part.rows);
             let rows = (part.rows - skipped).min(left);
             if rows > 0 {
-                parts.push(Part { first_row: part.first_row + skipped, rows, ..*part });
+                parts.push(WeightPart { first_row: part.first_row + skipped, rows, ..*part });
             }
             skip -= skipped;
             left -= rows;
@@ -164,7 +164,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// The part that a row lies in, and the row within it.
-    fn part_of(&self, row: usize) -> Option<(&Part, usize)> {
+    fn part_of(&self, row: usize) -> Option<(&WeightPart, usize)> {
         let mut row = row;
         for part in &self.parts {
             if row < part.rows {

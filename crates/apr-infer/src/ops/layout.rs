@@ -9,7 +9,7 @@ use crate::moving::{filled_like, joined, part, picked, transposed};
 use crate::operator::{Operator, moves};
 use crate::shape::{axes, axis, broadcast, count, sizes, strides, walk};
 use crate::tensor::Element;
-use crate::value::Look;
+use crate::value::WeightLook;
 use crate::{Tensor, Value};
 
 pub(super) const TABLE: &[Operator] = &[
@@ -123,7 +123,7 @@ fn transpose(call: &mut Call<'_>) -> Result<Vec<Value>> {
         // A matrix of the checkpoint is turned when it is decoded.
         let is_matrix = call.matrix(handle).is_some();
         if is_matrix && call.ints("perm").is_none_or(|order| order == [1, 0]) {
-            return Ok(vec![Value::Weight(handle.with(Look::Turned))]);
+            return Ok(vec![Value::Weight(handle.with(WeightLook::Turned))]);
         }
         call.inputs[0] = Some(call.decoded(0)?.into());
     }

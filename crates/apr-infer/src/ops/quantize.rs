@@ -14,7 +14,7 @@ use crate::convert::is_half;
 use crate::matrix::{Scaling, Steps};
 use crate::operator::{Operator, moves};
 use crate::shape::{around, axis, count};
-use crate::value::{Dequantization, Look};
+use crate::value::{Dequantization, WeightLook};
 use crate::{Tensor, Value};
 
 pub(super) const TABLE: &[Operator] = &[
@@ -179,7 +179,7 @@ fn dequantize(call: &mut Call<'_>) -> Result<Vec<Value>> {
         {
             let with =
                 Dequantization { scale: scale.clone(), zero: zero.cloned(), axis, block, scaling };
-            return Ok(vec![Value::Weight(handle.with(Look::Scaled(with)))]);
+            return Ok(vec![Value::Weight(handle.with(WeightLook::Scaled(with)))]);
         }
         call.inputs[0] = Some(call.decoded(0)?.into());
     }

@@ -13,19 +13,19 @@ use crate::workers::Workers;
 use crate::{Tensor, Value};
 
 pub(super) const TABLE: &[Operator] = &[
-    computes("RNN", |call| run(call, Kind::Plain)),
-    computes("GRU", |call| run(call, Kind::Gru)),
-    computes("LSTM", |call| run(call, Kind::Lstm)),
+    computes("RNN", |call| run(call, CellKind::Plain)),
+    computes("GRU", |call| run(call, CellKind::Gru)),
+    computes("LSTM", |call| run(call, CellKind::Lstm)),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CellKind {
     Plain,
     Gru,
     Lstm,
 }
 
-impl Kind {
+impl CellKind {
     fn gates(self) -> usize {
         match self {
             Self::Plain => 1,
@@ -57,7 +57,7 @@ fn takes(name: &str) -> (bool, bool) {
 
 /// The activations of a direction. Those that take settings take the next of the lists, one
 /// direction after the other.
-fn activations(call: &Call<'_>, kind: Kind, number: usize) -> Result<Vec<Activation>> {
+fn activations(call: &Call<'_>, kind: CellKind, number: usize) -> Result<Vec<Activation>> {
     let names = call.texts("activations").unwrap_or_default();
     let list = |name: &str| call.floats(name).unwrap_or_default().into_iter();
     let (mut alphas, mut betas) = (list("activation_alpha"), list("activation_beta"));
@@ -118,7 +118,7 @@ pub(super) fn activation(name: &str, alpha: Option<f32>, beta: Option<f32>) -> R
 
 /// A layer in one direction.
 struct Layer<'a> {
-    kind: Kind,
+    kind: CellKind,
     batch: usize,
     inputs: usize,
     hidden: usize,
@@ -148,7 +148,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(call: &Call<'_>, kind: Kind, x: &Tensor) -> Result<Self> {
+    fn of(call: &Call<'_>, kind: CellKind, x: &Tensor) -> Result<Self> {
         let &[steps, batch, inputs] = x.shape() else {
             return Err(Error::format("steps, a batch and inputs are expected"));
         };
@@ -196,7 +196,7 @@ impl Shape {
     }
 }
 
-fn run(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
+fn run(call: &mut Call<'_>, kind: CellKind) -> Result<Vec<Value>> {
     let batch_first = call.flag("layout", false);
     let x = if batch_first {
         transposed(call.tensor(0)?, &[1, 0, 2])?
@@ -206,7 +206,8 @@ fn run(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
     let shape = Shape::of(call, kind, &x)?;
     let lengths = shape.lengths(call)?;
     let mut h = shape.state(call, 5, batch_first)?;
-    let mut c = if kind == Kind::Lstm { shape.state(call, 6, batch_first)? } else { Vec::new() };
+    let mut c =
+        if kind == CellKind::Lstm { shape.state(call, 6, batch_first)? } else { Vec::new() };
     let Shape { steps, batch, inputs, hidden, directions } = shape;
     let products = kind.gates().saturating_mul(inputs.saturating_add(hidden));
     call.multiplications(&[steps, directions, batch, hidden, products])?;
@@ -228,7 +229,7 @@ fn run(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
     let state = |values| turned(values, vec![directions, batch, hidden], &[1, 0, 2]);
     let mut outputs =
         vec![turned(y, vec![steps, directions, batch, hidden], &[2, 0, 1, 3])?, state(h)?];
-    if kind == Kind::Lstm {
+    if kind == CellKind::Lstm {
         outputs.push(state(c)?);
     }
 
@@ -237,7 +238,7 @@ fn run(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
 
 fn layer<'a>(
     call: &'a Call<'_>,
-    kind: Kind,
+    kind: CellKind,
     number: usize,
     (batch, inputs, hidden): (usize, usize, usize),
 ) -> Result<Layer<'a>> {
@@ -261,7 +262,7 @@ fn layer<'a>(
         recurrence: part(2, gates * hidden * hidden)?.ok_or_else(missing)?,
         bias: part(3, 2 * gates * hidden)?
             .map_or_else(|| vec![0.0; 2 * gates * hidden], <[f32]>::to_vec),
-        peepholes: if kind == Kind::Lstm { part(7, 3 * hidden)? } else { None },
+        peepholes: if kind == CellKind::Lstm { part(7, 3 * hidden)? } else { None },
         activations: activations(call, kind, number)?,
         clip: call.float("clip", f32::MAX),
         linear_before_reset: call.flag("linear_before_reset", false),
@@ -312,9 +313,9 @@ impl Layer<'_> {
                 let recurrent = &recurrent[row * width..][..width];
                 let range = row * self.hidden..(row + 1) * self.hidden;
                 match self.kind {
-                    Kind::Plain => self.plain(given, recurrent, &mut h[range.clone()]),
-                    Kind::Gru => self.gru(given, recurrent, &mut h[range.clone()], run)?,
-                    Kind::Lstm => {
+                    CellKind::Plain => self.plain(given, recurrent, &mut h[range.clone()]),
+                    CellKind::Gru => self.gru(given, recurrent, &mut h[range.clone()], run)?,
+                    CellKind::Lstm => {
                         self.lstm(given, recurrent, &mut h[range.clone()], &mut c[range.clone()]);
                     }
                 }

@@ -13,22 +13,22 @@ use crate::tensor::{Data, with_numbers};
 use crate::{Tensor, Value};
 
 pub(super) const TABLE: &[Operator] = &[
-    computes("ReduceSum", |call| reduce(call, Kind::Sum)),
-    computes("ReduceMean", |call| reduce(call, Kind::Mean)),
-    computes("ReduceMax", |call| reduce(call, Kind::Max)),
-    computes("ReduceMin", |call| reduce(call, Kind::Min)),
-    computes("ReduceProd", |call| reduce(call, Kind::Product)),
-    computes("ReduceL1", |call| reduce(call, Kind::L1)),
-    computes("ReduceL2", |call| reduce(call, Kind::L2)),
-    computes("ReduceLogSum", |call| reduce(call, Kind::LogSum)),
-    computes("ReduceLogSumExp", |call| reduce(call, Kind::LogSumExp)),
-    computes("ReduceSumSquare", |call| reduce(call, Kind::SumSquare)),
+    computes("ReduceSum", |call| reduce(call, Reduction::Sum)),
+    computes("ReduceMean", |call| reduce(call, Reduction::Mean)),
+    computes("ReduceMax", |call| reduce(call, Reduction::Max)),
+    computes("ReduceMin", |call| reduce(call, Reduction::Min)),
+    computes("ReduceProd", |call| reduce(call, Reduction::Product)),
+    computes("ReduceL1", |call| reduce(call, Reduction::L1)),
+    computes("ReduceL2", |call| reduce(call, Reduction::L2)),
+    computes("ReduceLogSum", |call| reduce(call, Reduction::LogSum)),
+    computes("ReduceLogSumExp", |call| reduce(call, Reduction::LogSumExp)),
+    computes("ReduceSumSquare", |call| reduce(call, Reduction::SumSquare)),
     computes("ArgMax", |call| arg(call, true)),
     computes("ArgMin", |call| arg(call, false)),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Reduction {
     Sum,
     Mean,
     Max,
@@ -41,7 +41,7 @@ enum Kind {
     SumSquare,
 }
 
-impl Kind {
+impl Reduction {
     fn of_floats(self, values: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
         // The sum of nothing is negative zero otherwise.
         let sum = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() + 0.0;
@@ -96,7 +96,7 @@ pub(super) fn moved_last(tensor: &Tensor, last: &[usize]) -> Result<Tensor> {
     transposed(tensor, &order)
 }
 
-fn reduce(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
+fn reduce(call: &mut Call<'_>, kind: Reduction) -> Result<Vec<Value>> {
     let wanted = list(call, 1, "axes")?.unwrap_or_default();
     let keeps = call.flag("keepdims", true);
     let tensor = call.tensor(0)?;
@@ -122,7 +122,7 @@ fn reduce(call: &mut Call<'_>, kind: Kind) -> Result<Vec<Value>> {
 }
 
 /// Reduces rows of `len` elements.
-fn rows(tensor: &Tensor, len: usize, shape: Vec<usize>, kind: Kind) -> Result<Tensor> {
+fn rows(tensor: &Tensor, len: usize, shape: Vec<usize>, kind: Reduction) -> Result<Tensor> {
     let count = count(&shape);
     let range = |row: usize| row * len..(row + 1) * len;
     match tensor.data() {
@@ -141,7 +141,7 @@ fn rows(tensor: &Tensor, len: usize, shape: Vec<usize>, kind: Kind) -> Result<Te
             let values = tensor.integers()?;
 
             // Of no values ONNX makes the limit of the type.
-            let extreme = matches!(kind, Kind::Max | Kind::Min) && len == 0;
+            let extreme = matches!(kind, Reduction::Max | Reduction::Min) && len == 0;
             let found = (0..count).map(|row| kind.of_integers(&values[range(row)])).collect();
             if extreme {
                 limits(tensor.element(), kind, shape)
@@ -153,15 +153,17 @@ fn rows(tensor: &Tensor, len: usize, shape: Vec<usize>, kind: Kind) -> Result<Te
 }
 
 /// What the largest or smallest of no integers is.
-fn limits(element: ElementType, kind: Kind, shape: Vec<usize>) -> Result<Tensor> {
+fn limits(element: ElementType, kind: Reduction, shape: Vec<usize>) -> Result<Tensor> {
     let bits = element.bits() as u32;
     let unsigned =
         matches!(element, ElementType::U8 | ElementType::U16 | ElementType::U32 | ElementType::U64);
     let value = match (element, kind) {
-        (ElementType::Bool, Kind::Min) => 1,
+        (ElementType::Bool, Reduction::Min) => 1,
         (ElementType::Bool, _) => 0,
-        (_, Kind::Min) if unsigned => u64::MAX.checked_shr(64 - bits).unwrap_or(0).cast_signed(),
-        (_, Kind::Min) => i64::MAX >> (64 - bits),
+        (_, Reduction::Min) if unsigned => {
+            u64::MAX.checked_shr(64 - bits).unwrap_or(0).cast_signed()
+        }
+        (_, Reduction::Min) => i64::MAX >> (64 - bits),
         _ if unsigned => 0,
         _ => i64::MIN >> (64 - bits),
     };

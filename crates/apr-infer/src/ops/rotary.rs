@@ -59,7 +59,7 @@ impl<'a> Rotation<'a> {
 }
 
 /// Rows of heads at positions: `[batch, heads, length, size]`, or `[batch, length, heads * size]`.
-struct Layout {
+struct HeadRows {
     batch: usize,
     len: usize,
     size: usize,
@@ -68,7 +68,7 @@ struct Layout {
     by_head: bool,
 }
 
-impl Layout {
+impl HeadRows {
     /// `heads` is used where the shape does not say it.
     fn of(shape: &[usize], heads: i64) -> Result<Self> {
         match *shape {
@@ -108,7 +108,7 @@ impl Layout {
 /// Inputs: x, cosines, sines, positions. Without positions, the tables have a row for each place.
 fn onnx(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (x, cos, sin) = (call.tensor(0)?, call.tensor(1)?, call.tensor(2)?);
-    let layout = Layout::of(x.shape(), call.int("num_heads", 0))?;
+    let layout = HeadRows::of(x.shape(), call.int("num_heads", 0))?;
     let rotation =
         Rotation::new(cos, sin, (layout.size, turned(call, layout.size)), interleaved(call))?;
     let rows = rotation.rows();
@@ -130,7 +130,7 @@ fn microsoft(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let table = 2 * cos.shape().last().copied().unwrap_or(0);
     let implied = width.checked_div(table).map_or(0, |heads| heads as i64);
     let named = Some(call.int("num_heads", 0)).filter(|&heads| heads > 0);
-    let layout = Layout::of(x.shape(), named.unwrap_or(implied))?;
+    let layout = HeadRows::of(x.shape(), named.unwrap_or(implied))?;
     let rotation =
         Rotation::new(cos, sin, (layout.size, turned(call, layout.size)), interleaved(call))?;
     let rows = rotation.rows();

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use apr_core::Limits;
 use apr_graph::{
     Attribute, AttributeValue, Body, Constant, ConstantData, Dim, ElementType, Graph, Node, Op,
-    Origin, TensorType, Value, ValueId, ValueType, check, infer,
+    TensorType, Value, ValueId, ValueOrigin, ValueType, check, infer,
 };
 use serde_json::Value as Json;
 
@@ -144,8 +144,10 @@ fn prepare(graph: &mut Graph, inputs: &HashMap<String, &Json>, known: Known) {
     let holds = weights(body);
     for value in &mut body.values {
         match (&value.origin, inputs.get(&value.name)) {
-            (Origin::Input, Some(json)) => tell(value, json, known),
-            (Origin::Node(node), _) if !holds[node.0 as usize] => value.kind = ValueType::Unknown,
+            (ValueOrigin::Input, Some(json)) => tell(value, json, known),
+            (ValueOrigin::Node(node), _) if !holds[node.0 as usize] => {
+                value.kind = ValueType::Unknown;
+            }
             _ => {}
         }
     }
@@ -154,7 +156,7 @@ fn prepare(graph: &mut Graph, inputs: &HashMap<String, &Json>, known: Known) {
         let AttributeValue::Body(inner) = &mut attribute.value else { continue };
         let holds = weights(inner);
         for value in &mut inner.values {
-            if !matches!(value.origin, Origin::Node(node) if holds[node.0 as usize]) {
+            if !matches!(value.origin, ValueOrigin::Node(node) if holds[node.0 as usize]) {
                 value.kind = ValueType::Unknown;
             }
         }
@@ -177,7 +179,7 @@ fn tell(value: &mut Value, json: &Json, known: Known) {
         known == Known::Elements || known == Known::Symbols && element == ElementType::I64
     };
     if let Some(constant) = constant(json).filter(|constant| wanted(constant.element)) {
-        value.origin = Origin::Constant(constant);
+        value.origin = ValueOrigin::Constant(constant);
         return;
     }
     value.kind = match (known, std::mem::take(&mut value.kind)) {
@@ -190,10 +192,11 @@ fn tell(value: &mut Value, json: &Json, known: Known) {
 /// Makes the elements of a value the sizes of another, whose shape then shows what is known of
 /// them.
 fn as_sizes(body: &mut Body, value: ValueId) -> ValueId {
-    let flat = body.add_value("", ValueType::Unknown, Origin::Constant(Constant::ints(&[-1])));
-    let lift = body.add_value("", ValueType::Unknown, Origin::Constant(Constant::ints(&[LIFT])));
+    let flat = body.add_value("", ValueType::Unknown, ValueOrigin::Constant(Constant::ints(&[-1])));
+    let lift =
+        body.add_value("", ValueType::Unknown, ValueOrigin::Constant(Constant::ints(&[LIFT])));
     let mut made = |op: &str, inputs: &[ValueId], attributes: Vec<Attribute>| {
-        let output = body.add_value("", ValueType::Unknown, Origin::Missing);
+        let output = body.add_value("", ValueType::Unknown, ValueOrigin::Missing);
         body.add_node(Node {
             name: SHOWN.to_owned(),
             op: Op::onnx(op),

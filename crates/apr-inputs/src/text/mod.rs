@@ -74,7 +74,7 @@ impl TokenizerSource {
 
         if let Some((name, json)) = self.files.iter().find(|(name, _)| name == "tokenizer.json") {
             let pipeline = Pipeline::read(json).map_err(|error| error.in_file(name))?;
-            return Ok(Some((TextTokens(Kind::Pipeline(pipeline)), Vec::new())));
+            return Ok(Some((TextTokens(TokenizerKind::Pipeline(pipeline)), Vec::new())));
         }
 
         let found = tokenizer_key_values("llama", &self.files, None, &Options::default())?;
@@ -97,7 +97,7 @@ fn is_for_text(name: &str) -> bool {
 fn from_keys(keys: &KeyValues) -> Result<(TextTokens, Vec<String>)> {
     if keys.text("tokenizer.ggml.model") == Some("llama") {
         return Ok((
-            TextTokens(Kind::Merging(Box::new(Merging::from_key_values(keys)?))),
+            TextTokens(TokenizerKind::Merging(Box::new(Merging::from_key_values(keys)?))),
             Vec::new(),
         ));
     }
@@ -111,7 +111,7 @@ fn from_keys(keys: &KeyValues) -> Result<(TextTokens, Vec<String>)> {
     let changes =
         |warning: &String| warning.starts_with("tokenizer.ggml.pre") || warning.contains("merge");
     Ok((
-        TextTokens(Kind::Pipeline(Pipeline::read(json)?)),
+        TextTokens(TokenizerKind::Pipeline(Pipeline::read(json)?)),
         warnings.into_iter().filter(changes).collect(),
     ))
 }
@@ -145,10 +145,10 @@ fn check_length(text: &str) -> Result<()> {
 
 /// A model's tokenizer.
 #[derive(Debug, Clone)]
-pub struct TextTokens(Kind);
+pub struct TextTokens(TokenizerKind);
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum TokenizerKind {
     Merging(Box<Merging>),
     Pipeline(Pipeline),
 }
@@ -162,8 +162,8 @@ impl TextTokens {
     pub fn encode(&self, text: &str, ends: bool) -> Result<Vec<i64>> {
         check_length(text)?;
         match &self.0 {
-            Kind::Merging(merging) => merging.encode(text, ends),
-            Kind::Pipeline(pipeline) => pipeline.encode(text, ends),
+            TokenizerKind::Merging(merging) => merging.encode(text, ends),
+            TokenizerKind::Pipeline(pipeline) => pipeline.encode(text, ends),
         }
     }
 
@@ -175,7 +175,7 @@ impl TextTokens {
     pub fn pieces(&self, text: &str, ends: bool) -> Result<Vec<Piece>> {
         check_length(text)?;
         match &self.0 {
-            Kind::Merging(merging) => {
+            TokenizerKind::Merging(merging) => {
                 let piece = |piece: MergedPiece| Piece {
                     token: merging.token(piece.id).unwrap_or_default().to_owned(),
                     id: piece.id,
@@ -185,7 +185,7 @@ impl TextTokens {
                 };
                 Ok(merging.pieces(text, ends)?.into_iter().map(piece).collect())
             }
-            Kind::Pipeline(pipeline) => pipeline.pieces(text, ends),
+            TokenizerKind::Pipeline(pipeline) => pipeline.pieces(text, ends),
         }
     }
 
@@ -215,10 +215,10 @@ impl TextTokens {
     /// E001 where the tokenizer can't say.
     pub fn decode(&self, tokens: &[i64]) -> Result<String> {
         match &self.0 {
-            Kind::Merging(merging) => {
+            TokenizerKind::Merging(merging) => {
                 Ok(String::from_utf8_lossy(&merging.text_of(tokens)).into_owned())
             }
-            Kind::Pipeline(pipeline) => pipeline.decode(tokens),
+            TokenizerKind::Pipeline(pipeline) => pipeline.decode(tokens),
         }
     }
 
@@ -228,10 +228,10 @@ impl TextTokens {
     /// E001 where the tokenizer can't say.
     pub fn decode_all(&self, tokens: &[i64]) -> Result<String> {
         match &self.0 {
-            Kind::Merging(merging) => {
+            TokenizerKind::Merging(merging) => {
                 Ok(String::from_utf8_lossy(&merging.spelled_out(tokens)).into_owned())
             }
-            Kind::Pipeline(pipeline) => pipeline.decode_all(tokens),
+            TokenizerKind::Pipeline(pipeline) => pipeline.decode_all(tokens),
         }
     }
 
@@ -239,8 +239,8 @@ impl TextTokens {
     #[must_use]
     pub fn id(&self, token: &str) -> Option<i64> {
         match &self.0 {
-            Kind::Merging(merging) => merging.id(token),
-            Kind::Pipeline(pipeline) => pipeline.id(token),
+            TokenizerKind::Merging(merging) => merging.id(token),
+            TokenizerKind::Pipeline(pipeline) => pipeline.id(token),
         }
     }
 
@@ -248,8 +248,8 @@ impl TextTokens {
     #[must_use]
     pub fn token(&self, id: i64) -> Option<String> {
         match &self.0 {
-            Kind::Merging(merging) => merging.token(id).map(str::to_owned),
-            Kind::Pipeline(pipeline) => pipeline.token(id),
+            TokenizerKind::Merging(merging) => merging.token(id).map(str::to_owned),
+            TokenizerKind::Pipeline(pipeline) => pipeline.token(id),
         }
     }
 }

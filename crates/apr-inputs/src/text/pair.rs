@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use apr_core::{Error, Result};
 
-use super::{Kind, MAX_TEXT, TextTokens};
+use super::{MAX_TEXT, TextTokens, TokenizerKind};
 
 /// How a long text is cut into windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,10 +42,10 @@ impl TextTokens {
             )));
         }
         match &self.0 {
-            Kind::Merging(_) => {
+            TokenizerKind::Merging(_) => {
                 Err(Error::version("this tokenizer has no template for pairs of texts"))
             }
-            Kind::Pipeline(pipeline) => pipeline.pair(question, text, windows),
+            TokenizerKind::Pipeline(pipeline) => pipeline.pair(question, text, windows),
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use apr_arch::{CANONICAL, FamilyModel, GGUF, GgufLayout, Kind, Naming};
+use apr_arch::{CANONICAL, FamilyModel, GGUF, GgufLayout, Naming, TensorKind};
 use apr_core::counted;
 use apr_gguf::{Array, KeyValue, Value as Typed};
 use apr_registry::{CheckpointReader, DType, Error, Loss, Result, TensorInfo, keys};
-use apr_view::{Change, Origin};
+use apr_view::{Change, TensorOrigin};
 
 use crate::hyperparameters::Facts;
 use crate::import::rows_of;
@@ -27,16 +27,16 @@ const SCALES: &str = "_scales";
 /// The tensor with a row for each token.
 const TOKENS: &str = "token_embd.weight";
 
-pub(super) struct Plan<'p, 'a> {
+pub(super) struct ExportPlan<'p, 'a> {
     reader: &'a dyn CheckpointReader,
     model: &'p FamilyModel<'p>,
-    pub(super) tensors: Vec<(TensorInfo, Origin)>,
+    pub(super) tensors: Vec<(TensorInfo, TensorOrigin)>,
     pub(super) losses: Vec<Loss>,
     /// Names that are taken.
     names: HashSet<String>,
 }
 
-impl<'p, 'a> Plan<'p, 'a> {
+impl<'p, 'a> ExportPlan<'p, 'a> {
     pub(super) fn new(reader: &'a dyn CheckpointReader, model: &'p FamilyModel<'p>) -> Self {
         Self { reader, model, tensors: Vec::new(), losses: Vec::new(), names: HashSet::new() }
     }
@@ -89,13 +89,13 @@ impl<'p, 'a> Plan<'p, 'a> {
                 shape: [factors.len() as u64].into(),
             };
             let bytes = factors.iter().flat_map(|factor| factor.to_le_bytes()).collect();
-            self.add(info, Origin::Own(bytes));
+            self.add(info, TensorOrigin::Own(bytes));
         }
 
         Ok(())
     }
 
-    fn add(&mut self, info: TensorInfo, origin: Origin) {
+    fn add(&mut self, info: TensorInfo, origin: TensorOrigin) {
         self.names.insert(info.name.clone());
         self.tensors.push((info, origin));
     }
@@ -162,7 +162,7 @@ impl<'p, 'a> Plan<'p, 'a> {
         }
 
         // What is computed, such as masks and frequencies, llama.cpp computes itself.
-        if self.model.family().kind(canonical) == Some(Kind::Buffer) {
+        if self.model.family().kind(canonical) == Some(TensorKind::Buffer) {
             return Ok(());
         }
 
@@ -221,18 +221,22 @@ impl<'p, 'a> Plan<'p, 'a> {
         let source = &self.reader.tensors()[position];
         let mut info = source.clone();
         let origin = match self.model.gguf_layout(canonical)? {
-            GgufLayout::Same => Origin::Base(position),
-            GgufLayout::Swap(order) => Origin::Changed(Change::rows(source, position, order)?),
+            GgufLayout::Same => TensorOrigin::Base(position),
+            GgufLayout::Swap(order) => {
+                TensorOrigin::Changed(Change::rows(source, position, order)?)
+            }
             GgufLayout::Add(constant) => {
-                Origin::Changed(Change::sum(&mut info, position, constant)?)
+                TensorOrigin::Changed(Change::sum(&mut info, position, constant)?)
             }
             GgufLayout::Groups(order) => {
-                Origin::Changed(Change::grouped(source, position, order, false)?)
+                TensorOrigin::Changed(Change::grouped(source, position, order, false)?)
             }
-            GgufLayout::Transposed => Origin::Changed(Change::transposed(&mut info, position)?),
+            GgufLayout::Transposed => {
+                TensorOrigin::Changed(Change::transposed(&mut info, position)?)
+            }
             GgufLayout::SkipRows(skipped) => {
                 let (rows, first) = rows_after(source, skipped)?;
-                Origin::Changed(Change::some_rows(&mut info, position, first, rows)?)
+                TensorOrigin::Changed(Change::some_rows(&mut info, position, first, rows)?)
             }
             _ => {
                 return Err(Error::format("its layout is not known to this version")
@@ -251,7 +255,7 @@ impl<'p, 'a> Plan<'p, 'a> {
         let (Some(name), Some(cut)) = (name, self.model.gguf_cut(part)?) else { return Ok(()) };
         let (info, change) =
             Change::cut(&self.reader.tensors()[position], position, rows_of(cut)?, &name)?;
-        self.add(info, Origin::Changed(change));
+        self.add(info, TensorOrigin::Changed(change));
         Ok(())
     }
 
@@ -270,7 +274,7 @@ impl<'p, 'a> Plan<'p, 'a> {
             let (Some(name), Some(cut)) = (name, self.model.gguf_cut(&part)?) else { continue };
             let (blocks, scales) = ((&tensors[position], position), (&tensors[at], at));
             let (info, change) = Change::four_bits(blocks, scales, rows_of(cut)?, &name)?;
-            self.add(info, Origin::Changed(change));
+            self.add(info, TensorOrigin::Changed(change));
         }
 
         Ok(())
@@ -307,7 +311,7 @@ impl<'p, 'a> Plan<'p, 'a> {
         let name =
             self.model.family().source_name(stack, &naming).unwrap_or_else(|| stack.to_owned());
         let (info, change) = Change::stack(tensors, &positions, &name)?;
-        self.add(info, Origin::Changed(change));
+        self.add(info, TensorOrigin::Changed(change));
         Ok(())
     }
 
@@ -322,7 +326,8 @@ impl<'p, 'a> Plan<'p, 'a> {
             let is_by_token =
                 [TOKENS, "output.weight", "output.bias"].contains(&info.name.as_str());
             let rows = info.shape.dims().first().copied().unwrap_or_default();
-            let (true, Origin::Base(position)) = (is_by_token && rows != tokens, &*origin) else {
+            let (true, TensorOrigin::Base(position)) = (is_by_token && rows != tokens, &*origin)
+            else {
                 continue;
             };
             let position = *position;
@@ -334,7 +339,7 @@ impl<'p, 'a> Plan<'p, 'a> {
                 return Err(Error::format(why).for_tensor(&self.reader.tensors()[position].name));
             }
 
-            *origin = Origin::Changed(Change::some_rows(info, position, 0, tokens)?);
+            *origin = TensorOrigin::Changed(Change::some_rows(info, position, 0, tokens)?);
             self.losses.push(Loss {
                 name: self.reader.tensors()[position].name.clone(),
                 what: format!("the last {} dropped", counted(rows - tokens, "row")),

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use apr_core::Result;
 use apr_graph::{
-    AttributeValue, Body, Dim, ElementType, Node, NodeId, Origin, TensorType, ValueId, ValueType,
+    AttributeValue, Body, Dim, ElementType, Node, NodeId, TensorType, ValueId, ValueOrigin,
+    ValueType,
 };
 
 use super::converter::Converter;
@@ -30,7 +31,7 @@ impl Frames {
         let innermost = self.0.len() - 1;
         match self.find(name, innermost) {
             Some(id) => id,
-            None => self.0[innermost].add(name, ValueType::Unknown, Origin::Missing),
+            None => self.0[innermost].add(name, ValueType::Unknown, ValueOrigin::Missing),
         }
     }
 
@@ -42,7 +43,7 @@ impl Frames {
         // A body refers only to the one right around it, so all between hand the value on.
         for at in holder + 1..=position {
             let kind = self.0[at - 1].body.value(id).kind.clone();
-            id = self.0[at].add(name, kind, Origin::Outer(id));
+            id = self.0[at].add(name, kind, ValueOrigin::Outer(id));
         }
         Some(id)
     }
@@ -53,7 +54,7 @@ impl Frames {
 }
 
 impl Frame {
-    fn add(&mut self, name: &str, kind: ValueType, origin: Origin) -> ValueId {
+    fn add(&mut self, name: &str, kind: ValueType, origin: ValueOrigin) -> ValueId {
         let id = self.body.add_value(name, kind, origin);
         self.names.insert(name.to_owned(), id);
         id
@@ -103,7 +104,7 @@ impl Converter<'_> {
         };
         frame.body.doc = self.doc(graph.doc)?;
         for input in &graph.inputs {
-            let id = frame.add(&input.name, value_type(&input.kind), Origin::Input);
+            let id = frame.add(&input.name, value_type(&input.kind), ValueOrigin::Input);
             frame.body.inputs.push(id);
         }
 
@@ -124,7 +125,7 @@ impl Converter<'_> {
             ..Frame::default()
         };
         for input in &function.inputs {
-            let id = frame.add(input, ValueType::Unknown, Origin::Input);
+            let id = frame.add(input, ValueType::Unknown, ValueOrigin::Input);
             frame.body.inputs.push(id);
         }
         let mut frames = Frames::default();
@@ -143,8 +144,10 @@ impl Converter<'_> {
         for (position, tensor) in graph.initializers.iter().enumerate() {
             let path = scope.initializer(&tensor.name, position);
             let constant = self.small.constant(&path, tensor, &mut self.walker)?;
-            let origin =
-                constant.map_or_else(|| Origin::Weight(self.small.weight(&path)), Origin::Constant);
+            let origin = constant.map_or_else(
+                || ValueOrigin::Weight(self.small.weight(&path)),
+                ValueOrigin::Constant,
+            );
             frame.give(&tensor.name, tensor_type(tensor.data_type, &tensor.dims), origin);
         }
 
@@ -154,7 +157,7 @@ impl Converter<'_> {
             frame.give(
                 name,
                 kind,
-                Origin::Weight(self.small.weight(&scope.initializer(name, position))),
+                ValueOrigin::Weight(self.small.weight(&scope.initializer(name, position))),
             );
         }
 
@@ -174,7 +177,7 @@ impl Converter<'_> {
             nodes.iter().flat_map(|node| &node.outputs).filter(|output| !output.is_empty())
         {
             if !frame.names.contains_key(output) {
-                frame.add(output, ValueType::Unknown, Origin::Missing);
+                frame.add(output, ValueType::Unknown, ValueOrigin::Missing);
             }
         }
         frames.0.push(frame);
@@ -227,15 +230,18 @@ impl Frame {
     /// for a check to find.
     fn made(&mut self, name: &str) -> ValueId {
         match self.names.get(name) {
-            Some(id) if self.body.value(*id).origin == Origin::Missing => *id,
-            _ => self.add(name, ValueType::Unknown, Origin::Missing),
+            Some(id) if self.body.value(*id).origin == ValueOrigin::Missing => *id,
+            _ => self.add(name, ValueType::Unknown, ValueOrigin::Missing),
         }
     }
 
     /// Gives a name its data; where it is an input of the body too, it stays one.
-    fn give(&mut self, name: &str, kind: ValueType, origin: Origin) {
-        let declared =
-            self.names.get(name).copied().filter(|id| self.body.value(*id).origin == Origin::Input);
+    fn give(&mut self, name: &str, kind: ValueType, origin: ValueOrigin) {
+        let declared = self
+            .names
+            .get(name)
+            .copied()
+            .filter(|id| self.body.value(*id).origin == ValueOrigin::Input);
         match declared {
             Some(id) => {
                 let value = self.body.value_mut(id);

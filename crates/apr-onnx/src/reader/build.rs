@@ -7,7 +7,7 @@ use apr_core::{DType, Error, Limits, Result, Shape, StoredRange};
 use apr_graph::ElementType;
 
 use super::content::{Content, Narrow, Packed};
-use super::external::{Files, Place};
+use super::external::{ExternalLocation, Files};
 use super::numbers::Numbers;
 use super::sparse::Sparse;
 use crate::proto::{SparseTensor, Tensor, shape};
@@ -120,7 +120,7 @@ fn packed(
 
     let source = files.sources[0].clone();
     let mut walker = Walker::new(&source, &Limits::default());
-    if let Some(place) = Place::of(tensor, &mut walker)? {
+    if let Some(place) = ExternalLocation::of(tensor, &mut walker)? {
         return Ok(Packed::Flat(files.find(&place, len)?));
     }
 

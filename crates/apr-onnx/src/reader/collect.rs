@@ -11,7 +11,7 @@ use super::build::{self, Built};
 use super::content::Content;
 use super::external::Files;
 use super::message::Message;
-use super::paths::{self, Found, Owner};
+use super::paths::{self, ModelTensor, Owner};
 use crate::names::{Candidate, Revealed};
 use crate::proto::Graph;
 
@@ -80,20 +80,20 @@ impl<'a> Collected<'a> {
             }
             Message::Tensor(tensor) => {
                 let name = if tensor.name.is_empty() { "tensor" } else { &tensor.name };
-                self.take(name.to_owned(), Found::Dense(tensor), Owner::Inner)
+                self.take(name.to_owned(), ModelTensor::Dense(tensor), Owner::Inner)
             }
         }
     }
 
-    fn take(&mut self, name: String, found: Found<'_>, owner: Owner) -> Result<()> {
+    fn take(&mut self, name: String, found: ModelTensor<'_>, owner: Owner) -> Result<()> {
         // Names repeat the paths of the graphs around, so a short file can make long ones.
         let names = self.names_budget.checked_sub(name.len() as u64);
         self.names_budget =
             names.ok_or_else(|| Error::memory("the names of all tensors take too much memory"))?;
         let files = self.files.infos.len();
         let (kind, built) = match found {
-            Found::Dense(tensor) => (tensor.data_type, build::dense(tensor, &mut self.files)),
-            Found::Sparse(tensor) => {
+            ModelTensor::Dense(tensor) => (tensor.data_type, build::dense(tensor, &mut self.files)),
+            ModelTensor::Sparse(tensor) => {
                 (tensor.values.data_type, build::sparse(tensor, &mut self.files))
             }
         };
@@ -127,7 +127,7 @@ impl<'a> Collected<'a> {
 
         let is_scalar = shape.elements() == Some(1);
         // The graph reads its own tensors as dense ones alone.
-        let is_dense = matches!(found, Found::Dense(_));
+        let is_dense = matches!(found, ModelTensor::Dense(_));
         let is_small = content.len <= SMALL && is_dense;
         let constant = match owner {
             // An attribute with several holds all of them or none.

@@ -21,7 +21,7 @@ pub(crate) struct Files<'a> {
 
 /// Where a tensor says that its data are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Place {
+pub(crate) struct ExternalLocation {
     pub(crate) location: String,
     pub(crate) offset: u64,
     pub(crate) len: Option<u64>,
@@ -46,7 +46,7 @@ impl<'a> Files<'a> {
     }
 
     /// The `expected` bytes of a tensor in another file.
-    pub(crate) fn find(&mut self, place: &Place, expected: u64) -> Result<StoredRange> {
+    pub(crate) fn find(&mut self, place: &ExternalLocation, expected: u64) -> Result<StoredRange> {
         let file = self.open(&place.location)?;
         let file_len = self.infos[file].len;
         // ONNX lets the length be left out.
@@ -115,7 +115,7 @@ pub(crate) fn check_location(location: &str) -> Result<()> {
     )))
 }
 
-impl Place {
+impl ExternalLocation {
     /// What a tensor says; `None` where its data are in the model's file.
     pub(crate) fn of(tensor: &Tensor, walker: &mut Walker<'_>) -> Result<Option<Self>> {
         if !tensor.is_outside() {

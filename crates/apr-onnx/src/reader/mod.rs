@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use apr_core::protobuf::Walker;
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, FileInfo, Format,
-    HEAD_LEN, Limits, Metadata, Result, SourceSet, Stored, StoredRange, TensorInfo, Unlisted,
-    has_no, keys, read_vec,
+    ByteSource, CheckpointReader, Companion, ContainerFacts, Error, FileInfo, Format, HEAD_LEN,
+    Limits, Metadata, Result, SourceSet, Stored, StoredRange, TensorInfo, Unlisted, check_range,
+    has_no, has_own, keys, read_vec,
 };
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ use collect::{Collected, Item};
 pub(crate) use content::Narrow;
 use content::{Content, Source};
 use external::Files;
-pub(crate) use external::{Place, check_location};
+pub(crate) use external::{ExternalLocation, check_location};
 use message::Message;
 pub(crate) use paths::{Scope, each_tensor};
 
@@ -124,7 +124,7 @@ fn read(
     naming: Naming,
 ) -> Result<OnnxReader> {
     let reader = read_unnamed(source, name, set, limits, naming);
-    reader.map_err(|error| if name.is_empty() { error } else { error.in_file(name) })
+    reader.map_err(|error| error.in_file(name))
 }
 
 fn read_unnamed(
@@ -316,7 +316,7 @@ impl OnnxReader {
     }
 
     pub(crate) fn in_own_file(&self, error: Error) -> Error {
-        if self.files[0].name.is_empty() { error } else { error.in_file(&self.files[0].name) }
+        error.in_file(&self.files[0].name)
     }
 
     /// The `len` bytes of a tensor as `raw_data` would have them. Its data must be found already.
@@ -332,8 +332,7 @@ impl OnnxReader {
 
     fn locate(&self, tensor: usize, error: Error) -> Error {
         let file = self.contents[tensor].near().file;
-        let (error, file) = (error.for_tensor(&self.tensors[tensor].name), &self.files[file].name);
-        if file.is_empty() { error } else { error.in_file(file) }
+        error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[file].name)
     }
 }
 
@@ -348,6 +347,7 @@ impl ContainerFacts for OnnxReader {
 }
 
 impl CheckpointReader for OnnxReader {
+    has_own!(metadata, tensors, container, files, warnings);
     has_no!(left_out);
 
     fn companions(&self) -> &[Companion] {
@@ -368,14 +368,6 @@ impl CheckpointReader for OnnxReader {
         }
     }
 
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
-    }
-
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let content = &self.contents[tensor];
         content.flat().map_or_else(|| Stored::derived(content.near()), Stored::plain)
@@ -383,29 +375,13 @@ impl CheckpointReader for OnnxReader {
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let content = &self.contents[tensor];
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > content.len) {
-            let message =
-                format!("{} bytes from byte {offset} on, but it has {}", buf.len(), content.len);
-            return Err(self.locate(tensor, Error::corrupt(message)));
-        }
+        check_range(offset, buf.len(), content.len).map_err(|error| self.locate(tensor, error))?;
         content.read(&self.sources, offset, buf).map_err(|error| self.locate(tensor, error))
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         let range = self.contents.get(tensor)?.flat()?;
         self.sources[range.file].slice_at(range.offset, range.len)
-    }
-
-    fn container(&self) -> Container<'_> {
-        Container::of(self)
-    }
-
-    fn files(&self) -> &[FileInfo] {
-        &self.files
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 }
 

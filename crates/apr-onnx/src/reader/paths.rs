@@ -10,7 +10,7 @@ const MAX_PREFIX: usize = 4096;
 
 /// A tensor of a model.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Found<'m> {
+pub(crate) enum ModelTensor<'m> {
     /// Dense.
     Dense(&'m Tensor),
     /// Sparse.
@@ -129,7 +129,7 @@ pub(crate) fn label(node: &Node) -> &str {
 }
 
 /// What is done with each tensor and its name.
-pub(crate) type Take<'t, 'm> = &'t mut dyn FnMut(String, Found<'m>, Owner) -> Result<()>;
+pub(crate) type Take<'t, 'm> = &'t mut dyn FnMut(String, ModelTensor<'m>, Owner) -> Result<()>;
 
 /// Calls `take` for each tensor of a model with its name.
 pub(crate) fn tensors<'m>(model: &'m Model, take: Take<'_, 'm>) -> Result<()> {
@@ -148,8 +148,8 @@ pub(crate) fn each_tensor(
     take: &mut dyn FnMut(String, &Tensor) -> Result<()>,
 ) -> Result<()> {
     tensors(model, &mut |name, found, _| match found {
-        Found::Dense(tensor) => take(name, tensor),
-        Found::Sparse(tensor) => {
+        ModelTensor::Dense(tensor) => take(name, tensor),
+        ModelTensor::Sparse(tensor) => {
             take(name.clone(), &tensor.values)?;
             take(name, &tensor.indices)
         }
@@ -159,10 +159,10 @@ pub(crate) fn each_tensor(
 fn in_graph<'m>(scope: &Scope, graph: &'m Graph, take: Take<'_, 'm>) -> Result<()> {
     let owner = if scope.prefix.is_empty() { Owner::Main } else { Owner::Inner };
     for (position, tensor) in graph.initializers.iter().enumerate() {
-        take(scope.initializer(&tensor.name, position), Found::Dense(tensor), owner)?;
+        take(scope.initializer(&tensor.name, position), ModelTensor::Dense(tensor), owner)?;
     }
     for (tensor, position) in graph.sparse_initializers.iter().zip(graph.initializers.len()..) {
-        take(scope.initializer(&tensor.values.name, position), Found::Sparse(tensor), owner)?;
+        take(scope.initializer(&tensor.values.name, position), ModelTensor::Sparse(tensor), owner)?;
     }
     in_nodes(scope, &graph.nodes, take)
 }
@@ -184,18 +184,26 @@ fn in_attribute<'m>(
 ) -> Result<()> {
     let owner = scope.owner(node, attribute);
     if let Some(tensor) = &attribute.tensor {
-        take(scope.tensor(node, attribute, None), Found::Dense(tensor), owner)?;
+        take(scope.tensor(node, attribute, None), ModelTensor::Dense(tensor), owner)?;
     }
     if let Some(tensor) = &attribute.sparse_tensor {
-        take(scope.tensor(node, attribute, None), Found::Sparse(tensor), owner)?;
+        take(scope.tensor(node, attribute, None), ModelTensor::Sparse(tensor), owner)?;
     }
 
     for (position, tensor) in attribute.tensors.iter().enumerate() {
-        take(scope.tensor(node, attribute, Some(position)), Found::Dense(tensor), Owner::List)?;
+        take(
+            scope.tensor(node, attribute, Some(position)),
+            ModelTensor::Dense(tensor),
+            Owner::List,
+        )?;
     }
 
     for (position, tensor) in attribute.sparse_tensors.iter().enumerate() {
-        take(scope.tensor(node, attribute, Some(position)), Found::Sparse(tensor), Owner::List)?;
+        take(
+            scope.tensor(node, attribute, Some(position)),
+            ModelTensor::Sparse(tensor),
+            Owner::List,
+        )?;
     }
 
     // The reader takes at most 100 messages inside each other, so this ends.

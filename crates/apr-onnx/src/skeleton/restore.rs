@@ -57,7 +57,7 @@ pub fn tensors(skeleton: Vec<u8>, limits: &Limits) -> Result<Vec<TensorInfo>> {
 
 /// Where a tensor goes.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct TensorDestination {
     range: StoredRange,
     /// Its position among those that were given.
     position: usize,
@@ -70,7 +70,7 @@ struct Restoration {
     /// The file with holes, under the names that it has.
     reader: Arc<OnnxReader>,
     /// Where tensors go.
-    ranges: Vec<Place>,
+    ranges: Vec<TensorDestination>,
     /// Tensors that must be what they were: position, and position in the file.
     same: Vec<(usize, usize)>,
 }
@@ -101,7 +101,7 @@ impl Restoration {
                 Some((range, narrow)) => {
                     let count = info.shape.elements().unwrap_or_default();
                     let packing = narrow.map(|narrow| (narrow, count));
-                    self.ranges.push(Place { range, position, packing });
+                    self.ranges.push(TensorDestination { range, position, packing });
                 }
                 None => self.same.push((position, stored)),
             }
@@ -140,11 +140,11 @@ impl Restoration {
     }
 
     /// A file as pieces: tensors, and what lies between them.
-    fn pieces(&self, file: usize, len: u64, ranges: &[Place]) -> Result<Vec<Piece>> {
+    fn pieces(&self, file: usize, len: u64, ranges: &[TensorDestination]) -> Result<Vec<Piece>> {
         let mut pieces = Vec::new();
         let mut at = 0;
         let mut last: Option<StoredRange> = None;
-        for &Place { range, position, packing } in ranges {
+        for &TensorDestination { range, position, packing } in ranges {
             if range.offset < at && range.len > 0 {
                 // Tied tensors have the same bytes, which are written once.
                 if last == Some(range) {

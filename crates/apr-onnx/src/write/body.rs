@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use apr_core::{Error, Result};
 use apr_graph::{
-    Attribute, AttributeValue, Body, Constant, Graph, Name, Node, Op, Origin, Value, ValueId,
+    Attribute, AttributeValue, Body, Constant, Graph, Name, Node, Op, Value, ValueId, ValueOrigin,
     ValueType,
 };
 
@@ -47,7 +47,7 @@ impl<'a> Scope<'a> {
         for value in &body.values {
             let name = match (&value.origin, outer) {
                 // ONNX knows values of the graph around by their name alone.
-                (Origin::Outer(of), Some(outer)) => Cow::Borrowed(outer.name(*of)),
+                (ValueOrigin::Outer(of), Some(outer)) => Cow::Borrowed(outer.name(*of)),
                 (_, outer) => {
                     let is_taken = |name: &str| {
                         outer.is_some_and(|outer| outer.has(name)) || scope.taken.contains(name)
@@ -116,10 +116,10 @@ impl<'a, 'w> Encoder<'a, 'w> {
         message.text(2, if body.name.is_empty() { unnamed } else { &body.name });
         for (value, name) in body.values.iter().zip(&scope.names) {
             match &value.origin {
-                Origin::Weight(weight) => {
+                ValueOrigin::Weight(weight) => {
                     message.message(5, self.weights.tensor(weight, &value.kind, name)?);
                 }
-                Origin::Constant(constant) => message.message(5, tensor(constant, name)),
+                ValueOrigin::Constant(constant) => message.message(5, tensor(constant, name)),
                 _ => {}
             }
         }
@@ -147,11 +147,11 @@ impl<'a, 'w> Encoder<'a, 'w> {
     ) -> Result<()> {
         for (position, value) in (0..).zip(&body.values) {
             match &value.origin {
-                Origin::Constant(constant) => {
+                ValueOrigin::Constant(constant) => {
                     let made = constant_node(value, ValueId(position), constant);
                     message.message(7, node(self, &made, scope)?);
                 }
-                Origin::Weight(weight) => {
+                ValueOrigin::Weight(weight) => {
                     let message = format!(
                         "function '{}' contains a weight, which ONNX does not allow",
                         body.name
@@ -189,7 +189,8 @@ fn between(body: &Body) -> impl Iterator<Item = ValueId> {
     let outputs: HashSet<ValueId> = body.outputs.iter().copied().collect();
     let values = (0..).map(ValueId).zip(&body.values);
     values.filter_map(move |(id, value)| {
-        let is_made = matches!(value.origin, Origin::Node(_)) && value.kind != ValueType::Unknown;
+        let is_made =
+            matches!(value.origin, ValueOrigin::Node(_)) && value.kind != ValueType::Unknown;
         (is_made && !outputs.contains(&id)).then_some(id)
     })
 }

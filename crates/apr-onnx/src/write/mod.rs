@@ -166,7 +166,7 @@ fn encoded<'a>(
     }
 
     let advice = match asked {
-        ExternalData::Never => "; without `--external-data never` the tensors lie beside it",
+        ExternalData::Never => "; without `external_data` never the tensors lie beside it",
         _ => ", its tensors not counted",
     };
     let len = message.len();

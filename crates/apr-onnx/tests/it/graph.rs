@@ -1,7 +1,7 @@
 //! Graphs of real models.
 
 use apr_core::Limits;
-use apr_graph::{Body, Origin};
+use apr_graph::{Body, ValueOrigin};
 use apr_onnx::proto;
 
 use crate::corpus::models_as_stored;
@@ -12,7 +12,7 @@ fn count(body: &Body) -> [usize; 3] {
     let own = [
         body.nodes.len(),
         body.nodes.iter().map(|node| node.inputs.iter().flatten().count()).sum(),
-        body.values.iter().filter(|value| value.origin == Origin::Missing).count(),
+        body.values.iter().filter(|value| value.origin == ValueOrigin::Missing).count(),
     ];
     let inner = body.nodes.iter().flat_map(apr_graph::Node::bodies).map(count);
     inner.fold(own, |sum, more| [sum[0] + more[0], sum[1] + more[1], sum[2] + more[2]])

@@ -9,7 +9,7 @@ use apr_core::{
 };
 use apr_graph::{
     Attribute, AttributeValue, Body, BodyBuilder, Constant, Dim, ElementType, Graph, GraphBuilder,
-    Meaning, Node, Op, Origin, ValueId, ValueType, View, WeightRef,
+    Meaning, Node, Op, ValueId, ValueOrigin, ValueType, View, WeightRef,
 };
 use apr_onnx::write::{
     ExternalData, Model, OnnxWriter, Properties, WriteOptions, ir_version, plan,
@@ -126,9 +126,12 @@ fn weights_that_the_checkpoint_does_not_have_so_are_refused_by_name() {
         (&mut viewed, WeightRef { tensor: "w".into(), views: vec![View::Plus(1)] }),
         (&mut twice, WeightRef::whole("w")),
     ] {
-        let last =
-            graph.body.values.iter_mut().rfind(|value| matches!(value.origin, Origin::Weight(_)));
-        last.expect("a weight").origin = Origin::Weight(reference);
+        let last = graph
+            .body
+            .values
+            .iter_mut()
+            .rfind(|value| matches!(value.origin, ValueOrigin::Weight(_)));
+        last.expect("a weight").origin = ValueOrigin::Weight(reference);
     }
     assert!(refused(viewed, &[f32(&[4])]).message().contains("as the graph uses them"));
     assert!(
@@ -143,7 +146,7 @@ fn weights_whose_type_the_graph_does_not_say_have_that_of_the_checkpoint() {
     weight.kind = ValueType::Unknown;
     assert!(planned(graph.clone(), &[tensor("w", DType::F16, &[4])], ExternalData::Auto).is_ok());
     let error = refused(graph, &[tensor("w", DType::Q4_0, &[32])]);
-    assert!(error.message().contains("--dequantize f32"), "{error}");
+    assert!(error.message().contains("`dequantize` f32"), "{error}");
     // Two numbers of four bits are a byte of the checkpoint.
     let packed = sums(&[("w", ElementType::U4, &[7])]);
     assert!(planned(packed.clone(), &[tensor("w", DType::U8, &[4])], ExternalData::Auto).is_ok());
@@ -183,7 +186,7 @@ fn models_of_two_gib_lie_in_two_files_or_are_refused() {
     assert_eq!(writer.layout().files.len(), 2);
     let error = planned(graph, &tensors, ExternalData::Never).expect_err("it does not fit");
     assert_eq!(error.code(), Code::Memory);
-    assert!(error.message().contains("without `--external-data never`"), "{error}");
+    assert!(error.message().contains("without `external_data` never"), "{error}");
     // Tensors that no file holds.
     let dims: &[u64] = &[1 << 60];
     let names: Vec<_> = (0..16).map(|number| format!("w{number}")).collect();
@@ -213,7 +216,7 @@ fn a_function_with_a_weight_of_its_own_is_refused() {
 /// A body with a node that has this body as an attribute.
 fn around(inner: Body) -> Body {
     let mut body = Body::default();
-    let output = body.add_value("y", ValueType::Unknown, Origin::Missing);
+    let output = body.add_value("y", ValueType::Unknown, ValueOrigin::Missing);
     body.add_node(Node {
         name: "node".into(),
         op: Op::onnx("If"),
@@ -254,7 +257,7 @@ fn bytes(graph: Graph) -> Vec<u8> {
 fn names_that_are_there_already_get_a_number() {
     let mut inner = Body::default();
     for name in ["y", "", "", "y_1"] {
-        inner.add_value(name, ValueType::Unknown, Origin::Constant(Constant::int(1)));
+        inner.add_value(name, ValueType::Unknown, ValueOrigin::Constant(Constant::int(1)));
     }
     inner.outputs = (0..4).map(ValueId).collect();
     let graph = Graph { body: around(inner), ..Graph::default() };

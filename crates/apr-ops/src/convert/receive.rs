@@ -3,7 +3,7 @@
 
 use apr_core::{Progress, counted};
 use apr_quantize::QualityLog;
-use apr_quantize::recode::{Found, Recode};
+use apr_quantize::recode::{Recode, RecodeFindings};
 use apr_registry::digest::TensorDigest;
 use apr_registry::{CheckpointWriter, DType, DTypeKind, Error, Loss, Result, Sink, TensorInfo};
 use apr_tensor::cast::CastCounts;
@@ -33,7 +33,7 @@ pub(super) struct Receiver<'a> {
     tally: Tally,
     digest: TensorDigest,
     /// Of the tensor whose chunks come now.
-    found: Found,
+    found: RecodeFindings,
     /// What ended the conversion, and the tensor that it is about.
     violation: Option<(usize, ValidationError)>,
     rounding: Rounding,
@@ -66,7 +66,7 @@ impl<'a> Receiver<'a> {
             judge,
             tally: Tally::default(),
             digest: TensorDigest::new(),
-            found: Found::default(),
+            found: RecodeFindings::default(),
             violation: None,
             rounding: Rounding::default(),
             quality: QualityLog::default(),

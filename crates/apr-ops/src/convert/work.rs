@@ -1,7 +1,7 @@
 //! What is done with a chunk before it is written, on whichever thread.
 
 use apr_core::{ChunkEncoder, Encoded, StoredForm};
-use apr_quantize::recode::{self, Found};
+use apr_quantize::recode::{self, RecodeFindings};
 use apr_registry::digest::{CHUNK_LEN, ChunkSums, PartSums, TensorDigest};
 use apr_registry::{CheckpointReader, CheckpointWriter, DType, Error, Pipeline, Result};
 use apr_tensor::cast::cast_float;
@@ -31,7 +31,7 @@ pub(super) struct ChunkBuffers {
     pub(super) part: PartSums,
     /// Quants outside of the range of their dtype.
     pub(super) beyond: u64,
-    pub(super) found: Found,
+    pub(super) found: RecodeFindings,
     pub(super) buffers: recode::Buffers,
     pub(super) summary: values::Buffers,
     pub(super) moments: Option<Moments>,
@@ -286,7 +286,7 @@ impl Worker<'_> {
 
         // The slot still has what the chunk before left in it.
         (slot.input_sums, slot.output_sums, slot.moments, slot.mismatches) = (None, None, None, 0);
-        slot.found = Found::default();
+        slot.found = RecodeFindings::default();
         self.read(task, checks, slot)?;
         if self.wants_input_sums(task) {
             slot.input_sums =

@@ -1,6 +1,6 @@
 //! What a model is, and what one of its tensors is for.
 
-use apr_arch::{Description, Families, FamilyModel, Kind, TensorNameMapper};
+use apr_arch::{Description, Families, FamilyModel, TensorKind, TensorNameMapper};
 use apr_core::Progress;
 use apr_graph::Use;
 use apr_registry::{CheckpointReader, DType, Format, Pipeline, Result, Shape, keys};
@@ -87,7 +87,7 @@ pub struct TensorExplanation {
     /// What it is for.
     pub role: Option<String>,
     /// What it is.
-    pub kind: Option<Kind>,
+    pub kind: Option<TensorKind>,
     /// Element type.
     pub dtype: DType,
     /// Dimensions.
@@ -179,13 +179,13 @@ fn canonical_position(
 fn axes(
     model: Option<&FamilyModel<'_>>,
     position: usize,
-    kind: Option<Kind>,
+    kind: Option<TensorKind>,
     shape: &Shape,
 ) -> Option<Vec<String>> {
     let named = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect());
     match (kind, shape.dims().len()) {
-        (Some(Kind::Conv), 3) => named(&["Filters", "Input Channels", "Kernel Size"]),
-        (Some(Kind::Conv), 4) => {
+        (Some(TensorKind::Conv), 3) => named(&["Filters", "Input Channels", "Kernel Size"]),
+        (Some(TensorKind::Conv), 4) => {
             named(&["Filters", "Input Channels", "Kernel Height", "Kernel Width"])
         }
         _ => {

@@ -6,7 +6,7 @@ use apr_graph::outline::node_text;
 use apr_graph::{Body, Graph, ValueId};
 use serde::Serialize;
 
-use super::{Computed, Origin};
+use super::{Computed, GraphOrigin};
 
 /// What differs in what two models compute.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -36,7 +36,7 @@ impl StructureDiff {
     /// file's and the other is what its family says, whose names have nothing in common.
     #[must_use]
     pub fn new(left: &Computed, right: &Computed) -> Option<Self> {
-        if (left.origin == Origin::File) != (right.origin == Origin::File) {
+        if (left.origin == GraphOrigin::File) != (right.origin == GraphOrigin::File) {
             return None;
         }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use apr_arch::Family;
 use apr_blocks::{GraphOptions, graphs};
 use apr_core::Progress;
-use apr_graph::outline::{NodeView, Place};
+use apr_graph::outline::{NodeView, ValueEnd};
 use apr_graph::{Cost, Findings, Graph, Inference, Use, check, cost, infer, upgrade, uses};
 use apr_llama::is_in_gguf_layout;
 use apr_registry::{CheckpointReader, Code, Error, Pipeline, Result, onnx};
@@ -32,16 +32,16 @@ use crate::tensors::{TensorRow, TensorsOptions, list};
 #[non_exhaustive]
 pub struct Computed {
     /// Where they come from.
-    pub origin: Origin,
+    pub origin: GraphOrigin,
     /// One, or several where an encoder and a decoder run apart; types of all values are inferred.
-    pub parts: Vec<Part>,
+    pub parts: Vec<GraphPart>,
     /// Canonical names of tensors that none of them uses.
     pub unused: Vec<String>,
 }
 
 /// A graph of a model.
 #[derive(Debug, Clone)]
-pub struct Part {
+pub struct GraphPart {
     /// Its name: `model`, `encoder_model`.
     pub name: String,
     /// What it computes.
@@ -55,7 +55,7 @@ pub struct Part {
 /// Where a graph comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Origin {
+pub enum GraphOrigin {
     /// The file has it.
     File,
     /// The model's family says what its models compute.
@@ -77,9 +77,9 @@ pub fn computed(source: &Source<'_>, options: &GraphOptions) -> Result<Computed>
     let restored = source.through(&view);
     let Some(family) = restored.family()? else { return Err(without_family(source)) };
     let found = graphs(family, view.tensors(), options).map_err(|error| about(source, error))?;
-    let parts = found.parts.into_iter().map(|part| Part::new(part.name, part.graph)).collect();
+    let parts = found.parts.into_iter().map(|part| GraphPart::new(part.name, part.graph)).collect();
     Ok(Computed {
-        origin: Origin::Family(family.family().name().to_owned()),
+        origin: GraphOrigin::Family(family.family().name().to_owned()),
         parts,
         unused: found.unused,
     })
@@ -123,8 +123,8 @@ const ROTARY: &str = "rope_";
 /// E002 where it is damaged, E007 when reading fails, E008 over the limits.
 pub fn of_file(source: &Source<'_>) -> Result<Option<Computed>> {
     Ok(own_graph(source)?.map(|(graph, unused)| Computed {
-        origin: Origin::File,
-        parts: vec![Part::new("model", graph)],
+        origin: GraphOrigin::File,
+        parts: vec![GraphPart::new("model", graph)],
         unused,
     }))
 }
@@ -157,8 +157,8 @@ pub(crate) fn unknown_family(source: &Source<'_>) -> String {
     };
     let names: Vec<&str> = families.iter().map(Family::name).collect();
     format!(
-        "{said}, so the graph can't be built. --arch NAME sets one of the known families ({}); \
-         --arch-file FILE defines another (docs/families.md)",
+        "{said}, so the graph can't be built. `architecture` NAME sets one of the known families \
+         ({}); `family_table` FILE defines another (docs/families.md)",
         names.join(", ")
     )
 }
@@ -171,7 +171,7 @@ impl Computed {
     pub fn upgraded(&self, opset: i64) -> Result<Self> {
         let parts = self.parts.iter().map(|part| match part.graph.opset("") == Some(opset) {
             true => Ok(part.clone()),
-            false => Ok(Part::new(&part.name, upgrade(&part.graph, opset)?)),
+            false => Ok(GraphPart::new(&part.name, upgrade(&part.graph, opset)?)),
         });
         Ok(Self { parts: parts.collect::<Result<_>>()?, ..self.clone() })
     }
@@ -182,8 +182,8 @@ impl Computed {
         /// A tensor that is used more often is a buffer that everything reads.
         const MOST: usize = 100;
         let name = match self.origin {
-            Origin::File => name,
-            Origin::Family(_) => canonical.unwrap_or(name),
+            GraphOrigin::File => name,
+            GraphOrigin::Family(_) => canonical.unwrap_or(name),
         };
         self.parts.iter().flat_map(|part| uses(&part.graph, name, MOST)).collect()
     }
@@ -191,7 +191,7 @@ impl Computed {
     /// The tensor of the checkpoint that the graphs call so.
     fn position(&self, source: &Source<'_>, tensor: &str) -> Result<Option<usize>> {
         let tensors = source.reader().tensors();
-        let family = source.family()?.filter(|_| self.origin != Origin::File);
+        let family = source.family()?.filter(|_| self.origin != GraphOrigin::File);
         let is_it = |position: &usize| {
             let canonical = family.and_then(|family| family.canonical(*position));
             canonical.unwrap_or(&tensors[*position].name) == tensor
@@ -200,7 +200,7 @@ impl Computed {
     }
 }
 
-impl Part {
+impl GraphPart {
     /// A graph whose types are inferred and which is checked.
     #[must_use]
     pub fn new(name: &str, mut graph: Graph) -> Self {
@@ -249,7 +249,7 @@ pub fn nodes<P: Pipeline>(
     nodes
         .map(|node| {
             let tensors = node.inputs.iter().filter_map(|input| match &input.place {
-                Place::Weight(tensor) => Some(tensor),
+                ValueEnd::Weight(tensor) => Some(tensor),
                 _ => None,
             });
             let mut weights = Vec::new();

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use apr_graph::outline::{OutlineOptions, Scene, outline};
-use apr_graph::{Body, Cost, Dim, Findings, Graph, Meaning, Origin as From, ValueId};
+use apr_graph::{Body, Cost, Dim, Findings, Graph, Meaning, ValueId, ValueOrigin};
 use apr_registry::Format;
 use apr_source::Source;
 use serde::Serialize;
 
-use super::{Computed, Origin, Part, usual_size};
+use super::{Computed, GraphOrigin, GraphPart, usual_size};
 
 /// What a model computes, as `apr graph` reports it.
 #[derive(Debug, Serialize)]
@@ -19,7 +19,7 @@ pub struct GraphReport {
     /// Its format.
     pub format: &'static Format,
     /// Where the graphs come from.
-    pub origin: Origin,
+    pub origin: GraphOrigin,
     /// The graphs.
     pub parts: Vec<PartReport>,
     /// Canonical names of tensors that none of them uses.
@@ -103,7 +103,7 @@ pub fn report(
     fold: bool,
     sizes: &BTreeMap<String, u64>,
 ) -> GraphReport {
-    let part = |part: &Part| PartReport {
+    let part = |part: &GraphPart| PartReport {
         summary: PartSummary::new(part, sizes),
         findings: part.findings.clone(),
         structure: outline(&part.graph, OutlineOptions { fold }),
@@ -124,15 +124,16 @@ pub fn summaries(computed: &Computed) -> Vec<PartSummary> {
 }
 
 impl PartSummary {
-    fn new(part: &Part, sizes: &BTreeMap<String, u64>) -> Self {
-        let Part { name, graph, .. } = part;
+    fn new(part: &GraphPart, sizes: &BTreeMap<String, u64>) -> Self {
+        let GraphPart { name, graph, .. } = part;
         let body = &graph.body;
         let domain =
             |domain: &str| if domain.is_empty() { "ai.onnx".to_owned() } else { domain.to_owned() };
 
         // Old files list their weights among the inputs; the caller need not give them.
-        let is_given =
-            |id: &&ValueId| !matches!(body.value(**id).origin, From::Weight(_) | From::Constant(_));
+        let is_given = |id: &&ValueId| {
+            !matches!(body.value(**id).origin, ValueOrigin::Weight(_) | ValueOrigin::Constant(_))
+        };
         let ends = |ids: &[ValueId]| {
             ids.iter().filter(is_given).map(|id| EndReport::new(body, *id)).collect()
         };
@@ -156,7 +157,7 @@ impl PartSummary {
 }
 
 impl CostReport {
-    fn new(part: &Part, cost: Cost, sizes: &BTreeMap<String, u64>) -> Self {
+    fn new(part: &GraphPart, cost: Cost, sizes: &BTreeMap<String, u64>) -> Self {
         let body = &part.graph.body;
         let symbols =
             body.inputs.iter().flat_map(|input| body.value(*input).shape().unwrap_or_default());

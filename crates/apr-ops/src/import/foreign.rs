@@ -2,7 +2,7 @@
 
 use apr_arch::FamilyModel;
 use apr_llama::{GgufExport, Restored, described, from_gguf, is_in_gguf_layout, to_gguf};
-use apr_registry::{CheckpointReader, Convention, DType, Error, Format, Loss, Result, keys, onnx};
+use apr_registry::{CheckpointReader, Convention, DType, Error, Format, Loss, Result, keys};
 use apr_source::adapter::is_adapter;
 use apr_source::naming::{canonical, original};
 use apr_source::{Architecture, Source};
@@ -68,9 +68,9 @@ pub fn restore_to<'a>(
     decode_to: DType,
 ) -> Result<Foreign<'a>> {
     let reader = source.reader();
-    let Layout { view, dtypes, losses, warnings, config } = layout(source, format, decode_to)?;
-    let has_graph = std::ptr::eq(format, &onnx::FORMAT);
-    let folded = if has_graph { None } else { source.family()? };
+    let ForeignLayout { view, dtypes, losses, warnings, config } =
+        layout(source, format, decode_to)?;
+    let folded = if format.always_computes() { None } else { source.family()? };
     let folded = folded.and_then(|model| folded_norms(reader, model));
     if let Some(folded) = folded.as_ref().filter(|_| !validation.structure) {
         // Nothing judges names and shapes here, and the values would be wrong in silence.
@@ -118,7 +118,7 @@ pub fn restore_to<'a>(
 }
 
 /// Names and layout in a target format.
-struct Layout<'a> {
+struct ForeignLayout<'a> {
     view: View<'a>,
     dtypes: Vec<Option<DType>>,
     losses: Vec<Loss>,
@@ -126,7 +126,7 @@ struct Layout<'a> {
     config: Option<Map<String, Value>>,
 }
 
-impl<'a> Layout<'a> {
+impl<'a> ForeignLayout<'a> {
     /// All there is to say is in the view.
     fn of(view: View<'a>) -> Self {
         let (dtypes, losses, warnings) = (Vec::new(), Vec::new(), Vec::new());
@@ -138,17 +138,17 @@ fn layout<'a>(
     source: &Source<'a>,
     format: &'static Format,
     decode_to: DType,
-) -> Result<Layout<'a>> {
+) -> Result<ForeignLayout<'a>> {
     match format.convention {
         Convention::LlamaCpp => {
             let GgufExport { view, dtypes, losses, warnings } = to_gguf(source)?;
-            Ok(Layout { view, dtypes, losses, warnings, config: None })
+            Ok(ForeignLayout { view, dtypes, losses, warnings, config: None })
         }
         Convention::Framework if is_in_gguf_layout(source.reader()) => {
             out_of_gguf(source, decode_to)
         }
-        Convention::Whisper => Ok(Layout::of(for_apr1(source)?)),
-        _ => Ok(Layout::of(original(source, format)?)),
+        Convention::Whisper => Ok(ForeignLayout::of(for_apr1(source)?)),
+        _ => Ok(ForeignLayout::of(original(source, format)?)),
     }
 }
 
@@ -156,7 +156,7 @@ fn layout<'a>(
 ///
 /// # Errors
 /// E001 where there are no tensors, or they can't be taken back.
-fn out_of_gguf<'a>(source: &Source<'a>, decode_to: DType) -> Result<Layout<'a>> {
+fn out_of_gguf<'a>(source: &Source<'a>, decode_to: DType) -> Result<ForeignLayout<'a>> {
     let reader = source.reader();
     if reader.tensors().is_empty() {
         return Err(Error::format(
@@ -165,15 +165,15 @@ fn out_of_gguf<'a>(source: &Source<'a>, decode_to: DType) -> Result<Layout<'a>> 
     }
 
     if is_of_no_architecture(source) {
-        return Ok(Layout {
+        return Ok(ForeignLayout {
             warnings: vec![under_its_own_names(reader)],
-            ..Layout::of(View::new(reader))
+            ..ForeignLayout::of(View::new(reader))
         });
     }
 
     let (Restored { view, losses, entries, .. }, warnings) =
         from_gguf(reader, source.families(), source.architecture(), decode_to)?;
-    Ok(Layout { losses, warnings, config: Some(entries), ..Layout::of(view) })
+    Ok(ForeignLayout { losses, warnings, config: Some(entries), ..ForeignLayout::of(view) })
 }
 
 /// The notice of what is written under the names of a GGUF file.

@@ -6,7 +6,8 @@ use apr_bind::{Binder, Storage};
 use apr_blocks::graphs;
 use apr_core::counted;
 use apr_graph::{
-    Body, ElementType, Graph, Operator, Origin, Value as GraphValue, check, infer, inline, upgrade,
+    Body, ElementType, Graph, Operator, Value as GraphValue, ValueOrigin, check, infer, inline,
+    upgrade,
 };
 use apr_registry::onnx::write::{Model, Properties};
 use apr_registry::{CheckpointReader, Error, Loss, Metadata, PlanOptions, keys, onnx};
@@ -115,13 +116,13 @@ impl Job {
         let Some(quantize) = &self.weights.quantize else { return Ok(()) };
         let scheme = quantize.choices.scheme;
         let message = if self.weights.precision.is_some() {
-            format!("--precision and {scheme} are two types for the same tensors")
+            format!("`precision` and {scheme} are two types for the same tensors")
         } else if self.weights.gate.is_some() {
             "graph formats report no quantization error: quantize into an .apr or .gguf file \
              first, and export that"
                 .to_owned()
         } else if self.graph.opset.is_some_and(|opset| opset < WITH_BLOCKS) {
-            format!("blocks need --opset {WITH_BLOCKS} or later")
+            format!("blocks need `opset` {WITH_BLOCKS} or later")
         } else {
             return Ok(());
         };
@@ -245,7 +246,7 @@ fn blocks_raise() -> String {
 fn release_weights(body: &mut Body) -> usize {
     let mut inputs = std::mem::take(&mut body.inputs);
     let before = inputs.len();
-    inputs.retain(|input| body.value(*input).origin == Origin::Input);
+    inputs.retain(|input| body.value(*input).origin == ValueOrigin::Input);
     body.inputs = inputs;
     before - body.inputs.len()
 }
@@ -253,7 +254,7 @@ fn release_weights(body: &mut Body) -> usize {
 /// What is said of weights that a caller could give instead of those of the file.
 fn no_inputs_any_more(count: usize) -> String {
     let weights = counted(count as u64, "weight");
-    format!("{weights} can't be given as inputs any more: their type is that of --precision now")
+    format!("{weights} can't be given as inputs any more: their type is that of `precision` now")
 }
 
 /// The first thing that makes a graph one that ONNX does not allow. Types of values are inferred.
@@ -267,7 +268,7 @@ fn first_error(graph: &mut Graph) -> Option<String> {
 /// What a graph that became invalid ends with.
 fn invalid(name: &str, error: &str) -> JobError {
     let message = format!(
-        "with these weights the graph would not be valid: {error}; another --opset or --precision \
+        "with these weights the graph would not be valid: {error}; another `opset` or `precision` \
          may do"
     );
     Error::version(message).in_file(name).into()
@@ -302,7 +303,7 @@ fn note(properties: &mut Properties, key: &str, names: &[String]) {
 fn float_constants(body: &Body) -> impl Iterator<Item = String> {
     let is_constant = |value: &&GraphValue| {
         let is_float = value.element().is_some_and(ElementType::is_float);
-        is_float && matches!(value.origin, Origin::Constant(_))
+        is_float && matches!(value.origin, ValueOrigin::Constant(_))
     };
     body.values.iter().filter(is_constant).map(|value| value.name.clone())
 }

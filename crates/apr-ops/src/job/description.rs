@@ -93,7 +93,7 @@ impl Job {
             ),
             (
                 !self.graph.is_empty() && self.computes() == Computes::Nothing,
-                "--opset, --with-past, --merged, --latent-cache, --task and --matmul-nbits apply \
+                "`opset`, `with_past`, `merged`, `latent_cache`, `task` and `matmul_nbits` apply \
                  to ONNX and TorchScript output only",
             ),
             (

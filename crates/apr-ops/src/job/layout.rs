@@ -20,7 +20,7 @@ const NAME: &str = "model_name";
 
 /// The companion without which libraries find no model in a folder.
 const CONFIG: &str = "config.json";
-const NO_CONFIG: &str = "no config.json in the folder, which libraries need: pass --config FILE";
+const NO_CONFIG: &str = "no config.json in the folder, which libraries need: pass `config` FILE";
 
 impl Job {
     /// Plans a copy.
@@ -139,7 +139,7 @@ impl Job {
         if !self.target.folder {
             let message = format!(
                 "{} has no quantized types: write integers and scales into a folder with a \
-                 scales.json, or floats with --dequantize f16",
+                 scales.json, or floats with `dequantize` f16",
                 self.target.format.name
             );
             return Err(JobError::Request(message).into());
@@ -151,7 +151,7 @@ impl Job {
         parts.validator = InlineValidator::new(integrity);
         parts.warnings.push(
             "quantized tensors are written as integers and scales, described by scales.json; \
-             --dequantize f16 writes floats, which libraries load"
+             `dequantize` f16 writes floats, which libraries load"
                 .to_owned(),
         );
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use apr_blocks::graphs;
 use apr_core::counted;
 use apr_graph::{
-    AttributeValue, Body, Graph, Origin, View as Look, WeightRef, infer, inline, upgrade,
+    AttributeValue, Body, Graph, ValueOrigin, View as Look, WeightRef, infer, inline, upgrade,
 };
 use apr_quantize::TensorTarget;
 use apr_registry::onnx::write::Model;
@@ -45,7 +45,7 @@ impl Job {
         }
 
         if self.graph.merged {
-            let message = "--merged applies to ONNX only: a TorchScript program has all parts as \
+            let message = "`merged` applies to ONNX only: a TorchScript program has all parts as \
                            methods";
             return Err(JobError::Request(message.to_owned()).into());
         }
@@ -91,7 +91,7 @@ impl Job {
         let unasked = (blocks > 0 && self.weights.dequantize.is_none()).then(|| {
             let count = counted(blocks as u64, "quantized tensor");
             format!(
-                "{count} become f32: PyTorch has no such types; --dequantize f16 halves the size"
+                "{count} become f32: PyTorch has no such types; `dequantize` f16 halves the size"
             )
         });
 
@@ -161,7 +161,7 @@ fn written_out(graph: &Graph) -> Result<Graph, JobError> {
 /// Gives the tensors that a body names other names.
 fn rename(body: &mut Body, names: &HashMap<String, String>) {
     for value in &mut body.values {
-        if let Origin::Weight(weight) = &mut value.origin {
+        if let ValueOrigin::Weight(weight) = &mut value.origin {
             rename_weight(weight, names);
         }
     }

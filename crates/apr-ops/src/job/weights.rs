@@ -68,7 +68,7 @@ impl Weights {
     ) -> Result<ConvertOptions, JobError> {
         if let (Some(quantize), Some(_)) = (&self.quantize, self.precision) {
             let message = format!(
-                "--precision and {} are two types for the same tensors",
+                "`precision` and {} are two types for the same tensors",
                 quantize.choices.scheme
             );
             return Err(JobError::Request(message));

@@ -56,8 +56,8 @@ impl GraphWishes {
         }
         let (Some(first), Some(next)) = (place(FIRST), place(NEXT)) else {
             let takes_past = self.idle_past(&models).is_none();
-            let idle = "--merged changed nothing: the model is a single graph, written as with \
-                        --with-past";
+            let idle = "`merged` changed nothing: the model is a single graph, written as with \
+                        `with_past`";
             return Ok((models, takes_past.then(|| idle.to_owned())));
         };
 
@@ -79,8 +79,8 @@ impl GraphWishes {
     /// [`JobError::Request`].
     pub(super) fn check_own(&self) -> Result<(), JobError> {
         if self.with_past || self.merged || self.task.is_some() || self.latent_cache.is_some() {
-            let message = "the file has its own graph: --with-past, --merged, --task and \
-                           --latent-cache apply to graphs of model families";
+            let message = "the file has its own graph: `with_past`, `merged`, `task` and \
+                           `latent_cache` apply to graphs of model families";
             return Err(JobError::Request(message.to_owned()));
         }
         Ok(())
@@ -97,8 +97,8 @@ impl GraphWishes {
             return None;
         }
         let asked = match self.task.as_deref().filter(|task| task_asks_past(task)) {
-            _ if self.with_past => "--with-past",
-            _ if self.merged => "--merged",
+            _ if self.with_past => "`with_past`",
+            _ if self.merged => "`merged`",
             Some(task) => task,
             None => return None,
         };
@@ -111,9 +111,9 @@ impl GraphWishes {
         let why = if self.options(0).past {
             "the model has no latent attention"
         } else {
-            "there is no cache without --with-past"
+            "there is no cache without `with_past`"
         };
-        is_idle.then(|| format!("{why}, so --latent-cache changes nothing"))
+        is_idle.then(|| format!("{why}, so `latent_cache` changes nothing"))
     }
 
     /// The operators' version for a graph that is made anew: what the weights ask for, and the
@@ -145,8 +145,8 @@ impl GraphWishes {
         };
         if self.opset.is_some() {
             let message = format!(
-                "weights of {dtype} need --opset {since} or later; for {version} pass \
-                 --precision fp16 or fp32"
+                "weights of {dtype} need `opset` {since} or later; for {version} pass \
+                 `precision` fp16 or fp32"
             );
             return Err(Error::version(message).into());
         }

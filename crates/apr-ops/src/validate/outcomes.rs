@@ -4,7 +4,7 @@ use apr_core::counted;
 use apr_graph::Severity;
 use apr_registry::keys;
 
-use crate::graph::Part;
+use crate::graph::GraphPart;
 
 use super::pass::Pass;
 use super::{Check, CheckOutcome, Level, Status, ValidateOptions};
@@ -77,7 +77,7 @@ impl Pass<'_> {
     /// Nodes that were looked at, and how much else there is to know of them.
     fn graph_detail(&self) -> String {
         let parts = || self.options.graphs.iter().flat_map(|graphs| &graphs.parts);
-        let nodes_of = |part: &Part| {
+        let nodes_of = |part: &GraphPart| {
             let functions = part.graph.functions.iter().map(|function| function.body.nodes.len());
             part.graph.body.nodes.len() + functions.sum::<usize>()
         };

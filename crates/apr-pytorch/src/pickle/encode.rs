@@ -20,7 +20,7 @@ const UNTYPED: &str = "torch.storage\nUntypedStorage\n";
 #[derive(Debug)]
 pub(crate) struct Item<'a> {
     pub(crate) name: &'a str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ElementKind,
     /// Number of the storage, which is its key.
     pub(crate) storage: usize,
     /// Elements of the storage, which are bytes where it has no dtype.
@@ -31,7 +31,7 @@ pub(crate) struct Item<'a> {
 
 /// Who says what the elements are.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum ElementKind {
     /// The storage, by its class in `torch`.
     Typed(&'static str),
     /// The tensor, by the name of a dtype in `torch`.
@@ -187,8 +187,8 @@ impl Pickle {
 
     fn tensor(&mut self, item: &Item<'_>) {
         self.global(match item.kind {
-            Kind::Typed(_) => REBUILD,
-            Kind::Untyped(_) => REBUILD_UNTYPED,
+            ElementKind::Typed(_) => REBUILD,
+            ElementKind::Untyped(_) => REBUILD_UNTYPED,
         });
         self.bytes.push(op::MARK);
         self.storage(item);
@@ -199,7 +199,7 @@ impl Pickle {
         // `requires_grad`, and the hooks, of which there are none.
         self.bytes.push(op::NEWFALSE);
         self.ordered_dict();
-        if let Kind::Untyped(dtype) = item.kind {
+        if let ElementKind::Untyped(dtype) = item.kind {
             self.of_torch(dtype);
         }
 
@@ -214,8 +214,8 @@ impl Pickle {
         self.bytes.push(op::MARK);
         self.constant("storage");
         match item.kind {
-            Kind::Typed(class) => self.of_torch(class),
-            Kind::Untyped(_) => self.global(UNTYPED),
+            ElementKind::Typed(class) => self.of_torch(class),
+            ElementKind::Untyped(_) => self.global(UNTYPED),
         }
 
         match self.keys.get(&item.storage) {

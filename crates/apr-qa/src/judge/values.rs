@@ -1,6 +1,6 @@
 //! Points 26 to 38 and 48: what one read of the model shows of its tensors.
 
-use apr_arch::Kind;
+use apr_arch::TensorKind;
 use apr_core::{DType, counted, keys};
 use apr_ops::physics::expectation;
 use apr_ops::validate::{Check, Finding, Level};
@@ -58,7 +58,7 @@ pub(crate) fn infinity(bench: &Bench<'_>) -> Judgement {
 }
 
 /// Names of the model's tensors of these kinds.
-fn of_kinds<'b>(bench: &'b Bench<'_>, kinds: &[Kind]) -> Vec<&'b str> {
+fn of_kinds<'b>(bench: &'b Bench<'_>, kinds: &[TensorKind]) -> Vec<&'b str> {
     let infos = bench.reader().tensors().iter().enumerate();
     let wanted = infos.filter(|(position, info)| {
         let expected = expectation(bench.family(), *position, info);
@@ -71,7 +71,7 @@ fn of_kinds<'b>(bench: &'b Bench<'_>, kinds: &[Kind]) -> Vec<&'b str> {
 /// are judged with them.
 fn statistics(
     bench: &Bench<'_>,
-    (kinds, alike): (&[Kind], &[Kind]),
+    (kinds, alike): (&[TensorKind], &[TensorKind]),
     noun: &str,
     made: &str,
 ) -> Judgement {
@@ -104,26 +104,29 @@ fn is_of_quants(finding: &Finding) -> bool {
 
 pub(crate) fn norm_weights(bench: &Bench<'_>) -> Judgement {
     let seen = made_odd(floats("layer_norm.weight", &[8], &[11.0; 8]), is_of_physics)?;
-    statistics(bench, (&[Kind::NormGamma], &[]), "norm weight", &seen)
+    statistics(bench, (&[TensorKind::NormGamma], &[]), "norm weight", &seen)
 }
 
 pub(crate) fn norm_biases(bench: &Bench<'_>) -> Judgement {
     let seen = made_odd(floats("layer_norm.bias", &[8], &[5.0; 8]), is_of_physics)?;
-    statistics(bench, (&[Kind::NormBeta], &[]), "norm bias vector", &seen)
+    statistics(bench, (&[TensorKind::NormBeta], &[]), "norm bias vector", &seen)
 }
 
 pub(crate) fn embeddings(bench: &Bench<'_>) -> Judgement {
     let seen = in_made_model(bench, "model.embed_tokens.weight", |values| {
         values.iter_mut().for_each(|value| *value *= 35.0);
     })?;
-    statistics(bench, (&[Kind::Embedding], &[Kind::Position]), "embedding", &seen)
+    statistics(bench, (&[TensorKind::Embedding], &[TensorKind::Position]), "embedding", &seen)
 }
 
 pub(crate) fn linear_weights(bench: &Bench<'_>) -> Judgement {
     let seen = in_made_model(bench, "model.layers.0.self_attn.q_proj.weight", |values| {
         values.iter_mut().for_each(|value| *value += 1.0);
     })?;
-    let kinds = (&[Kind::Linear, Kind::Conv, Kind::Head][..], &[Kind::Bias, Kind::Scale][..]);
+    let kinds = (
+        &[TensorKind::Linear, TensorKind::Conv, TensorKind::Head][..],
+        &[TensorKind::Bias, TensorKind::Scale][..],
+    );
     statistics(bench, kinds, "linear weight", &seen)
 }
 
@@ -227,7 +230,7 @@ fn refused_model(
 }
 
 pub(crate) fn vocabulary(bench: &Bench<'_>) -> Judgement {
-    let names = of_kinds(bench, &[Kind::Embedding]);
+    let names = of_kinds(bench, &[TensorKind::Embedding]);
     let wrong = misfits(bench, |finding| {
         let of_embedding = finding.tensor.as_deref().is_some_and(|name| names.contains(&name));
         is_of_vocabulary(finding) || of_embedding
@@ -285,7 +288,7 @@ pub(crate) fn filterbank(bench: &Bench<'_>) -> Judgement {
 }
 
 pub(crate) fn positions(bench: &Bench<'_>) -> Judgement {
-    let names = of_kinds(bench, &[Kind::Position]);
+    let names = of_kinds(bench, &[TensorKind::Position]);
     if names.is_empty() {
         return absent("the model has no table of positions that is known");
     }

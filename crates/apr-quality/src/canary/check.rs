@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::answer::Respondent;
 use super::{Canary, CanaryCase, CanaryInput, CanaryModel, Expected, Load, Numbers, Tolerance};
-use crate::comparison::l2_and_cosine;
+use crate::distance::l2_and_cosine;
 use crate::error_rates::{edits, ratio};
 use crate::perplexity::Done;
 

@@ -7,7 +7,7 @@
 
 use apr_registry::Escaped;
 
-use super::Found;
+use super::ContentRemarks;
 use crate::report::FileVerdict;
 
 /// Filters that take an attribute by a name which may be computed.
@@ -20,8 +20,8 @@ const WAYS: [&str; 2] = ["cycler", "lipsum"];
 const REMARKS: usize = 20;
 
 /// Judges a template.
-pub(crate) fn judge(template: &str) -> Found {
-    let mut found = Found::new();
+pub(crate) fn judge(template: &str) -> ContentRemarks {
+    let mut found = ContentRemarks::new();
     for expression in expressions(template) {
         let tokens = tokens(expression);
         if let Some(name) = joined(&tokens) {
@@ -47,7 +47,7 @@ pub(crate) fn judge(template: &str) -> Found {
     found
 }
 
-fn add(found: &mut Found, verdict: FileVerdict, what: &str) {
+fn add(found: &mut ContentRemarks, verdict: FileVerdict, what: &str) {
     let message = format!("its template accesses Python internals by '{}'", Escaped::short(what));
     // For each verdict, so that many harmless names hide none that is dangerous.
     let of_verdict = found.iter().filter(|(known, _)| *known == verdict).count();

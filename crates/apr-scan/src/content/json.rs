@@ -5,7 +5,7 @@ use apr_registry::{Error, Escaped, Result};
 use serde_json::{Map, Value};
 
 use super::jinja;
-use super::{Found, not_examined};
+use super::{ContentRemarks, not_examined};
 use crate::report::FileVerdict;
 
 /// Modules whose classes Keras' own loader makes.
@@ -45,7 +45,7 @@ const MOST: usize = 100;
 ///
 /// # Errors
 /// E001 for what is no JSON.
-pub(super) fn judge(bytes: &[u8]) -> Result<Found> {
+pub(super) fn judge(bytes: &[u8]) -> Result<ContentRemarks> {
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|error| Error::format(format!("invalid JSON: {error}")))?;
     if value.get("nbformat").is_some() {
@@ -55,8 +55,8 @@ pub(super) fn judge(bytes: &[u8]) -> Result<Found> {
 }
 
 /// Judges what is parsed already.
-pub(super) fn judge_value(value: &Value) -> Found {
-    let mut found = Found::new();
+pub(super) fn judge_value(value: &Value) -> ContentRemarks {
+    let mut found = ContentRemarks::new();
     // A list of what is left needs no stack.
     let mut rest = vec![value];
     while let Some(value) = rest.pop() {
@@ -73,7 +73,7 @@ pub(super) fn judge_value(value: &Value) -> Found {
     found
 }
 
-fn judge_object(object: &Map<String, Value>, found: &mut Found) {
+fn judge_object(object: &Map<String, Value>, found: &mut ContentRemarks) {
     for (key, value) in object {
         if let Some(text) = value.as_str() {
             found.extend(jinja::judge(text));
@@ -141,7 +141,7 @@ fn is_of_library(name: &str) -> bool {
 }
 
 /// A setting by which a library imports a name: Hydra and what stands on it, MLflow, PEFT.
-pub(super) fn setting(key: &str, value: &str, found: &mut Found) {
+pub(super) fn setting(key: &str, value: &str, found: &mut ContentRemarks) {
     let (who, what) = match key {
         "_target_" | "target" => ("Hydra or a similar library", value.rsplit_once('.')),
         "loader_module" => ("MLflow", Some((value, ""))),
@@ -159,7 +159,7 @@ pub(super) fn setting(key: &str, value: &str, found: &mut Found) {
 }
 
 /// Files of weights that an index names.
-fn shards(map: &Value, found: &mut Found) {
+fn shards(map: &Value, found: &mut ContentRemarks) {
     let names = map.as_object().into_iter().flatten().filter_map(|(_, name)| name.as_str());
     let out = |name: &&str| {
         name.starts_with(['/', '\\']) || name.split(['/', '\\']).any(|part| part == "..")
@@ -171,7 +171,7 @@ fn shards(map: &Value, found: &mut Found) {
 }
 
 /// Pipelines of diffusers: each part is the name of a library and a class.
-fn diffusers(object: &Map<String, Value>, found: &mut Found) {
+fn diffusers(object: &Map<String, Value>, found: &mut ContentRemarks) {
     for (key, value) in object {
         let Some([Value::String(module), Value::String(class)]) =
             value.as_array().map(Vec::as_slice)
@@ -191,7 +191,7 @@ fn diffusers(object: &Map<String, Value>, found: &mut Found) {
 }
 
 /// Layers of Keras whose configuration reaches files or code.
-fn keras_config(class: &str, config: &Value, found: &mut Found) {
+fn keras_config(class: &str, config: &Value, found: &mut ContentRemarks) {
     let text = |key: &str| config.get(key).and_then(Value::as_str);
     let (verdict, message) = match class {
         "TorchModuleWrapper" => {
@@ -218,7 +218,7 @@ fn keras_config(class: &str, config: &Value, found: &mut Found) {
 }
 
 /// Keras imports `module` and takes `class_name` from it.
-fn keras(class: &str, module: Option<&str>, found: &mut Found) {
+fn keras(class: &str, module: Option<&str>, found: &mut ContentRemarks) {
     if ["Lambda", "__lambda__"].contains(&class) {
         let message = "a Lambda layer, which contains Python bytecode or any function name";
         return found.push((FileVerdict::Dangerous, message.to_owned()));
@@ -253,7 +253,7 @@ fn keras(class: &str, module: Option<&str>, found: &mut Found) {
     found.push((verdict, format!("its configuration imports {what}: {}", Escaped::short(&name))));
 }
 
-fn skops(module: &str, class: &str, found: &mut Found) {
+fn skops(module: &str, class: &str, found: &mut ContentRemarks) {
     let outer = module.split('.').next().unwrap_or_default();
     if SKOPS.contains(&outer) && !(outer == "builtins" && class.starts_with(char::is_lowercase)) {
         return;

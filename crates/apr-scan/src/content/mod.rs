@@ -23,7 +23,7 @@ const MEDIA: [&[u8]; 8] =
     [b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"fLaC", b"OggS", b"ID3", b"BM"];
 
 /// What is found in one file; nothing where it was examined and is harmless.
-pub(crate) type Found = Vec<(FileVerdict, String)>;
+pub(crate) type ContentRemarks = Vec<(FileVerdict, String)>;
 
 /// Judges files by their bytes, and by their names where loaders go by those.
 pub(crate) struct Examiner<'a> {
@@ -31,13 +31,13 @@ pub(crate) struct Examiner<'a> {
 }
 
 impl Examine for Examiner<'_> {
-    fn examine(&self, leaf: &Leaf<'_>) -> Found {
+    fn examine(&self, leaf: &Leaf<'_>) -> ContentRemarks {
         self.judge(leaf).unwrap_or_else(|error| not_examined(&error.to_string()))
     }
 }
 
 impl Examiner<'_> {
-    fn judge(&self, leaf: &Leaf<'_>) -> apr_registry::Result<Found> {
+    fn judge(&self, leaf: &Leaf<'_>) -> apr_registry::Result<ContentRemarks> {
         let source = leaf.source;
         if source.is_empty() {
             return Ok(Vec::new());
@@ -86,7 +86,7 @@ impl Examiner<'_> {
     }
 }
 
-pub(crate) fn not_examined(why: &str) -> Found {
+pub(crate) fn not_examined(why: &str) -> ContentRemarks {
     vec![(FileVerdict::NotExamined, why.to_owned())]
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn not_examined(why: &str) -> Found {
 ///
 /// # Errors
 /// E007 when reading fails.
-pub(crate) fn hdf5(source: &dyn ByteSource) -> apr_registry::Result<Option<Found>> {
+pub(crate) fn hdf5(source: &dyn ByteSource) -> apr_registry::Result<Option<ContentRemarks>> {
     let why = "HDF5 is not examined: it may contain Keras Lambda layers";
     Ok(is_hdf5(source)?.then(|| not_examined(why)))
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use apr_core::protobuf::{Message, Walker};
 use apr_registry::{Escaped, Limits, Result};
 
-use super::Found;
+use super::ContentRemarks;
 use crate::leaf::Leaf;
 use crate::report::FileVerdict;
 
@@ -48,7 +48,7 @@ const MAX_NAME: usize = 256;
 ///
 /// # Errors
 /// E001 and E002 for a `saved_model.pb` that is none, E007 when reading fails.
-pub(crate) fn judge(leaf: &Leaf<'_>, limits: &Limits) -> Result<Option<Found>> {
+pub(crate) fn judge(leaf: &Leaf<'_>, limits: &Limits) -> Result<Option<ContentRemarks>> {
     let base = leaf.name.rsplit('/').next().unwrap_or_default();
     if base == "keras_metadata.pb" {
         return Ok(Some(lambda_layers(leaf)?));
@@ -79,12 +79,12 @@ pub(crate) fn judge(leaf: &Leaf<'_>, limits: &Limits) -> Result<Option<Found>> {
 }
 
 /// What is said of operators.
-fn found(operators: &BTreeSet<String>) -> Found {
+fn found(operators: &BTreeSet<String>) -> ContentRemarks {
     let known = DANGEROUS.iter().filter(|name| operators.contains(**name)).map(|name| {
         let message = format!("the operator {name} runs Python or accesses files");
         (FileVerdict::Dangerous, message)
     });
-    let mut found: Found = known.collect();
+    let mut found: ContentRemarks = known.collect();
     if operators.contains(PRINTS_TO_A_FILE) {
         let message = "the operator PrintV2 writes to a file".to_owned();
         found.push((FileVerdict::Dangerous, message));
@@ -101,7 +101,7 @@ fn found(operators: &BTreeSet<String>) -> Found {
 const PRINTS_TO_A_FILE: &str = "PrintV2 to a file";
 
 /// A graph as text: `op: "NAME"`, where the text may be in parts.
-pub(super) fn judge_text(text: &str) -> Found {
+pub(super) fn judge_text(text: &str) -> ContentRemarks {
     let mut operators = BTreeSet::new();
     for (at, _) in text.match_indices("op") {
         let value = text[at + 2..].trim_start().strip_prefix(':').map(str::trim_start);
@@ -231,9 +231,9 @@ fn prints_to_a_file(walker: &mut Walker<'_>, mut attribute: Message) -> Result<b
 }
 
 /// The configurations of Keras' layers are JSON in there; one of a Lambda names its function.
-fn lambda_layers(leaf: &Leaf<'_>) -> Result<Found> {
+fn lambda_layers(leaf: &Leaf<'_>) -> Result<ContentRemarks> {
     let bytes = apr_registry::read_vec(leaf.source, 0, leaf.source.len().min(64 << 20))?;
-    let mut found = Found::new();
+    let mut found = ContentRemarks::new();
     let mut rest = &bytes[..];
     // Between the configurations are lengths and names; each begins with a bracket.
     while let Some(at) = rest.iter().position(|&byte| byte == b'{') {

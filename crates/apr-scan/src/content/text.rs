@@ -2,7 +2,7 @@
 
 use apr_registry::{Escaped, Result};
 
-use super::{Found, not_examined};
+use super::{ContentRemarks, not_examined};
 use super::{jinja, json, tensorflow, yaml};
 use crate::report::FileVerdict;
 
@@ -66,7 +66,7 @@ pub(crate) fn is_plain(head: &[u8]) -> bool {
 ///
 /// # Errors
 /// E001 for JSON that is none.
-pub(crate) fn judge(name: &str, bytes: &[u8]) -> Result<Option<Found>> {
+pub(crate) fn judge(name: &str, bytes: &[u8]) -> Result<Option<ContentRemarks>> {
     let base = name.rsplit('/').next().unwrap_or_default();
     let extension = base.rsplit_once('.').map_or("", |(_, extension)| extension);
     let text = std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
@@ -83,7 +83,7 @@ pub(crate) fn judge(name: &str, bytes: &[u8]) -> Result<Option<Found>> {
         }
         "pbtxt" | "prototxt" => tensorflow::judge_text(text),
         "toml" | "cfg" | "ini" => installed(text),
-        _ => Found::new(),
+        _ => ContentRemarks::new(),
     };
 
     // A loader may go by the content.
@@ -108,13 +108,13 @@ pub(crate) fn judge(name: &str, bytes: &[u8]) -> Result<Option<Found>> {
 }
 
 /// Settings of projects: what runs code of the folder when it is installed.
-fn installed(text: &str) -> Found {
+fn installed(text: &str) -> ContentRemarks {
     if text.contains("backend-path")
         || text.contains("[options.entry_points]") && text.contains("attr:")
     {
         return not_examined("installing this folder runs Python in it");
     }
-    Found::new()
+    ContentRemarks::new()
 }
 
 /// SentencePiece's vocabulary: messages in fields 1 to 5, up to the very end.
@@ -143,7 +143,7 @@ fn is_sentencepiece(mut bytes: &[u8]) -> bool {
     true
 }
 
-fn python(name: &str, text: &str) -> Found {
+fn python(name: &str, text: &str) -> ContentRemarks {
     let stem = name.trim_end_matches(".py");
     let loader = match stem {
         "hubconf" => "torch.hub",
@@ -186,7 +186,7 @@ fn calls_builtin(text: &str, call: &str) -> bool {
 ///
 /// # Errors
 /// None: what is no text is said to be unread.
-pub(super) fn torchscript(bytes: &[u8]) -> Result<Found> {
+pub(super) fn torchscript(bytes: &[u8]) -> Result<ContentRemarks> {
     // Its parser takes spaces, line ends and comments between any two words.
     let text = String::from_utf8_lossy(bytes);
     let text: String = text
@@ -204,13 +204,13 @@ pub(super) fn torchscript(bytes: &[u8]) -> Result<Found> {
 }
 
 /// XML, such as PMML: entities read files and URLs, or grow without end.
-fn xml(text: &str) -> Found {
+fn xml(text: &str) -> ContentRemarks {
     /// Characters of a declaration that are looked at.
     const DECLARATION: usize = 1024;
     /// Remarks of one verdict.
     const REMARKS: usize = 20;
 
-    let mut found = Found::new();
+    let mut found = ContentRemarks::new();
     let declarations = text.match_indices("<!").map(|(at, _)| &text[at..]);
     for rest in
         declarations.filter(|rest| ["<!ENTITY", "<!DOCTYPE"].iter().any(|d| rest.starts_with(d)))
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn operators_of_torchscript_that_reach_files_are_found() {
         let harmless = b"def forward(self, x: Tensor) -> Tensor:\n  return torch.relu(x)\n";
-        assert_eq!(torchscript(harmless), Ok(Found::new()));
+        assert_eq!(torchscript(harmless), Ok(ContentRemarks::new()));
         let harmful = b"  torch.save(x, \"/tmp/x\")\n  y = torch.from_file(\"/etc/passwd\")";
         assert_eq!(torchscript(harmful).map(|found| found.len()), Ok(2));
     }

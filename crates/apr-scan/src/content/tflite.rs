@@ -6,7 +6,7 @@
 use apr_registry::{ByteSource, Escaped, Result, read_vec};
 
 use super::tensorflow::DANGEROUS;
-use super::{Found, not_examined};
+use super::{ContentRemarks, not_examined};
 use crate::report::FileVerdict;
 
 /// Operators that are looked at, and bytes of their names.
@@ -22,12 +22,12 @@ const FLEX: &str = "Flex";
 ///
 /// # Errors
 /// E007 when reading fails.
-pub(crate) fn judge(source: &dyn ByteSource) -> Result<Found> {
+pub(crate) fn judge(source: &dyn ByteSource) -> Result<ContentRemarks> {
     let Some(names) = custom_operators(source) else {
         return Ok(not_examined("the list of its operators is not where TensorFlow Lite has it"));
     };
 
-    let mut found = Found::new();
+    let mut found = ContentRemarks::new();
     for name in names {
         let inner = name.strip_prefix(FLEX);
         let shown = Escaped::short(&name).to_string();

@@ -2,7 +2,7 @@
 
 use apr_registry::Escaped;
 
-use super::Found;
+use super::ContentRemarks;
 use super::json;
 use crate::report::FileVerdict;
 
@@ -17,8 +17,8 @@ const VALUES: [&str; 11] =
 const BREAKS: [char; 5] = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
 
 /// Judges a text that a loader may take for YAML.
-pub(super) fn judge(text: &str) -> Found {
-    let mut found = Found::new();
+pub(super) fn judge(text: &str) -> ContentRemarks {
+    let mut found = ContentRemarks::new();
     let mut quoted = false;
     for line in text.split(BREAKS) {
         // A mark of a comment may stand in a quoted text, which may go on over lines.
@@ -59,7 +59,7 @@ fn unescaped(line: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn tags(line: &str, found: &mut Found) {
+fn tags(line: &str, found: &mut ContentRemarks) {
     for tag in TAGS {
         for (at, _) in line.match_indices(tag) {
             let kind: String = line[at + tag.len()..]
@@ -76,7 +76,7 @@ fn tags(line: &str, found: &mut Found) {
 }
 
 /// `%TAG` gives a beginning of tags a short name, under which the rest of them follows.
-fn directive(line: &str, found: &mut Found) {
+fn directive(line: &str, found: &mut ContentRemarks) {
     let Some(rest) = line.strip_prefix("%TAG") else { return };
     let prefix = unescaped(rest.split_whitespace().nth(1).unwrap_or_default());
     let full = "tag:yaml.org,2002:python/";
@@ -92,7 +92,7 @@ fn directive(line: &str, found: &mut Found) {
 }
 
 /// Settings that name a class or function, as Hydra and MLflow import it.
-fn setting(line: &str, found: &mut Found) {
+fn setting(line: &str, found: &mut ContentRemarks) {
     let line = line.trim_start().trim_start_matches(['-', ' ', '{', '?']);
     let Some((key, value)) = line.split_once(':') else { return };
     let plain = |text: &str| text.trim().trim_matches(['"', '\'', ',', '}', ' ']).to_owned();

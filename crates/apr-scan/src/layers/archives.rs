@@ -7,9 +7,8 @@ use apr_core::{ByteSource, Error, Escaped, Result, read_vec};
 
 use apr_pytorch::{PickleSurvey, Verdict};
 
-use super::{Content, Expected, MAX_PICKLES, Place, Scan, is_pickle, is_surely_pickle};
-use crate::leaf::Remark;
-use crate::report::{FileVerdict, PickleReport, Reached};
+use super::{Content, Expected, MAX_PICKLES, Scan, ScannedBytes, is_pickle, is_surely_pickle};
+use crate::report::{FileVerdict, PickleReport, Reached, Remark};
 
 /// Pickles that PyTorch's loaders read from their archives, without the folder.
 const LOADED: [&str; 4] = ["data.pkl", "constants.pkl", "bytecode.pkl", "mobile_debug_handles.pkl"];
@@ -20,7 +19,7 @@ const REACHING_OPERATORS: [&str; 5] =
 
 /// What decides which entries of an archive a loader reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ArchiveKind {
     /// `torch.save`'s: the pickles above, and storages.
     Torch,
     /// Any other: `numpy.load`, or a program, takes what it finds.
@@ -29,14 +28,14 @@ enum Kind {
 
 impl Scan<'_> {
     /// An archive, or several one after the other, as a file of a distributed checkpoint has them.
-    pub(super) fn zip(&mut self, place: &Place<'_>) {
+    pub(super) fn zip(&mut self, place: &ScannedBytes<'_>) {
         let mut end = place.end;
         // Each is found by its end; the ones in front of it come next.
         for _ in 0..MAX_PICKLES {
             let section = Section::new(place.source, place.start, end.saturating_sub(place.start));
-            match section
-                .and_then(|section| self.zip_entries(&Place { end, ..place.clone() }, &section))
-            {
+            match section.and_then(|section| {
+                self.zip_entries(&ScannedBytes { end, ..place.clone() }, &section)
+            }) {
                 Ok(0) => return,
                 Ok(before) => end = place.start + before,
                 Err(error) => return self.problem(place, &error.to_string()),
@@ -48,7 +47,7 @@ impl Scan<'_> {
     /// Python finds an archive by its end, whatever stands in front.
     ///
     /// Returns whether there was one.
-    pub(super) fn zip_at_the_end(&mut self, place: &Place<'_>) -> bool {
+    pub(super) fn zip_at_the_end(&mut self, place: &ScannedBytes<'_>) -> bool {
         let Ok(section) = Section::new(place.source, place.start, place.len()) else {
             return false;
         };
@@ -65,7 +64,7 @@ impl Scan<'_> {
 
     /// Looks at the last archive; returns how many bytes stand in front of it that are archives
     /// too.
-    fn zip_entries(&mut self, place: &Place<'_>, section: &dyn ByteSource) -> Result<u64> {
+    fn zip_entries(&mut self, place: &ScannedBytes<'_>, section: &dyn ByteSource) -> Result<u64> {
         let (archive, shift, odd) = Archive::survey(section, self.limits)?;
         let mut front = [0; 4];
         section.read_at(0, &mut front)?;
@@ -98,10 +97,10 @@ impl Scan<'_> {
 
     fn zip_entry(
         &mut self,
-        place: &Place<'_>,
+        place: &ScannedBytes<'_>,
         section: &dyn ByteSource,
         entry: &Entry,
-        kind: Kind,
+        kind: ArchiveKind,
         cache: &Arc<Cache>,
     ) {
         let marked = entry.is_marked_encrypted();
@@ -127,14 +126,14 @@ impl Scan<'_> {
         let before = self.report.pickles.len();
         let meant = content_of(kind, &entry.name);
         let expected = expected(kind, entry, &head);
-        let torch = place.torch || kind == Kind::Torch;
-        self.look(&Place { expected, reached, kind: meant, torch, ..inner });
-        if kind == Kind::Torch && base_name(&entry.name) == Some("bytecode.pkl") {
+        let torch = place.torch || kind == ArchiveKind::Torch;
+        self.look(&ScannedBytes { expected, reached, kind: meant, torch, ..inner });
+        if kind == ArchiveKind::Torch && base_name(&entry.name) == Some("bytecode.pkl") {
             self.bytecode(place, &*content);
         }
 
         // TorchScript's positions in the source, which no Python unpickles: only harm counts.
-        if kind == Kind::Torch && entry.name.ends_with(".debug_pkl") {
+        if kind == ArchiveKind::Torch && entry.name.ends_with(".debug_pkl") {
             let is_harmful = |pickle: &PickleReport| {
                 pickle.findings.iter().any(|finding| finding.verdict == Verdict::Dangerous)
             };
@@ -154,7 +153,7 @@ impl Scan<'_> {
     }
 
     /// Operators of TorchScript for mobile devices, which are texts in a pickle.
-    fn bytecode(&mut self, place: &Place<'_>, content: &dyn ByteSource) {
+    fn bytecode(&mut self, place: &ScannedBytes<'_>, content: &dyn ByteSource) {
         let bytes = self.limits.check_companion(content.len());
         let bytes = match bytes.and_then(|()| read_vec(content, 0, content.len())) {
             Ok(bytes) => bytes,
@@ -175,7 +174,7 @@ impl Scan<'_> {
 
     /// Says what an entry's mark of encryption is worth, given whether a pickle was found in its
     /// content.
-    fn warn_of_mark(&mut self, place: &Place<'_>, entry: &Entry, found: bool) {
+    fn warn_of_mark(&mut self, place: &ScannedBytes<'_>, entry: &Entry, found: bool) {
         let name = Escaped::short(&entry.name);
         if found || entry.is_as_long_as_its_content() {
             self.warn(place, &format!("'{name}' is marked as encrypted, and is not"));
@@ -184,7 +183,7 @@ impl Scan<'_> {
         }
     }
 
-    pub(super) fn tar(&mut self, place: &Place<'_>) {
+    pub(super) fn tar(&mut self, place: &ScannedBytes<'_>) {
         let survey = match Section::new(place.source, place.start, place.len()) {
             Ok(section) => tar::survey(&section),
             Err(error) => return self.problem(place, &error.to_string()),
@@ -204,7 +203,7 @@ impl Scan<'_> {
         for member in members {
             let start = place.start + member.offset;
             let within = place.within(&member.name);
-            let inner = Place {
+            let inner = ScannedBytes {
                 start,
                 end: start + member.len,
                 expected: Expected::Pickle,
@@ -218,14 +217,14 @@ impl Scan<'_> {
                 name => {
                     let expected =
                         if is_surely_pickle(name) { Expected::Pickle } else { Expected::Anything };
-                    self.look(&Place { expected, ..inner });
+                    self.look(&ScannedBytes { expected, ..inner });
                 }
             }
         }
     }
 
     /// Members and links that lead out of the folder into which an archive is unpacked.
-    fn tar_paths(&mut self, place: &Place<'_>, paths: &[String]) {
+    fn tar_paths(&mut self, place: &ScannedBytes<'_>, paths: &[String]) {
         let out: Vec<&String> = paths.iter().filter(|path| leads_out(path)).collect();
         if let [first, ..] = out.as_slice() {
             let (count, first) = (out.len(), Escaped::short(first));
@@ -241,7 +240,7 @@ impl Scan<'_> {
     }
 
     /// A count, then a pickle and raw numbers for each of so many, then pickles.
-    fn listed(&mut self, place: &Place<'_>, what: Listed) {
+    fn listed(&mut self, place: &ScannedBytes<'_>, what: Listed) {
         let result = self.pickle_at(place, place.start).and_then(|(count, mut position)| {
             let count = count.number().unwrap_or_default();
 
@@ -258,7 +257,7 @@ impl Scan<'_> {
 
         match result {
             Ok(position) if position < place.end => {
-                self.stream(&Place { start: position, ..place.clone() });
+                self.stream(&ScannedBytes { start: position, ..place.clone() });
             }
             Ok(_) => {}
             Err(error) => self.problem(place, &error.to_string()),
@@ -266,11 +265,19 @@ impl Scan<'_> {
     }
 
     /// One pickle, whose names are noted, and where it ends.
-    fn pickle_at(&mut self, place: &Place<'_>, position: u64) -> Result<(PickleSurvey, u64)> {
+    fn pickle_at(
+        &mut self,
+        place: &ScannedBytes<'_>,
+        position: u64,
+    ) -> Result<(PickleSurvey, u64)> {
         let survey = PickleSurvey::read(place.source, (position, place.end), false, self.limits);
         let (next, broken) = (survey.end, !survey.is_whole());
         if broken || !survey.findings.is_empty() {
-            self.stream(&Place { start: position, end: next.max(position + 1), ..place.clone() });
+            self.stream(&ScannedBytes {
+                start: position,
+                end: next.max(position + 1),
+                ..place.clone()
+            });
         }
         if broken {
             return Err(Error::corrupt("a list of storages or tensors is damaged").at(position));
@@ -288,7 +295,7 @@ enum Listed {
 
 impl Listed {
     /// Where the numbers that follow a pickle end.
-    fn after(self, place: &Place<'_>, triple: &PickleSurvey, position: u64) -> Result<u64> {
+    fn after(self, place: &ScannedBytes<'_>, triple: &PickleSurvey, position: u64) -> Result<u64> {
         let end = match self {
             Self::Storages => triple.storage_end(place.source)?,
             Self::Tensors => {
@@ -310,7 +317,7 @@ impl Listed {
 }
 
 /// What an entry is by its name and first bytes.
-fn expected(kind: Kind, entry: &Entry, head: &[u8]) -> Expected {
+fn expected(kind: ArchiveKind, entry: &Entry, head: &[u8]) -> Expected {
     let looks_like_one = is_surely_pickle(&entry.name) || is_pickle(head);
     let may_be_one = !is_storage(kind, &entry.name) && !entry.is_marked_encrypted();
     if looks_like_one && may_be_one { Expected::Pickle } else { Expected::Anything }
@@ -318,21 +325,25 @@ fn expected(kind: Kind, entry: &Entry, head: &[u8]) -> Expected {
 
 /// Where an entry's content is: what is stored has its place in the file, what is compressed one of
 /// its own.
-fn place_of<'a>(entry: &'a Entry, place: &'a Place<'_>, content: &'a dyn ByteSource) -> Place<'a> {
+fn place_of<'a>(
+    entry: &'a Entry,
+    place: &'a ScannedBytes<'_>,
+    content: &'a dyn ByteSource,
+) -> ScannedBytes<'a> {
     let within = place.within(&entry.name);
     if entry.is_stored() {
         let start = place.start + entry.place;
-        Place { start, end: start.saturating_add(entry.len), ..within }
+        ScannedBytes { start, end: start.saturating_add(entry.len), ..within }
     } else {
-        Place { depth: within.depth, ..place.decoded(content, &entry.name) }
+        ScannedBytes { depth: within.depth, ..place.decoded(content, &entry.name) }
     }
 }
 
-fn kind(archive: &Archive) -> Kind {
+fn kind(archive: &Archive) -> ArchiveKind {
     let torch = archive.entries.iter().any(|entry| base_name(&entry.name) == Some("data.pkl"));
     // `torch.package` imports the code in its archive, and reads any pickle on the way.
     let package = archive.entries.iter().any(|entry| entry.name.ends_with(".data/extern_modules"));
-    if torch && !package { Kind::Torch } else { Kind::Any }
+    if torch && !package { ArchiveKind::Torch } else { ArchiveKind::Any }
 }
 
 /// The name of an entry at the top or in a folder there.
@@ -350,13 +361,13 @@ fn leads_out(name: &str) -> bool {
 }
 
 /// What an entry is to the loader of the archive.
-fn content_of(kind: Kind, name: &str) -> Content {
+fn content_of(kind: ArchiveKind, name: &str) -> Content {
     match kind {
-        Kind::Any => Content::File,
-        Kind::Torch if name.ends_with(".py") && name.contains("code/") => Content::Code,
-        Kind::Torch if is_of_torch(name) => Content::Part,
+        ArchiveKind::Any => Content::File,
+        ArchiveKind::Torch if name.ends_with(".py") && name.contains("code/") => Content::Code,
+        ArchiveKind::Torch if is_of_torch(name) => Content::Part,
         // Whatever else is in there may be for another loader.
-        Kind::Torch => Content::File,
+        ArchiveKind::Torch => Content::File,
     }
 }
 
@@ -376,13 +387,13 @@ fn is_of_torch(name: &str) -> bool {
     }
 }
 
-fn is_loaded(kind: Kind, name: &str) -> bool {
-    kind == Kind::Any || base_name(name).is_some_and(|name| LOADED.contains(&name))
+fn is_loaded(kind: ArchiveKind, name: &str) -> bool {
+    kind == ArchiveKind::Any || base_name(name).is_some_and(|name| LOADED.contains(&name))
 }
 
 /// Bytes of a tensor, which may start like a pickle by chance.
-fn is_storage(kind: Kind, name: &str) -> bool {
-    kind == Kind::Torch && (name.starts_with("data/") || name.contains("/data/"))
+fn is_storage(kind: ArchiveKind, name: &str) -> bool {
+    kind == ArchiveKind::Torch && (name.starts_with("data/") || name.contains("/data/"))
 }
 
 /// Whether these are the bytes of a TFLite model, whose metadata (labels, vocabularies) are an

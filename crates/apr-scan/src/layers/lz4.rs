@@ -83,7 +83,7 @@ fn frame(
         if decoded.len() as u64 > most {
             let message = format!(
                 "an LZ4 frame decodes to more than {most} bytes; raise the limit with \
-                 --max-metadata"
+                 `max_metadata`"
             );
             return Err(Error::memory(message).at(start));
         }

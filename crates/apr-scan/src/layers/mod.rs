@@ -16,8 +16,8 @@ mod stream;
 use apr_archive::{Section, tar};
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
 
-use crate::leaf::{Examine, Leaf, Remark};
-use crate::report::{Reached, ScanReport};
+use crate::leaf::{Examine, Leaf};
+use crate::report::{Reached, Remark, ScanReport};
 
 /// Pickles looked at in one file or archive.
 const MAX_PICKLES: usize = 4096;
@@ -83,7 +83,7 @@ fn scan_all<S: ByteSource>(
     let expected =
         if marked || is_surely_pickle(name) { Expected::Pickle } else { Expected::Anything };
     scan_by(&source, name, (limits, examiner), |scan, place| {
-        scan.look(&Place { expected, ..place })
+        scan.look(&ScannedBytes { expected, ..place })
     })
 }
 
@@ -109,13 +109,13 @@ fn scan_by<'a>(
     source: &'a dyn ByteSource,
     name: &str,
     (limits, examiner): (&Limits, Option<&dyn Examine>),
-    look: impl FnOnce(&mut Scan<'_>, Place<'a>) -> Option<&'static str>,
+    look: impl FnOnce(&mut Scan<'_>, ScannedBytes<'a>) -> Option<&'static str>,
 ) -> Result<ScanReport> {
     // A file that can't be read at all is an error, one that can't be read to its end a finding.
     read_vec(source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
     let mut scan = Scan { examiner, ..Scan::new(source, limits) };
     scan.report.file = name.to_owned();
-    if let Some(kind) = look(&mut scan, Place::whole(source)) {
+    if let Some(kind) = look(&mut scan, ScannedBytes::whole(source)) {
         kind.clone_into(&mut scan.report.kind);
     }
     scan.report.judge();
@@ -133,7 +133,7 @@ enum Expected {
 
 /// Bytes to look into.
 #[derive(Clone)]
-struct Place<'a> {
+struct ScannedBytes<'a> {
     source: &'a dyn ByteSource,
     start: u64,
     end: u64,
@@ -161,7 +161,7 @@ enum Content {
     Part,
 }
 
-impl<'a> Place<'a> {
+impl<'a> ScannedBytes<'a> {
     fn whole(source: &'a dyn ByteSource) -> Self {
         Self {
             source,
@@ -188,9 +188,9 @@ impl<'a> Place<'a> {
     }
 
     /// The same in a source that was decoded from this one.
-    fn decoded<'b>(&self, source: &'b dyn ByteSource, name: &str) -> Place<'b> {
+    fn decoded<'b>(&self, source: &'b dyn ByteSource, name: &str) -> ScannedBytes<'b> {
         let Self { entry, reached, expected, kind, torch, depth, .. } = self.within(name);
-        Place {
+        ScannedBytes {
             kind,
             torch,
             source,
@@ -240,7 +240,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Pays for one more place; false if there were too many, which is said once.
-    fn may_look(&mut self, place: &Place<'_>) -> bool {
+    fn may_look(&mut self, place: &ScannedBytes<'_>) -> bool {
         if self.looks == 1 {
             self.problem(place, "the file has more in it than is looked through");
         }
@@ -262,7 +262,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Looks at bytes of any kind; returns what they are, unless nothing says that.
-    fn look(&mut self, place: &Place<'_>) -> Option<&'static str> {
+    fn look(&mut self, place: &ScannedBytes<'_>) -> Option<&'static str> {
         if place.depth > MAX_DEPTH {
             self.problem(place, "lies in more layers than are looked through");
             return None;
@@ -314,14 +314,14 @@ impl<'a> Scan<'a> {
     }
 
     /// The marks of other formats are opcodes, too, and `pickle.load` goes by nothing else.
-    fn also_pickle(&mut self, place: &Place<'_>) {
+    fn also_pickle(&mut self, place: &ScannedBytes<'_>) {
         if place.depth == 0 || place.kind == Content::File {
-            self.stream(&Place { expected: Expected::Anything, ..place.clone() });
+            self.stream(&ScannedBytes { expected: Expected::Anything, ..place.clone() });
         }
     }
 
     /// Lets others judge what is no pickle.
-    fn examine(&mut self, place: &Place<'_>) {
+    fn examine(&mut self, place: &ScannedBytes<'_>) {
         let Some(examiner) = self.examiner.filter(|_| place.kind != Content::Part) else { return };
         let Ok(section) = Section::new(place.source, place.start, place.len()) else { return };
         let outermost = || self.report.file.rsplit('/').next().unwrap_or_default().to_owned();
@@ -335,11 +335,11 @@ impl<'a> Scan<'a> {
         self.report.remarks.extend(found.into_iter().map(remark));
     }
 
-    fn problem(&mut self, place: &Place<'_>, what: &str) {
+    fn problem(&mut self, place: &ScannedBytes<'_>, what: &str) {
         self.report.problems.push(place.says(what));
     }
 
-    fn warn(&mut self, place: &Place<'_>, what: &str) {
+    fn warn(&mut self, place: &ScannedBytes<'_>, what: &str) {
         self.report.warnings.push(place.says(what));
     }
 }

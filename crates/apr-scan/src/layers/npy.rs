@@ -5,7 +5,7 @@
 
 use apr_core::{Error, Result, read_vec};
 
-use super::Place;
+use super::ScannedBytes;
 
 /// Longest header of an array that is read, in bytes: NumPy reads 10,000 unless it is told to trust
 /// the file.
@@ -35,7 +35,7 @@ pub(super) enum Holds {
 ///
 /// # Errors
 /// E002 for a damaged header, E007 when reading fails.
-pub(super) fn read(place: &Place<'_>, head: &[u8]) -> Result<Array> {
+pub(super) fn read(place: &ScannedBytes<'_>, head: &[u8]) -> Result<Array> {
     let damaged = || Error::corrupt("the array's header is damaged").at(place.start);
     let (len, first) = match *head {
         [_, _, _, _, _, _, 1, _, a, b, ..] => (u64::from(u16::from_le_bytes([a, b])), 10),

@@ -6,7 +6,7 @@ use apr_archive::{Cache, Inflated, Wrapper, inflated_len};
 use apr_core::{ByteSource, Code, Error, Result, read_vec};
 
 use super::joined::Joined;
-use super::{Expected, HEAD_LEN, Place, Scan, lz4, npy};
+use super::{Expected, HEAD_LEN, Scan, ScannedBytes, lz4, npy};
 
 /// What is told by its first bytes, and not looked into.
 const NAMED: &[(&[u8], &str)] = &[
@@ -20,7 +20,7 @@ const NAMED: &[(&[u8], &str)] = &[
 
 impl Scan<'_> {
     /// Looks into what is compressed; returns what it is.
-    pub(super) fn packed(&mut self, place: &Place<'_>, head: &[u8]) -> Option<&'static str> {
+    pub(super) fn packed(&mut self, place: &ScannedBytes<'_>, head: &[u8]) -> Option<&'static str> {
         if let Some((_, kind)) = NAMED.iter().find(|(magic, _)| head.starts_with(magic)) {
             self.problem(place, &format!("this is a {kind}; it is not looked into"));
             return Some(kind);
@@ -50,7 +50,7 @@ impl Scan<'_> {
     }
 
     /// Members one after the other, which are one content (RFC 1952, section 2.2).
-    fn gzip(&mut self, place: &Place<'_>, head: &[u8]) -> Result<()> {
+    fn gzip(&mut self, place: &ScannedBytes<'_>, head: &[u8]) -> Result<()> {
         let mut joined = Joined::default();
         let (mut start, mut head) = (place.start, head.to_vec());
         loop {
@@ -81,7 +81,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn zlib(&mut self, place: &Place<'_>) -> Result<()> {
+    fn zlib(&mut self, place: &ScannedBytes<'_>) -> Result<()> {
         let (decoded, _) = self.inflated(place, place.start, Wrapper::Zlib)?;
         self.look(&place.decoded(&decoded, "zlib"));
         Ok(())
@@ -90,7 +90,7 @@ impl Scan<'_> {
     /// What a stream decodes to, and where it ends.
     fn inflated<'a>(
         &mut self,
-        place: &Place<'a>,
+        place: &ScannedBytes<'a>,
         start: u64,
         wrapper: Wrapper,
     ) -> Result<(Inflated<&'a dyn ByteSource>, u64)> {
@@ -106,7 +106,7 @@ impl Scan<'_> {
         Ok((Inflated::new(place.source, (start, end - start), len, wrapper, &cache)?, end))
     }
 
-    fn lz4(&mut self, place: &Place<'_>) -> Result<()> {
+    fn lz4(&mut self, place: &ScannedBytes<'_>) -> Result<()> {
         let most = self.limits.max_metadata.min(self.budget);
         let decoded = lz4::decode(place.source, place.start, place.end, most);
 
@@ -118,7 +118,7 @@ impl Scan<'_> {
     }
 
     /// An array of NumPy's: its values are a pickle if they are objects.
-    pub(super) fn npy(&mut self, place: &Place<'_>, head: &[u8]) {
+    pub(super) fn npy(&mut self, place: &ScannedBytes<'_>, head: &[u8]) {
         let array = match npy::read(place, head) {
             Ok(array) => array,
             Err(error) => return self.problem(place, &error.to_string()),
@@ -138,13 +138,13 @@ impl Scan<'_> {
                 let follows = rest < place.end && place.source.read_at(rest, &mut magic).is_ok();
                 if follows && magic == *b"\x93NUMPY" {
                     let within = place.within("next array");
-                    self.look(&Place { start: rest, ..within });
+                    self.look(&ScannedBytes { start: rest, ..within });
                 }
                 return;
             }
         };
         let within = place.within("array of objects");
-        self.stream(&Place { start, expected, ..within });
+        self.stream(&ScannedBytes { start, expected, ..within });
     }
 }
 

@@ -4,7 +4,7 @@ use apr_core::ByteSource;
 
 use apr_pytorch::{Blob, BlobBytes, Finding, PickleSurvey, Verdict};
 
-use super::{Content, Expected, MAX_PICKLES, Place, Scan, is_pickle};
+use super::{Content, Expected, MAX_PICKLES, Scan, ScannedBytes, is_pickle};
 use crate::report::{PickleReport, Reached};
 
 /// Pickles in front of a pre-ZIP file's storages.
@@ -12,7 +12,7 @@ const LEGACY_PICKLES: usize = 5;
 
 impl Scan<'_> {
     /// Pickles one after the other, as far as there are any. Whether there were.
-    pub(super) fn stream(&mut self, place: &Place<'_>) -> bool {
+    pub(super) fn stream(&mut self, place: &ScannedBytes<'_>) -> bool {
         let mut position = place.start;
         let (mut legacy, mut any) = (false, false);
         for number in 0.. {
@@ -22,7 +22,8 @@ impl Scan<'_> {
             }
             if legacy && number == LEGACY_PICKLES {
                 // A program may go on unpickling all the same.
-                let rest = Place { start: position, expected: Expected::Anything, ..place.clone() };
+                let rest =
+                    ScannedBytes { start: position, expected: Expected::Anything, ..place.clone() };
                 return self.stream(&rest) || any;
             }
 
@@ -59,14 +60,14 @@ impl Scan<'_> {
         any
     }
 
-    fn survey(&self, place: &Place<'_>, position: u64, joblib: bool) -> PickleSurvey {
+    fn survey(&self, place: &ScannedBytes<'_>, position: u64, joblib: bool) -> PickleSurvey {
         PickleSurvey::read(place.source, (position, place.end), joblib, self.limits)
     }
 
     /// Whether what was read here is a pickle. What follows one need not be one.
     fn is_one(
         &self,
-        place: &Place<'_>,
+        place: &ScannedBytes<'_>,
         position: u64,
         survey: &PickleSurvey,
         number: usize,
@@ -84,7 +85,7 @@ impl Scan<'_> {
 
     /// `pickle.load` takes the bytes of joblib's arrays for opcodes: what a payload in them would
     /// do is listed too.
-    fn as_plain_pickle(&mut self, place: &Place<'_>, position: u64, known: &[Finding]) {
+    fn as_plain_pickle(&mut self, place: &ScannedBytes<'_>, position: u64, known: &[Finding]) {
         let survey = self.survey(place, position, false);
         let new = |finding: &&Finding| !known.iter().any(|other| other.offset == finding.offset);
         let findings: Vec<Finding> = survey.findings.iter().filter(new).cloned().collect();
@@ -95,7 +96,7 @@ impl Scan<'_> {
         }
     }
 
-    fn add(&mut self, place: &Place<'_>, position: u64, mut survey: PickleSurvey) {
+    fn add(&mut self, place: &ScannedBytes<'_>, position: u64, mut survey: PickleSurvey) {
         for finding in survey.findings.iter_mut().filter(|_| !place.torch) {
             // Elsewhere than in PyTorch's archives, this would be a package that lies beside.
             if finding.module.split('.').next() == Some("__torch__") {
@@ -122,16 +123,20 @@ impl Scan<'_> {
         }
     }
 
-    fn value(&mut self, place: &Place<'_>, blob: &Blob) {
+    fn value(&mut self, place: &ScannedBytes<'_>, blob: &Blob) {
         let reached =
             if place.reached == Reached::Nobody { Reached::Nobody } else { Reached::Value };
-        let place =
-            Place { reached, expected: Expected::Anything, kind: Content::Part, ..place.clone() };
+        let place = ScannedBytes {
+            reached,
+            expected: Expected::Anything,
+            kind: Content::Part,
+            ..place.clone()
+        };
         let at = blob.offset;
         match &blob.bytes {
             BlobBytes::Lying(start, end) => {
                 let within = place.within(&format!("value at byte {at}"));
-                self.look(&Place { start: *start, end: *end, ..within });
+                self.look(&ScannedBytes { start: *start, end: *end, ..within });
             }
             BlobBytes::Unescaped(bytes) => {
                 self.look(&place.decoded(bytes as &dyn ByteSource, &format!("value at byte {at}")));
@@ -145,11 +150,11 @@ impl Scan<'_> {
 }
 
 fn report(
-    place: &Place<'_>,
+    place: &ScannedBytes<'_>,
     offset: u64,
     findings: Vec<Finding>,
     problem: Option<String>,
 ) -> PickleReport {
-    let Place { entry, decoded, reached, .. } = place.clone();
+    let ScannedBytes { entry, decoded, reached, .. } = place.clone();
     PickleReport { entry, offset, decoded, reached, findings, problem }
 }

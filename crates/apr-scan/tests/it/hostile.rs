@@ -111,7 +111,7 @@ fn a_long_pickle_without_a_payload_is_clean_and_the_report_says_how_it_was_read(
     .concat();
     let report = scan_within(&good, 1000);
     assert_eq!(report.verdict, FileVerdict::Clean, "{report:?}");
-    assert!(report.notes[0].contains("--max-metadata"), "{report:?}");
+    assert!(report.notes[0].contains("`max_metadata`"), "{report:?}");
     assert_eq!(names(&report), ["collections.OrderedDict"]);
 
     // What Python can't read either stays unreadable.

@@ -8,9 +8,9 @@ use apr_core::DType;
 use serde::Serialize;
 
 use super::Scratch;
-use super::scale::{MIN_EXPONENT, Scale, exponent_of, power_of_two};
 use crate::element::{is_decodable, len_of, widen_f64};
 use crate::kernel;
+use crate::scale::{MIN_EXPONENT, Scale, exponent_of, power_of_two};
 
 /// Most bins kept.
 const MAX_BINS: usize = 2048;

@@ -3,7 +3,7 @@
 use apr_core::{CheckpointReader, DType, Error, Result};
 use apr_infer::{Outcome, Value};
 use apr_run::RunResult;
-use apr_view::{Origin, View};
+use apr_view::{TensorOrigin, View};
 use serde::Serialize;
 
 use super::drift::ValueDrift;
@@ -96,11 +96,11 @@ fn swapped<'a>(
         .iter()
         .cloned()
         .enumerate()
-        .map(|(position, info)| (info, Origin::Base(position)))
+        .map(|(position, info)| (info, TensorOrigin::Base(position)))
         .collect();
     let (info, origin) =
         tensors.get_mut(two.position).ok_or_else(|| Error::format("missing tensor"))?;
     info.dtype = DType::F32;
-    *origin = Origin::Own(bytes);
+    *origin = TensorOrigin::Own(bytes);
     Ok(Some(View::of(base, tensors)))
 }

@@ -11,7 +11,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Gauge, Paragraph};
 
 use super::reports::Checks;
-use super::work::Request;
+use super::request::Request;
 use super::{Explorer, Key, Loaded};
 use crate::text::{cell, clean, width, wrapped};
 

@@ -11,7 +11,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph};
 
 use super::list::Cursor;
-use super::work::Request;
+use super::request::Request;
 use super::{Explorer, Key, Loaded};
 use crate::text::{cell, clean, fit, shown};
 

@@ -11,7 +11,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Wrap};
 
 use super::reports::Measured;
-use super::work::Request;
+use super::request::Request;
 use super::{Explorer, Key, Loaded, View};
 use crate::chart::Chart;
 use crate::palette::Palette;

@@ -21,7 +21,7 @@ use apr_registry::{CheckpointReader, Error, Result};
 use apr_source::Source;
 use apr_tokenizer::{Vocabulary, vocabulary};
 
-use super::work::Request;
+use super::request::Request;
 use super::{Job, Subject};
 
 /// Bins of a histogram, as `apr tensors --hist` has them.
@@ -188,8 +188,8 @@ fn judged<R>(
     let kind = expected.map(|expected| expected.kind);
     Measured {
         report,
-        kind: kind.map(apr_arch::Kind::name),
-        is_norm: kind == Some(apr_arch::Kind::NormGamma),
+        kind: kind.map(apr_arch::TensorKind::name),
+        is_norm: kind == Some(apr_arch::TensorKind::NormGamma),
         violations: violations.unwrap_or_default(),
     }
 }

@@ -7,7 +7,7 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::work::Request;
+use super::request::Request;
 use super::{Explorer, Key, Loaded};
 use crate::text::{clean, fit, shown};
 

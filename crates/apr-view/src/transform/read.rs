@@ -3,7 +3,7 @@
 use apr_core::{CheckpointReader, DType, Error, Result};
 use apr_tensor::cast::{can_cast, cast_float};
 
-use super::{Change, Kind, Piece, Rows};
+use super::{Change, ChangeKind, Piece, Rows};
 use crate::decoded::Decoded;
 use crate::four_bits::FourBits;
 use crate::windows::Windows;
@@ -14,7 +14,7 @@ const SCRATCH: usize = 4 << 20;
 impl Change {
     /// All bytes, where they lie in one piece of the base.
     pub(crate) fn slice<'b>(&self, base: &'b dyn CheckpointReader) -> Option<&'b [u8]> {
-        let Kind::Pieces(pieces) = &self.0 else { return None };
+        let ChangeKind::Pieces(pieces) = &self.0 else { return None };
         let [Piece { from: Some((tensor, offset)), len }] = pieces[..] else { return None };
         let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
         base.tensor_slice(tensor)?.get(offset..)?.get(..len)
@@ -32,7 +32,7 @@ impl Change {
     }
 }
 
-impl Kind {
+impl ChangeKind {
     fn read(
         &self,
         base: &dyn CheckpointReader,

@@ -99,7 +99,7 @@ fn quantized_rows_move_as_a_whole_and_stay_what_they_are() {
     {
         let error = refused.expect_err("its elements have no bytes of their own").to_string();
         assert!(error.starts_with("E001: tensor 'q': its elements are q8_0"), "{error}");
-        assert!(error.ends_with("with --dequantize f16 they are"), "{error}");
+        assert!(error.ends_with("with `dequantize` f16 they are"), "{error}");
     }
     let vector = TensorInfo { shape: [64].into(), ..info };
     assert!(Change::rows(&vector, 1, [1, 2, 32, 1]).is_err(), "a block is not a row");
@@ -144,7 +144,7 @@ fn sums_are_single_precision() {
     assert_eq!(bytes(&change, &*base, 12), expected);
     let base = model("I16", &[3], &half);
     let error = Change::sum(&mut base.tensors()[0].clone(), 0, 1.0).expect_err("integers");
-    assert!(error.message().contains("--dequantize f16"), "{error}");
+    assert!(error.message().contains("`dequantize` f16"), "{error}");
 }
 
 #[test]

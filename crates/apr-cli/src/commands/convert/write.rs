@@ -23,6 +23,7 @@ use crate::commands::{lora, lowrank, merge, prune, search};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
+use crate::options::in_options;
 use crate::printer::BOLD;
 use crate::progress::Bar;
 use crate::{human, model, signals};
@@ -208,8 +209,10 @@ pub(crate) fn write_subject(
     job.plan(&source, |planned| {
         let Some(path) = to.output.filter(|_| !to.dry_run) else {
             show_warnings(&planned, context);
+            let mut plan = planned.report().clone();
+            name_options(&mut plan);
             let report = DryReport {
-                plan: planned.report(),
+                plan: &plan,
                 search: extras.search.as_ref(),
                 changed: &extras.changed,
                 extracted: extras.extracted.as_ref(),
@@ -254,6 +257,7 @@ pub(crate) fn write_subject(
             // On a terminal they are shown when they arise.
             job.conversion.warnings.extend(model.notes.iter().cloned().chain(context.tell_notes()));
         }
+        name_options(&mut job.conversion);
         let Extras { changes, search, changed, extracted, merge, adapters } = extras;
         let merge = merge.map(|merged| merged());
         let adapters = adapters.map(|adapted| adapted()).unwrap_or_default();
@@ -312,6 +316,11 @@ fn warn_of_idle_password(job: &Job, reader: &dyn CheckpointReader, context: &Con
         None => "the output is not encrypted; add --encrypt to use the password",
     };
     context.printer.warn(&format!("--password-file changed nothing: {advice}"));
+}
+
+/// Puts options where warnings name settings.
+fn name_options(report: &mut ConvertReport) {
+    report.warnings.iter_mut().for_each(|warning| *warning = in_options(warning));
 }
 
 /// Shows what is odd about a job before it begins; returns how many warnings of its report that

@@ -9,7 +9,7 @@ use apr_ops::parts::{
     Gate, OutputPlan, PartResult, PartsPlan, Pinned, PlannedPart, Read, Sealing, WrittenFile,
     WrittenReport, bytes_digest, check_relative,
 };
-use apr_registry::apr2::{self, Encrypt, FOOTER_LEN};
+use apr_registry::apr2::{Encrypt, FOOTER_LEN};
 use apr_registry::crypto::EncrBlock;
 use apr_registry::{
     ByteSource, CheckpointReader, Code, Error, Escaped, FileInfo, PlanOptions, read_vec,
@@ -105,7 +105,7 @@ pub(super) fn plan(
 
 /// Where the output goes, below the folder of the plan.
 fn output_of(plan: &PartsPlan, job: &Job) -> Outcome<String> {
-    if job.target.format != &apr2::FORMAT {
+    if !job.target.target()?.single_shards {
         let message = "parts are shards of an .apr model: name an output that ends in .apr, and \
                        `apr convert` the finished model";
         return Err(Failure::Usage(message.to_owned()));

@@ -18,7 +18,7 @@ use crate::printer::Printer;
 
 /// How a trace is written.
 #[derive(Clone, Copy)]
-enum Kind {
+enum TraceFormat {
     Json,
     Perfetto,
 }
@@ -26,7 +26,7 @@ enum Kind {
 /// Where a trace is written.
 pub(super) struct Export<'a> {
     path: &'a Path,
-    kind: Kind,
+    kind: TraceFormat,
     overwrite: bool,
 }
 
@@ -37,8 +37,8 @@ impl<'a> Export<'a> {
         let Some(path) = args.export.as_deref() else { return Ok(None) };
         let extension = path.extension().unwrap_or_default().to_string_lossy();
         let kind = match extension.to_ascii_lowercase().as_str() {
-            "json" => Kind::Json,
-            "perfetto" | "pftrace" => Kind::Perfetto,
+            "json" => TraceFormat::Json,
+            "perfetto" | "pftrace" => TraceFormat::Perfetto,
             _ => {
                 let name = path.display();
                 let message = format!("{name}: a trace is written as .json or .perfetto");
@@ -55,8 +55,8 @@ impl<'a> Export<'a> {
     /// Writes it, all of it or nothing.
     pub(super) fn write(&self, trace: &Trace, printer: &Printer) -> Outcome {
         let bytes = match self.kind {
-            Kind::Perfetto => perfetto(trace),
-            Kind::Json => {
+            TraceFormat::Perfetto => perfetto(trace),
+            TraceFormat::Json => {
                 let mut bytes = Vec::new();
                 write_json(&mut bytes, trace)?;
                 bytes.push(b'\n');

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::{Advice, models, runs, seals};
 
+#[path = "../../../src/options.rs"]
+mod options;
+
 const FOLLOWED: [&[Advice]; 7] = [
     models::OUTPUTS,
     models::MODELS,
@@ -44,14 +47,14 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "a_backup_that_was_put_back_over_a_torn_file_is_never_mixed_with_what_was_there",
     ),
     (
-        "`-o` with its own name and `--overwrite`",
+        "--output with its own name and --overwrite",
         "a_backup_by_hard_links_is_not_changed_through_the_other_name",
     ),
     (
         "; raise it with --max-memory",
         "costs_of_a_password_that_nobody_would_ask_for_are_e008_before_anything_is_computed",
     ),
-    ("without `--external-data never`", "weights_of_2_gib_and_more_lie_beside_their_graph"),
+    ("without --external-data never", "weights_of_2_gib_and_more_lie_beside_their_graph"),
     ("--lora needs the model", "what_can_not_be_merged_is_refused_before_anything_is_written"),
     (
         "--lora merges adapters into one model",
@@ -161,8 +164,6 @@ const STATEMENTS: &[&str] = &[
     "error: E008: out of memory (see",
     "the file is too long to buffer; `apr download` it first",
     "--key is not a key of `apr keygen --for encryption`",
-    // It needs the program of another company.
-    "`aws configure export-credentials",
     // For graphs that ONNX has no operators for in this version; which others do is not known.
     "another --opset or --precision may do",
     // Causes and remedies of a whole class of errors; each error of it names what helps.
@@ -197,7 +198,8 @@ fn every_text_that_names_a_command_or_an_option_is_followed_or_known_to_advise_n
     let mut unknown = Vec::new();
     for (path, text) in &sources {
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        for literal in literals(code).filter(|literal| names_something(literal)) {
+        let literals = literals(code).map(|literal| options::in_options(&literal));
+        for literal in literals.filter(|literal| names_something(literal)) {
             let mut is_known = false;
             for (part, used) in known.iter().zip(&mut used) {
                 if agree(&literal, part) {

@@ -17,12 +17,12 @@ pub(in crate::apr2) struct Belt {
 
 #[derive(Default)]
 struct Places {
-    waiting: VecDeque<Place>,
+    waiting: VecDeque<BeltSlot>,
     /// Parcels that were taken off so far: the number of the first that is on the belt.
     taken_off: u64,
 }
 
-enum Place {
+enum BeltSlot {
     ToDo(Parcel),
     UnderWay,
     Done(Parcel),
@@ -37,7 +37,7 @@ impl Belt {
         parcel: Parcel,
         _work: impl Fn(&mut Parcel),
     ) -> Option<Parcel> {
-        self.lock().waiting.push_back(Place::ToDo(parcel));
+        self.lock().waiting.push_back(BeltSlot::ToDo(parcel));
         None
     }
 
@@ -49,18 +49,19 @@ impl Belt {
     /// Does the work of one parcel that nobody has begun; `false` if there is none.
     pub(in crate::apr2) fn help(&self, work: impl Fn(&mut Parcel)) -> bool {
         let mut places = self.lock();
-        let Some(at) = places.waiting.iter().position(|place| matches!(place, Place::ToDo(_)))
+        let Some(at) = places.waiting.iter().position(|place| matches!(place, BeltSlot::ToDo(_)))
         else {
             return false;
         };
         let number = places.taken_off + at as u64;
-        let Place::ToDo(mut parcel) = mem::replace(&mut places.waiting[at], Place::UnderWay) else {
+        let BeltSlot::ToDo(mut parcel) = mem::replace(&mut places.waiting[at], BeltSlot::UnderWay)
+        else {
             return false;
         };
         drop(places);
-        let mut promise = Promise { belt: self, number, outcome: Place::Lost };
+        let mut promise = Promise { belt: self, number, outcome: BeltSlot::Lost };
         work(&mut parcel);
-        promise.outcome = Place::Done(parcel);
+        promise.outcome = BeltSlot::Done(parcel);
         true
     }
 
@@ -68,8 +69,8 @@ impl Belt {
     pub(in crate::apr2) fn take_done(&self) -> Option<Parcel> {
         let mut places = self.lock();
         match places.waiting.front()? {
-            Place::Done(_) => match places.take_off()? {
-                Place::Done(parcel) => Some(parcel),
+            BeltSlot::Done(_) => match places.take_off()? {
+                BeltSlot::Done(parcel) => Some(parcel),
                 _ => None,
             },
             _ => None,
@@ -83,19 +84,19 @@ impl Belt {
     /// E007 when the thread that had begun it panicked.
     pub(in crate::apr2) fn take(&self, work: impl Fn(&mut Parcel)) -> Option<Result<Parcel>> {
         let mut places = self.lock();
-        while matches!(places.waiting.front()?, Place::UnderWay) {
+        while matches!(places.waiting.front()?, BeltSlot::UnderWay) {
             places = self.changed.wait(places).unwrap_or_else(PoisonError::into_inner);
         }
 
         let place = places.take_off()?;
         drop(places);
         match place {
-            Place::ToDo(mut parcel) => {
+            BeltSlot::ToDo(mut parcel) => {
                 work(&mut parcel);
                 Some(Ok(parcel))
             }
-            Place::Done(parcel) => Some(Ok(parcel)),
-            Place::UnderWay | Place::Lost => {
+            BeltSlot::Done(parcel) => Some(Ok(parcel)),
+            BeltSlot::UnderWay | BeltSlot::Lost => {
                 Some(Err(Error::io(IoCause::Other, "a worker thread failed")))
             }
         }
@@ -108,7 +109,7 @@ impl Belt {
 }
 
 impl Places {
-    fn take_off(&mut self) -> Option<Place> {
+    fn take_off(&mut self) -> Option<BeltSlot> {
         let place = self.waiting.pop_front()?;
         self.taken_off += 1;
         Some(place)
@@ -119,7 +120,7 @@ impl Places {
 struct Promise<'a> {
     belt: &'a Belt,
     number: u64,
-    outcome: Place,
+    outcome: BeltSlot,
 }
 
 impl Drop for Promise<'_> {
@@ -127,7 +128,7 @@ impl Drop for Promise<'_> {
         let mut places = self.belt.lock();
         let at = usize::try_from(self.number - places.taken_off).unwrap_or(usize::MAX);
         if let Some(place) = places.waiting.get_mut(at) {
-            *place = mem::replace(&mut self.outcome, Place::Lost);
+            *place = mem::replace(&mut self.outcome, BeltSlot::Lost);
         }
         drop(places);
         self.belt.changed.notify_all();

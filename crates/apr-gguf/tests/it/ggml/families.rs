@@ -115,7 +115,7 @@ fn an_architecture_can_be_named_where_tensors_have_other_names() {
     let error = refused(file.clone());
     assert_eq!(error.code(), Code::Format);
     assert!(
-        error.message().contains("--arch NAME, one of llama, whisper, silero-vad, gpt2"),
+        error.message().contains("`architecture` NAME, one of llama, whisper, silero-vad, gpt2"),
         "{error}"
     );
     for name in ["gptneox", "GPT-NeoX", "gpt_neox", "stablelm"] {

@@ -126,7 +126,7 @@ fn a_node_with_branches_is_a_group_of_groups() {
         let y = body.op(op, [weight]).output("made");
         body.output("made", y, Meaning::Unknown);
         let mut body = body.finish();
-        let outer = body.add_value("x", crate::ValueType::Unknown, Origin::Outer(x));
+        let outer = body.add_value("x", crate::ValueType::Unknown, ValueOrigin::Outer(x));
         body.nodes[0].inputs.push(Some(outer));
         body
     };

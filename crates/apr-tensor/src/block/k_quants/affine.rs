@@ -152,7 +152,7 @@ fn write_six_bit_scales(
 }
 
 /// What the searches found for the sub-blocks of a batch, in their order.
-struct Found {
+struct FittedBatch {
     scales: [f32; BATCH * LANES],
     mins: [f32; BATCH * LANES],
     iscales: [f32; BATCH * LANES],
@@ -179,7 +179,7 @@ pub(super) fn quantize<
     importance: Option<&Importance<'_>>,
     out: &mut [u8],
 ) {
-    let mut found = Found {
+    let mut found = FittedBatch {
         scales: [0.0; BATCH * LANES],
         mins: [0.0; BATCH * LANES],
         iscales: [0.0; BATCH * LANES],
@@ -226,7 +226,7 @@ fn lanes_of<const LEN: usize>(values: &[f32], first: usize) -> [Reals; LEN] {
     transpose(padded.as_flattened())
 }
 
-impl Found {
+impl FittedBatch {
     #[inline(always)]
     fn keep(&mut self, first: usize, result: &search::Affine) {
         self.scales[first..first + LANES].copy_from_slice(&result.scale.0);
@@ -244,7 +244,7 @@ fn search_plain<
     const BYTES: usize,
 >(
     values: &[f32],
-    found: &mut Found,
+    found: &mut FittedBatch,
 ) {
     for first in (0..values.len() / LEN).step_by(LANES) {
         let x: [Reals; LEN] = lanes_of(values, first);
@@ -262,7 +262,7 @@ fn search_weighted<
     values: &[f32],
     importance: &Importance<'_>,
     first_of_batch: usize,
-    found: &mut Found,
+    found: &mut FittedBatch,
 ) {
     let variances: [f32; BATCH] = weights::mean_squares(K::VARIANCE_FACTOR, values.as_chunks().0);
     for first in (0..values.len() / LEN).step_by(LANES) {
@@ -285,7 +285,7 @@ fn plain_scales<
     const SUBS: usize,
     const BYTES: usize,
 >(
-    found: &Found,
+    found: &FittedBatch,
 ) -> [Scales<SUBS>; BATCH] {
     core::array::from_fn(|index| {
         let (scales, d) = plain_levels(K::MAX_SCALE, &found.scales.as_chunks().0[index]);
@@ -316,7 +316,7 @@ fn weighted_scales<
     const SUBS: usize,
     const BYTES: usize,
 >(
-    found: &Found,
+    found: &FittedBatch,
 ) -> [Scales<SUBS>; BATCH] {
     let (mut x, mut weights) = ([Reals::ZERO; SUBS], [Reals::ZERO; SUBS]);
     for sub in 0..SUBS {
@@ -344,7 +344,7 @@ fn round<const LEN: usize, const SUBS: usize>(
     x: &[f32; SUPER],
     (d, dmin): (f32, f32),
     (scales, mins): &([u8; SUBS], [u8; SUBS]),
-    found: &Found,
+    found: &FittedBatch,
     first: usize,
 ) -> [u8; SUPER] {
     let mut levels = [0; SUPER];

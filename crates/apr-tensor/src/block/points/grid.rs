@@ -23,14 +23,14 @@ const fn levels(width: usize) -> usize {
 pub(in super::super) struct Grid<const WIDTH: usize> {
     points: Vec<[u8; WIDTH]>,
     /// By the number whose digits are the levels, the first the lowest.
-    places: Vec<Place>,
+    places: Vec<GridEntry>,
     /// Points by number, list after list.
     neighbours: Vec<u16>,
 }
 
 /// What is where a group's levels lead to.
 #[derive(Clone, Copy)]
-struct Place {
+struct GridEntry {
     /// The point's number, or where the list of its neighbours starts.
     first: u32,
     /// The neighbours; none where there is a point.
@@ -49,7 +49,7 @@ impl<const WIDTH: usize> Grid<WIDTH> {
         let points: Vec<[u8; WIDTH]> = packed.iter().map(unpack).collect();
         let count = Self::LEVELS.pow(WIDTH as u32);
         let mut grid = Self {
-            places: vec![Place { first: 0, count: 0 }; count],
+            places: vec![GridEntry { first: 0, count: 0 }; count],
             neighbours: Vec::new(),
             points,
         };
@@ -87,7 +87,7 @@ impl<const WIDTH: usize> Grid<WIDTH> {
         }
 
         self.places[place] =
-            Place { first: first as u32, count: (self.neighbours.len() - first) as u16 };
+            GridEntry { first: first as u32, count: (self.neighbours.len() - first) as u16 };
     }
 
     #[inline(always)]
@@ -124,7 +124,7 @@ impl<const WIDTH: usize> Grid<WIDTH> {
         levels: &mut [u8; WIDTH],
         cost: impl FnOnce() -> Costs<WIDTH>,
     ) -> bool {
-        let Place { first, count } = self.places[Self::place(levels)];
+        let GridEntry { first, count } = self.places[Self::place(levels)];
         if count == 0 {
             return true;
         }

@@ -297,14 +297,14 @@ impl Cuts<32, 2> for Together {
 
 /// What was found for 16 values.
 #[derive(Clone, Copy)]
-struct Part {
+struct TernaryGroup {
     weights: [f32; 16],
     scale: f32,
     way: usize,
     numbers: [u16; 2],
 }
 
-impl Part {
+impl TernaryGroup {
     /// Without a scale where all values are (nearly) zero.
     #[inline(always)]
     fn of(values: &[f32; 16], weights: [f32; 16], grid: &Grid<EIGHT>) -> Self {
@@ -366,14 +366,15 @@ impl QuantizeToPoints<56, EIGHT> for Iq1M {
         block: &mut [u8; 56],
     ) {
         let spread = 2.0 * sum_of_squares(values) / SUPER as f32;
-        let mut parts = [Part { weights: [0.0; 16], scale: 0.0, way: 0, numbers: [0; 2] }; 16];
+        let mut parts =
+            [TernaryGroup { weights: [0.0; 16], scale: 0.0, way: 0, numbers: [0; 2] }; 16];
         let mut greatest = 0.0;
         for (at, (part, values)) in parts.iter_mut().zip(values.as_chunks().0).enumerate() {
             let weights = match importance {
                 Some(importance) => weigh(values, &importance.as_chunks().0[at], spread),
                 None => values.map(|value| value * value),
             };
-            *part = Part::of(values, weights, grid);
+            *part = TernaryGroup::of(values, weights, grid);
             greatest = if greatest > part.scale { greatest } else { part.scale };
             write_numbers(block, at, part.numbers, 0);
         }

@@ -47,7 +47,7 @@ impl Refit {
 }
 
 /// The values of a sub-block are about scale * (2 * level + 1).
-pub(super) struct Found<const LEN: usize> {
+pub(super) struct FittedSubBlock<const LEN: usize> {
     pub(super) scale: f32,
     /// Those of points of the grid.
     pub(super) levels: [u8; LEN],
@@ -100,7 +100,7 @@ impl<const LEN: usize> Sub<LEN> {
         sweep: &Sweep,
         start: f32,
         refit: Refit,
-    ) -> Found<LEN> {
+    ) -> FittedSubBlock<LEN> {
         let top = top(WIDTH);
         let mut tried = [[0; LEN]; ROOM];
 
@@ -135,7 +135,7 @@ impl<const LEN: usize> Sub<LEN> {
             }
         }
 
-        let mut found = Found { scale, levels };
+        let mut found = FittedSubBlock { scale, levels };
         if open != 0 && scale > 0.0 {
             self.refit(grid, open, &mut found);
         }
@@ -146,7 +146,12 @@ impl<const LEN: usize> Sub<LEN> {
     /// Rounds the open groups anew with the scale that was found, and fits the scale to what comes
     /// out.
     #[inline(always)]
-    fn refit<const WIDTH: usize>(&self, grid: &Grid<WIDTH>, open: u8, found: &mut Found<LEN>) {
+    fn refit<const WIDTH: usize>(
+        &self,
+        grid: &Grid<WIDTH>,
+        open: u8,
+        found: &mut FittedSubBlock<LEN>,
+    ) {
         let scale = found.scale;
         let rounded = self.levels(1.0 / scale, top(WIDTH));
         let groups =

@@ -5,7 +5,7 @@ use super::super::k_quants::positive_scales;
 use super::super::kernel::QuantizeToPoints;
 use super::super::pack::{low_bits, write_f16};
 use super::grid::{self, EIGHT, FOUR, Grid};
-use super::tries::{Found, Refit, Sub, Sweep};
+use super::tries::{FittedSubBlock, Refit, Sub, Sweep};
 use super::{SUPER, odd_multiple, sum_of_squares, weigh};
 
 pub(in super::super) struct Iq2Xxs;
@@ -64,7 +64,7 @@ fn greatest<const LEN: usize>(values: &[f32; LEN]) -> f32 {
 
 /// Scales are stored as positive numbers: a negative one becomes positive, and all signs change.
 #[inline(always)]
-fn make_positive<const LEN: usize>(found: &mut Found<LEN>, signs: &mut [u8; 4]) {
+fn make_positive<const LEN: usize>(found: &mut FittedSubBlock<LEN>, signs: &mut [u8; 4]) {
     if found.scale < 0.0 {
         found.scale = -found.scale;
         *signs = signs.map(|signs| !signs);
@@ -100,7 +100,7 @@ fn search<const LEN: usize, const WIDTH: usize>(
     values: &[f32; SUPER],
     importance: Option<&[f32; SUPER]>,
     spread: f32,
-    mut then: impl FnMut(usize, Option<(Found<LEN>, [u8; 4])>),
+    mut then: impl FnMut(usize, Option<(FittedSubBlock<LEN>, [u8; 4])>),
 ) {
     for (at, values) in values.as_chunks::<LEN>().0.iter().enumerate() {
         let weights = match importance {
@@ -167,7 +167,7 @@ impl QuantizeToPoints<66, EIGHT> for Iq2Xxs {
     ) {
         let spread = sum_of_squares(values) / SUPER as f32;
         let importance = importance.unwrap_or(&[1.0; SUPER]);
-        let mut parts = [const { Part::NONE }; 8];
+        let mut parts = [const { SignedSubBlock::NONE }; 8];
         let pairs = values.as_chunks().0.iter().zip(importance.as_chunks().0);
         for (part, (values, importance)) in parts.iter_mut().zip(pairs) {
             (part.sub, part.signs) =
@@ -207,12 +207,12 @@ impl QuantizeToPoints<66, EIGHT> for Iq2Xxs {
 }
 
 /// A sub-block with its signs.
-struct Part {
+struct SignedSubBlock {
     sub: Sub<32>,
     signs: [u8; 4],
 }
 
-impl Part {
+impl SignedSubBlock {
     const NONE: Self = Self {
         sub: Sub { values: [0.0; 32], weights: [0.0; 32], roots: [0.0; 32] },
         signs: [0; 4],

@@ -1,7 +1,7 @@
 //! Bins of one width, a power of two.
 
 /// Exponent of the smallest positive `f64`.
-pub(super) const MIN_EXPONENT: i32 = -1074;
+pub(crate) const MIN_EXPONENT: i32 = -1074;
 
 /// Finds the bins of values at one width.
 pub(crate) struct Scale {
@@ -32,13 +32,13 @@ impl Scale {
         clippy::cast_possible_truncation,
         reason = "the floor is an integer of 52 bits at most"
     )]
-    pub(super) fn index(&self, value: f64) -> i64 {
+    pub(crate) fn index(&self, value: f64) -> i64 {
         self.floor(value) as i64
     }
 }
 
 /// `2^exponent`, for exponents that `f64` has.
-pub(super) fn power_of_two(exponent: i32) -> f64 {
+pub(crate) fn power_of_two(exponent: i32) -> f64 {
     match u64::try_from(exponent + 1023) {
         Ok(biased) if biased > 0 => f64::from_bits(biased << 52),
         _ => f64::from_bits(1 << (exponent - MIN_EXPONENT)),
@@ -46,7 +46,7 @@ pub(super) fn power_of_two(exponent: i32) -> f64 {
 }
 
 /// The exponent of the largest power of two that is not above `magnitude`, which is not negative.
-pub(super) fn exponent_of(magnitude: f64) -> i32 {
+pub(crate) fn exponent_of(magnitude: f64) -> i32 {
     let bits = magnitude.to_bits();
     match (bits >> 52) as i32 {
         // The product with 2^54 is normal.

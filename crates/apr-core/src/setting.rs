@@ -1,0 +1,82 @@
+//! The settings that errors and warnings name.
+//!
+//! A library does not know what a front end calls its options. So a message that advises to change
+//! a setting writes the setting's name between backquotes (``raise the limit with
+//! `max_metadata` ``), and a front end rewords it: the command line as an option.
+
+use alloc::string::String;
+
+/// The names that messages have between backquotes: of options, fields and methods of the
+/// libraries.
+pub const SETTINGS: [&str; 34] = [
+    // Limits.
+    "max_memory",
+    "max_metadata",
+    "max_work",
+    // Which model is read, and how.
+    "architecture",
+    "config",
+    "family_table",
+    "file",
+    // The network.
+    "insecure",
+    "no_cache",
+    "offline",
+    "timeout",
+    // Types of tensors.
+    "dequantize",
+    "embedding_type",
+    "output_type",
+    "precision",
+    "pure",
+    "requantize",
+    "tensor_type",
+    // Graphs.
+    "latent_cache",
+    "matmul_nbits",
+    "merged",
+    "opset",
+    "task",
+    "with_past",
+    // The output.
+    "alignment",
+    "compress",
+    "encrypt",
+    "external_data",
+    "output",
+    "overwrite",
+    "recipient",
+    "shard_size",
+    "sign",
+    "streaming",
+];
+
+/// A message with each setting that it names as `word` calls it, without backquotes.
+///
+/// ```
+/// use apr_core::setting::reword;
+///
+/// let option = |name: &str| format!("--{}", name.replace('_', "-"));
+/// assert_eq!(
+///     reword("raise the limit with `max_metadata`, not `elsewhere`", option),
+///     "raise the limit with --max-metadata, not `elsewhere`"
+/// );
+/// ```
+#[must_use]
+pub fn reword(message: &str, word: impl Fn(&str) -> String) -> String {
+    let mut reworded = String::with_capacity(message.len());
+    let mut rest = message;
+    while let Some((before, after)) = rest.split_once('`') {
+        reworded.push_str(before);
+        let named = after.split_once('`').filter(|(name, _)| SETTINGS.contains(name));
+        rest = if let Some((name, behind)) = named {
+            reworded.push_str(&word(name));
+            behind
+        } else {
+            reworded.push('`');
+            after
+        };
+    }
+    reworded.push_str(rest);
+    reworded
+}

@@ -1,0 +1,29 @@
+//! Values of the types that a graph says.
+
+use apr_graph::{ElementType, ValueType};
+use apr_infer::{Tensor, Value};
+use apr_registry::{Error, Result};
+
+/// The type of the elements, where it says one.
+pub(super) fn element(kind: &ValueType) -> Option<ElementType> {
+    match kind {
+        ValueType::Tensor(tensor) | ValueType::SparseTensor(tensor) => tensor.element,
+        _ => None,
+    }
+}
+
+/// A tensor with the elements that a type says.
+pub(super) fn array(tensor: &Tensor, kind: &ValueType) -> Result<Value> {
+    tensor.cast(element(kind).unwrap_or(tensor.element())).map(Value::from)
+}
+
+/// A map of keys and values of one type.
+///
+/// # Errors
+/// E001 where they are not as many, or keys are there twice.
+pub(super) fn map(keys: Tensor, values: Tensor) -> Result<Value> {
+    if keys.len() != values.len() {
+        return Err(Error::format(format!("{} keys have {} values", keys.len(), values.len())));
+    }
+    Ok(Value::Map { keys, values })
+}
