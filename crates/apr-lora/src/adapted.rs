@@ -12,12 +12,11 @@ use apr_merge::{Meter, changes};
 use apr_tensor::cast::cast_values;
 use apr_tensor::drift::Drift;
 use apr_tensor::element::widen_f32;
-use apr_view::values;
 
 use crate::adapter::Adapter;
 use crate::beside;
 use crate::form::Form;
-use crate::matrix::{Delta, Matrix};
+use crate::matrix::{Delta, Matrix, read};
 use crate::plan::{Plan, Slot, Source, Stage};
 use crate::report::{AdaptReport, MergedAdapter};
 
@@ -422,24 +421,6 @@ impl<'a> Adapted<'a> {
         }
         Ok(())
     }
-}
-
-/// Elements of a tensor, in single precision.
-fn read(reader: &dyn CheckpointReader, tensor: usize, range: Range<u64>) -> Result<Vec<f32>> {
-    let info = &reader.tensors()[tensor];
-    let is_plain = matches!(info.dtype, DType::F32 | DType::F16 | DType::BF16);
-    if !is_plain {
-        let values = values::read(reader, tensor, range)?;
-        #[expect(clippy::cast_possible_truncation, reason = "it is computed in single precision")]
-        return Ok(values.into_iter().map(|value| value as f32).collect());
-    }
-    let width = info.dtype.block_bytes();
-    let large = |_| Error::memory("the range does not fit in memory");
-    let len = usize::try_from((range.end - range.start) * width).map_err(large)?;
-    let (mut bytes, mut values) = (vec![0; len], Vec::new());
-    reader.read_tensor(tensor, range.start * width, &mut bytes)?;
-    widen_f32(info.dtype, &bytes, &mut values);
-    Ok(values)
 }
 
 /// Calls `change` with the parts of rows of `width` elements that those from `start` on are, and a

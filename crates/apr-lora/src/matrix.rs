@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use apr_core::{CheckpointReader, Error, Result};
+use apr_core::{CheckpointReader, DType, Error, Result};
+use apr_tensor::element::widen_f32;
 use apr_view::values;
 
 /// Rows of the right matrix that are added in one pass over a row of the result.
@@ -29,12 +30,10 @@ impl Matrix {
         let elements = info.shape.elements().ok_or_else(large)?;
         let rows = info.shape.dims().first().copied().unwrap_or(1);
         let columns = elements.checked_div(rows).unwrap_or_default();
-        let read = values::read(reader, tensor, 0..elements).map_err(named)?;
-        if let Some(at) = read.iter().position(|value| !value.is_finite()) {
-            return Err(named(Error::corrupt(format!("element {at} is {}", read[at]))));
+        let values = read(reader, tensor, 0..elements).map_err(named)?;
+        if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+            return Err(named(Error::corrupt(format!("element {at} is {}", values[at]))));
         }
-        #[expect(clippy::cast_possible_truncation, reason = "PEFT computes in single precision")]
-        let values = read.into_iter().map(|value| value as f32).collect();
         let size = |dimension: u64| usize::try_from(dimension).map_err(|_| large());
         Ok(Self { rows: size(rows)?, columns: size(columns)?, values })
     }
@@ -57,6 +56,28 @@ impl Matrix {
     fn row(&self, row: usize) -> &[f32] {
         &self.values[row * self.columns..][..self.columns]
     }
+}
+
+/// Elements of a tensor, in single precision.
+pub(crate) fn read(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    range: Range<u64>,
+) -> Result<Vec<f32>> {
+    let info = &reader.tensors()[tensor];
+    let is_plain = matches!(info.dtype, DType::F32 | DType::F16 | DType::BF16);
+    if !is_plain {
+        let values = values::read(reader, tensor, range)?;
+        #[expect(clippy::cast_possible_truncation, reason = "PEFT computes in single precision")]
+        return Ok(values.into_iter().map(|value| value as f32).collect());
+    }
+    let width = info.dtype.block_bytes();
+    let large = |_| Error::memory("the range does not fit in memory");
+    let len = usize::try_from((range.end - range.start) * width).map_err(large)?;
+    let (mut bytes, mut values) = (vec![0; len], Vec::new());
+    reader.read_tensor(tensor, range.start * width, &mut bytes)?;
+    widen_f32(info.dtype, &bytes, &mut values);
+    Ok(values)
 }
 
 /// The product of two matrices, which is not formed as a whole.

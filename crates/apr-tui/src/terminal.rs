@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Stdout, stdin, stdout};
 use std::os::fd::AsFd;
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
+use std::thread;
 use std::time::Duration;
 
 use apr_io::Interrupt;
@@ -120,9 +122,17 @@ impl Keys {
 
     /// Waits for a key, 33 ms at most.
     fn wait(&self) -> io::Result<Woken> {
-        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
-        let tick = Timespec { tv_sec: 0, tv_nsec: TICK_NANOSECONDS };
-        match poll(&mut polled, Some(&tick)) {
+        self.wait_for(PollFlags::IN, Timespec { tv_sec: 0, tv_nsec: TICK_NANOSECONDS })
+    }
+
+    fn are_gone(&self) -> io::Result<bool> {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        Ok(self.wait_for(PollFlags::empty(), at_once)? == Woken::HungUp)
+    }
+
+    fn wait_for(&self, what: PollFlags, time: Timespec) -> io::Result<Woken> {
+        let mut polled = [PollFd::new(&self.0, what)];
+        match poll(&mut polled, Some(&time)) {
             // A signal, which may be one of another size.
             Err(Errno::INTR) => Ok(Woken::Alive),
             Err(error) => Err(error.into()),
@@ -135,9 +145,49 @@ impl Keys {
     }
 }
 
+/// Ends the process where its terminal went away while crossterm read of it, which would never end
+/// and take a processor: between a look at the terminal and that read it may go at any time.
+struct Watch(Arc<AtomicBool>);
+
+impl Watch {
+    /// How long a screen has to end by itself, and how often the watch looks whether it did.
+    const PATIENCE: Duration = Duration::from_secs(1);
+    /// What shells call the end of a program by SIGHUP.
+    const HUNG_UP: i32 = 129;
+
+    fn over(keys: &Keys) -> io::Result<Self> {
+        let (keys, is_over) = (Keys(keys.0.try_clone()?), Arc::new(AtomicBool::new(false)));
+        let ended = Arc::clone(&is_over);
+        thread::Builder::new().name("terminal".to_owned()).spawn(move || {
+            let time = Timespec { tv_sec: 1, tv_nsec: 0 };
+            while !ended.load(Ordering::Relaxed) {
+                match keys.wait_for(PollFlags::empty(), time) {
+                    Ok(Woken::Alive) => {}
+                    Ok(Woken::HungUp) => {
+                        thread::sleep(Self::PATIENCE);
+                        if !ended.load(Ordering::Relaxed) {
+                            std::process::exit(Self::HUNG_UP);
+                        }
+                    }
+                    // Nothing can be known of it.
+                    Err(_) => return,
+                }
+            }
+        })?;
+        Ok(Self(is_over))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Shows a screen until it ends.
 pub(crate) fn show(screen: &mut dyn Screen, interrupt: &Interrupt) -> io::Result<End> {
     let keys = Keys::of_terminal()?;
+    let _watch = Watch::over(&keys)?;
     let mut terminal = Taken::new()?;
     let mut is_stale = true;
     loop {
@@ -152,7 +202,7 @@ pub(crate) fn show(screen: &mut dyn Screen, interrupt: &Interrupt) -> io::Result
             return Ok(End::Interrupted);
         }
         // Keys that came together are one picture.
-        while event::poll(Duration::ZERO)? {
+        while !keys.are_gone()? && event::poll(Duration::ZERO)? {
             is_stale = true;
             match event::read()? {
                 Event::Key(key) if key.kind == KeyEventKind::Release => {}
