@@ -1,8 +1,8 @@
 //! Models where they are: Hugging Face, URLs and object stores.
 //!
 //! [`Hub::place`] looks a [`Location`] up, and [`ResolvedLocation::open`] opens a file of it: one
-//! that is in the cache by its path, others as a [`RemoteSource`], which reads ranges of it over the
-//! network. Nothing is downloaded to look at a model.
+//! that is in the cache by its path, others as a [`RemoteSource`], which reads ranges of it over
+//! the network. Nothing is downloaded to look at a model.
 //!
 //! Requests are made by `ureq` over `rustls`, with a cryptography provider without C. Redirects are
 //! followed here, not there: a token goes to no other server, `https` never becomes `http`, and a
