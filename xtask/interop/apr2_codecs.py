@@ -130,3 +130,27 @@ def decode_stream(stream, n, table):
     # One bit that is 1, and zeros to the end of its byte, which is the stream's last.
     check(bits == 1 and held <= 8 and at == len(stream), "end of a stream")
     return bytes(out)
+
+
+def widened(data, dtype):
+    """Numbers of single precision."""
+    if dtype == "BF16":
+        return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+    return np.frombuffer(data, {"F32": "<f4", "F16": "<f2"}[dtype]).astype("<f4")
+
+
+def product(data, dtype, shape):
+    """The dense bytes of a tensor that is stored as two factors."""
+    check(dtype in ("F32", "F16", "BF16"), f"factors of {dtype}")
+    rank, reserved = struct.unpack_from("<II", data)
+    rows, columns = shape[0], int(np.prod(shape[1:], dtype="u8"))
+    numbers = widened(data[8:], dtype)
+    check(reserved == 0 and len(numbers) == rank * (rows + columns), "length of factors")
+    left, right = numbers[:rows * rank].reshape(rows, rank), numbers[rows * rank:].reshape(rank, columns)
+    total = np.zeros((rows, columns), "<f4")
+    for k in range(rank):
+        total = total + np.outer(left[:, k], right[k])
+    if dtype == "BF16":
+        bits = total.view("<u4")
+        return (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype("<u2").tobytes()
+    return total.astype("<f4" if dtype == "F32" else "<f2").tobytes()

@@ -4,7 +4,7 @@
     python apr2_reference.py decrypt FILE [--key PRIVATE.pem] [--password-file TEXT]    SHA-256 of each tensor's bytes
 
 Prints JSON; ends with status 1 and a message at the first thing that is not as it should be. Needs cryptography >= 44,
-blake3, numpy and zstandard. Sparse layouts and factors are not made dense: such a tensor's sha256 is null.
+blake3, numpy and zstandard. Sparse layouts are not made dense: such a tensor's sha256 is null.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from apr2_codecs import decode
+from apr2_codecs import decode, product
 
 ENCRYPTED, SIGNED, LICENSED = 16, 32, 256
 DTYPES = dict(enumerate("F32 F16 BF16 I8 I16 I32 I64 U8 F64 BOOL U16 U32 U64 F8_E4M3 F8_E5M2 C64 Q8_0 Q4_0 Q4_1 Q5_0 "
@@ -136,6 +136,8 @@ def decrypt(file, key, password):
             stored = b"".join(cipher.decrypt(struct.pack("<Q3xB", number, number + 1 == len(pieces)), piece, None)
                               for number, piece in enumerate(pieces))
         raw = decode(stored, entry.pop("raw_size"), bits & 0xF, bits >> 4 & 0xF, entry["dtype"]) if bits & 0xFF else stored
+        if bits & 0xF00 == 0x300:
+            raw, bits = product(raw, entry["dtype"], entry["shape"]), bits & ~0xF00
         entry["sha256"] = None if bits & 0xF00 else hashlib.sha256(raw).hexdigest()
     return entries
 

@@ -112,6 +112,12 @@ with tempfile.TemporaryDirectory() as folder:
             apr("convert", "plain.apr", "--output", "cast.apr", "--compress", "none", "-f", *precision)
             apr("convert", "cast.apr", "--output", "packed.apr", f"--compress={choice}", "-f")
             check(content("packed.apr") == content("cast.apr"), f"tensors differ with --compress={choice} {precision}")
+    for precision in ("fp32", "fp16", "bf16"):
+        apr("factorize", "plain.apr", "--output", "factors.apr", "--rank", "16", "--precision", precision, "-f")
+        apr("convert", "factors.apr", "--output", "packed.apr", "--compress", "-f")
+        apr("convert", "factors.apr", "--output", "dense.apr", "--dense", "-f")
+        for file in ("factors.apr", "packed.apr"):
+            check(content(file) == content("dense.apr"), f"products differ in {file}, {precision}")
     apr("convert", "plain.apr", "--output", "packed.apr", "--compress", "-f")
     apr("encrypt", "packed.apr", "--output", "both.apr", *locks)
     check_sealed("both.apr", originals)

@@ -169,12 +169,14 @@ pub fn extract<'m, P: Pipeline>(
         progress.advance(rows as u64 * columns as u64 * 8);
         Ok(())
     };
+
     let work = |at: usize, slot: &mut Found| {
         let target = &pairs.targets[at];
         let name = &reader.tensors()[target.position].name;
         *slot = decompose(reader, base, target).map_err(|error| error.for_tensor(name))?;
         Ok(())
     };
+
     pipeline.run(
         small.len(),
         |task, slot: &mut Found| work(small[task], slot),
@@ -185,6 +187,7 @@ pub fn extract<'m, P: Pipeline>(
         |task, slot: &mut Found| work(large[task], slot),
         |task, slot| take(large[task], slot),
     )?;
+
     let others = pairs.differing(reader, base)?;
     Parts { reader, pairs, extraction, others }.adapter(found, store)
 }
@@ -208,6 +211,7 @@ impl Pairs {
         let canonical = |at: usize| Some((base_family?.canonical(at)?, at));
         let by_family: BTreeMap<&str, usize> =
             (0..base.tensors().len()).filter_map(canonical).collect();
+
         let mut pairs = Self { targets: Vec::new(), others: Vec::new(), linear: Vec::new() };
         let mut matches = 0_usize;
         let roles = roles_of(reader, family);
@@ -237,6 +241,7 @@ impl Pairs {
                 }
             }
         }
+
         if matches == 0 {
             return Err(Error::format(match &extraction.targets {
                 Some(glob) => format!("no linear layer's name matches '{}'", glob.glob()),
@@ -362,6 +367,7 @@ fn decompose(
     if values.iter().all(|value| *value == 0.0) {
         return Ok(Found::default());
     }
+
     let svd = truncated_svd(&values, *rows, *columns, *extent)?;
     let (rank, share, energy) = (svd.rank(), svd.share(), svd.energy);
     let Svd { mut left, values: singular, mut right, .. } = svd;
@@ -372,6 +378,7 @@ fn decompose(
     for (row, value) in right.chunks_exact_mut(*columns).zip(&singular) {
         row.iter_mut().for_each(|element| *element *= value.sqrt());
     }
+
     let mut bytes = [Vec::new(), Vec::new()];
     for (values, bytes) in [&mut left, &mut right].into_iter().zip(&mut bytes) {
         cast_values(values, *dtype, bytes);
@@ -452,6 +459,7 @@ impl<'m> Parts<'m, '_> {
             unchanged,
             left: Vec::new(),
         };
+
         let (mut tensors, mut modules, mut loss) = (Vec::new(), Vec::new(), Loss::default());
         let mut inputs_first = BTreeSet::new();
         let mut linear = pairs.linear;
@@ -473,6 +481,7 @@ impl<'m> Parts<'m, '_> {
                 let info = TensorInfo { name, dtype: target.dtype, shape };
                 tensors.push((info, Bytes::Made(place)));
             }
+
             modules.push(Module { name: module.to_owned(), rank: found.rank });
             inputs_first.insert(target.inputs_first);
             loss.add(found.loss);
@@ -485,6 +494,7 @@ impl<'m> Parts<'m, '_> {
                 relative_error: found.loss.relative_error(),
             });
         }
+
         report.relative_error = loss.relative_error();
         if modules.is_empty() {
             return Err(Error::format("the linear layers of both models are the same"));
@@ -535,6 +545,7 @@ fn save(
             }
         }
     }
+
     let copies = reader.tensors().iter().enumerate().filter_map(|(position, info)| {
         let of = module(info).filter(|of| saved.contains(of))?;
         let name = info.name.strip_prefix(&of).unwrap_or_default();

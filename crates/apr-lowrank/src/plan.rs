@@ -172,6 +172,7 @@ fn target(
     if !info.dtype.is_quantized() && !info.dtype.is_float() {
         return Ok(Err(format!("its elements are {}", info.dtype)));
     }
+
     let dtype = factorization.precision.unwrap_or(dtype);
     if !suits(dtype) {
         return Ok(Err(format!("factors are f32, f16 or bf16, not {dtype}")));
@@ -179,6 +180,7 @@ fn target(
     let Some(sides @ (rows, columns)) = sides(info) else {
         return Ok(Err(format!("its shape {} is not that of a matrix", info.shape)));
     };
+
     let info = TensorInfo { dtype, ..info.clone() };
     let matrix = Matrix::new(dtype, &info.shape)?;
     let most = largest_rank(matrix);
@@ -190,6 +192,7 @@ fn target(
         Amount::Rank(rank) => Extent::Rank(usize::try_from(rank).unwrap_or(most)),
         Amount::Energy(share) => Extent::Energy { share, most: most + 1 },
     };
+
     let itself = (rows as u64).saturating_mul(columns as u64).saturating_mul(4);
     let memory = memory(rows, columns, extent).saturating_add(itself);
     if memory > factorization.memory {
@@ -268,10 +271,12 @@ impl FactorPlan {
             found[at] = Some((Found { stored: Vec::new(), ..std::mem::take(done) }, place));
             Ok(())
         };
+
         let work = |at: usize, slot: &mut Found| {
             *slot = self.factorize(&*base, &self.targets[at])?;
             Ok(())
         };
+
         pipeline.run(
             small.len(),
             |task, slot: &mut Found| work(small[task], slot),
@@ -294,6 +299,7 @@ impl FactorPlan {
             tensors: Vec::new(),
             left: self.left.clone(),
         };
+
         let (mut loss, mut factorized) = (Loss::default(), Vec::new());
         for (target, found) in self.targets.iter().zip(found) {
             let Some((found, place)) = found else { continue };
@@ -302,6 +308,7 @@ impl FactorPlan {
                 report.left.push(Left { name: info.name.clone(), why });
                 continue;
             }
+
             loss.add(found.loss);
             factorized.push((*position, info.dtype, place));
             report.total.bytes += place.len;
@@ -316,6 +323,7 @@ impl FactorPlan {
                 relative_error: found.loss.relative_error(),
             });
         }
+
         report.total.relative_error = loss.relative_error();
         let factored = Factored::new(base, store, &factorized, self.factorization.dequantize)?;
         Ok((Box::new(factored.recorded(&report)), report))
@@ -331,6 +339,7 @@ impl FactorPlan {
             // Dense, it is judged as every tensor that is written.
             Err(error) => return Ok(left_alone(error.message().to_owned())),
         };
+
         if let Extent::Energy { share, most } = extent
             && svd.rank() >= *most
         {

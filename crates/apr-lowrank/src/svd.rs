@@ -112,6 +112,7 @@ pub fn truncated_svd(matrix: &[f32], rows: usize, columns: usize, extent: Extent
     if !energy.is_finite() {
         return Err(Error::format("it has NaN or infinity"));
     }
+
     let least = rows.min(columns);
     let matrix = MatRef::from_row_major_slice(matrix, rows, columns);
     let found = match extent {
@@ -137,6 +138,7 @@ fn by_energy(
         // Rounded sums would reach all of it before the last.
         return Ok(exact(matrix)?.first(most));
     }
+
     let mut count = FIRST;
     while !is_exact(count, least) {
         let found = subspace(matrix, dimensions(count))?.first(count);
@@ -146,6 +148,7 @@ fn by_energy(
         }
         count *= 2;
     }
+
     let found = exact(matrix)?;
     let rank = found.rank_of(share * energy).unwrap_or(least);
     Ok(found.first(rank.min(most)))

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 
-use apr_core::counted;
+use apr_core::{StoredForm, counted};
 use apr_io::io_error;
 use apr_lowrank::{FactorReport, FactorStore, Factorization, FactorizedTensor, Left, plan};
 use apr_ops::job::Job;
@@ -65,12 +65,16 @@ pub(super) fn factorized(
     if args.lowrank.dense {
         let has_layouts = (0..model.reader.tensors().len())
             .filter_map(|tensor| model.reader.stored(tensor).form())
-            .any(|form| form.flags & apr_core::StoredForm::LAYOUT != 0);
-        if !has_layouts {
-            let idle = "--dense changed nothing: the model has no sparse tensors and no factors";
-            job.weights.warnings.push(idle.to_owned());
-        }
+            .any(|form| form.flags & StoredForm::LAYOUT != 0);
+        let idle = match (job.target.target()?.seals, has_layouts) {
+            (true, true) => None,
+            (true, false) => Some("the model has no sparse tensors and no factors"),
+            (false, _) => Some("other formats than .apr have dense tensors alone"),
+        };
+        let idle = idle.map(|why| format!("--dense changed nothing: {why}"));
+        job.weights.warnings.extend(idle);
     }
+
     if !args.lowrank.is_asked() {
         return Ok((job, model, None));
     }
@@ -87,6 +91,7 @@ pub(super) fn factorized(
     wanted.precision = job.weights.precision;
     wanted.memory = context.max_memory();
     wanted.threads = context.threads().get();
+
     let blocks = job.weights.quantize.as_ref().map(|quantize| quantize.choices.scheme);
     if let Some(scheme) = blocks.filter(|scheme| scheme.kind() == SchemeKind::Cast) {
         wanted.precision = Some(scheme.dtype());
@@ -102,6 +107,7 @@ pub(super) fn factorized(
     let (reader, report) = planned.apply(model.reader, store, &context.pipeline()?, &bar)?;
     drop(bar);
     model.reader = reader;
+
     let failures = gate.map(|gate| report.failures(&gate)).unwrap_or_default();
     if !failures.is_empty() && !job.weights.gate_only_tells {
         return Err(Failure::Factorized { failures, report: Box::new(report) });

@@ -155,7 +155,9 @@ fn factors_stay_where_a_model_is_copied_and_every_reader_has_their_products() {
     assert_eq!(factors(&sandbox, "dense.apr"), Vec::<String>::new());
     sandbox.apr("diff m.apr dense.apr").ok().says(&["Similarity: 100%"]);
     let idle = sandbox.apr("convert dense.apr -o again.apr --dense");
-    idle.ok().says(&["--dense changed nothing"]);
+    idle.ok().says(&["--dense changed nothing: the model has no sparse tensors"]);
+    let idle = sandbox.apr("convert m.apr -o idle.safetensors --dense");
+    idle.ok().says(&["--dense changed nothing: other formats than .apr"]);
 
     // The engine multiplies them, and exports have the products.
     let logits = |model: &str| {
@@ -216,7 +218,7 @@ fn weights_are_pruned_before_they_are_factorized_and_dequantized_before_both() {
 fn parts_of_a_factorized_model_are_those_of_the_whole() {
     let sandbox = with_llama();
     sandbox.apr("factorize llama -o whole.apr --rank 16").ok();
-    sandbox.apr("plan --parts 2 -o plan.json convert llama -o parts.apr --rank 16").ok();
+    sandbox.apr("plan --parts 2 -o plan.json factorize llama -o parts.apr --rank 16").ok();
     for part in 0..2 {
         sandbox.apr(&format!("run-part plan.json {part}")).ok();
     }

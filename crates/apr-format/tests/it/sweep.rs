@@ -49,6 +49,26 @@ fn every_flipped_bit_is_an_error_or_leaves_a_file_that_reads() {
 }
 
 #[test]
+fn every_flipped_bit_of_a_file_with_factors_is_an_error_or_leaves_numbers() {
+    let floats =
+        |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let numbers = floats(&[1.0, 2.0, 0.5, -3.0, 4.0, 0.25, 7.0, -1.0, 2.5, 6.0]);
+    let stored = [&2_u32.to_le_bytes()[..], &[0; 4], &numbers].concat();
+    let raw_size = stored.len() as u64;
+    let entry =
+        Apr2Entry { flags: 3 << 8, raw_size, ..Apr2Entry::new("w", DType::F32, &[3, 2], &stored) };
+    let file = Apr2Builder::new().entry(entry).build();
+    let product = floats(&[12.0, 11.0, -4.0, -18.5, 28.625, -2.5]);
+    assert_eq!(bytes_of(&open(file.clone()), 0), product);
+    for (at, flipped) in corrupt::bit_flips(&file, 0..file.len()).enumerate() {
+        let Ok(reader) = apr2::open(flipped, "model.apr", &Limits::default()) else { continue };
+        if let Err(error) = read_everything(&reader) {
+            assert!(["E001", "E002"].contains(&error.code().id()), "bit {at}: {error}");
+        }
+    }
+}
+
+#[test]
 fn a_flipped_bit_before_the_footer_never_goes_unnoticed_by_the_checksum() {
     for file in small_files() {
         for flipped in corrupt::bit_flips(&file, 0..file.len() - 16) {

@@ -14,7 +14,8 @@ use crate::args::Cli;
 use crate::failure::{Failure, Outcome};
 
 /// The commands that are done in parts.
-const COMMANDS: [&str; 6] = ["convert", "import", "quantize", "encrypt", "validate", "diff"];
+const COMMANDS: [&str; 8] =
+    ["convert", "prune", "factorize", "import", "quantize", "encrypt", "validate", "diff"];
 
 /// Options about a run, which are given where a part runs.
 const OF_RUNS: [&str; 12] = [
