@@ -36,8 +36,8 @@ pub mod keys {
     pub const DEGRADATION: &str = "degradation";
     /// How a checkpoint was pruned: method, share and scope, tensors, elements and zeros.
     pub const SPARSITY: &str = "sparsity";
-    /// How weights were factorized: method, rank or energy, tensors and what they are away from what
-    /// they were.
+    /// How weights were factorized: method, rank or energy, tensors, and how far they are from
+    /// what they were.
     pub const FACTORIZED: &str = "factorized";
     /// Names of tensors stored once and used twice: tensor to tensor.
     pub const TIED: &str = "tied";

@@ -50,7 +50,8 @@ const SIDE: u32 = 64;
 ///
 /// Texts are sentences, sounds are tones, sweeps and noise, images are gradients and patterns. They
 /// are the same for every model, so that two models are given the same. Ids of tokens stand in for
-/// texts where no model has a tokenizer. A model without inputs has one: it says the same each time.
+/// texts where no model has a tokenizer. A model without inputs has one sample: it says the same
+/// each time.
 #[must_use]
 pub fn built_in(runner: &Runner<'_>) -> Vec<Sample> {
     let has_inputs = runner.parts().iter().any(|part| !part.graph.body.inputs.is_empty());

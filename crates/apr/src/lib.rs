@@ -92,7 +92,7 @@
 //! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 90 | 0 |
 //! | `quantize` | tensors get ggml's types; they are read without it | 90 | 0 |
 //! | `prune` | pruning and sparse tensors: the module `prune` | 91 | 0 |
-//! | `lora` | adapters merged into a model: the module `lora` | 93 | 0 |
+//! | `lora` | adapters merged into a model: the module `lora` | 91 | 0 |
 //! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 125 | 0 |
 //! | `compression` | the codecs of `.apr` files | 45 | 0 |
 //! | `zstd-encoder` | Zstandard written as well as read; half of all code | 45 | 0 |

@@ -242,7 +242,7 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Convert between formats and precisions
     Convert(ConvertArgs),
-    /// Merge models by the methods of mergekit (average, slerp, TIES, ...), or adapters into a model
+    /// Merge models by mergekit's methods (average, slerp, TIES, ...), or adapters into a model
     Merge(MergeArgs),
     /// Prune a model: weights become zero, layers, heads or neurons go, zeros are not stored; as
     /// convert, with its options
