@@ -8,7 +8,7 @@ use apr_core::{CheckpointReader, Error, Escaped, Result, TensorInfo};
 use crate::configuration::{Configuration, Writer};
 
 /// In front of all names that PEFT writes.
-const PREFIX: &str = "base_model.model.";
+pub(crate) const PREFIX: &str = "base_model.model.";
 
 /// What PEFT puts between the names of modules.
 const WRAPPERS: [&str; 3] = [".base_layer", ".modules_to_save.default", ".original_module"];

@@ -17,8 +17,10 @@ mod configuration;
 mod form;
 mod matrix;
 mod plan;
+mod ported;
 mod report;
 
 pub use adapted::{AdaptOptions, Adapted};
 pub use adapter::Adapter;
+pub use ported::{PortedAdapter, SecondMatrices};
 pub use report::{AdaptReport, MergedAdapter};

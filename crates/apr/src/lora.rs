@@ -16,4 +16,6 @@
 //! }
 //! ```
 
-pub use apr_lora::{AdaptOptions, AdaptReport, Adapted, Adapter, MergedAdapter};
+pub use apr_lora::{
+    AdaptOptions, AdaptReport, Adapted, Adapter, MergedAdapter, PortedAdapter, SecondMatrices,
+};

@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 50] = [
+const EXAMPLES: [(&str, &[Example]); 51] = [
     (
         "",
         &[
@@ -308,6 +308,19 @@ const EXAMPLES: [(&str, &[Example]); 50] = [
             (
                 "apr lora extract tuned --base base --energy 0.9 --save-others -o adapter",
                 "with 90 % of each difference, and whole copies of norms and embeddings",
+            ),
+        ],
+    ),
+    (
+        "lora convert",
+        &[
+            (
+                "apr lora convert adapter --base base -o adapter.gguf",
+                "write an adapter of PEFT for llama.cpp",
+            ),
+            (
+                "apr lora convert adapter.gguf --base base -o adapter",
+                "write one of llama.cpp for PEFT",
             ),
         ],
     ),

@@ -13,6 +13,25 @@ pub(crate) enum LoraAction {
     /// Extract an adapter from a tuned model and its base, by truncated SVD of the differences of
     /// their linear layers; written as a PEFT folder
     Extract(ExtractArgs),
+    /// Convert an adapter of PEFT to a GGUF file for llama.cpp, or back
+    Convert(ConvertAdapterArgs),
+}
+
+/// Arguments of `lora convert`.
+#[derive(Debug, Args)]
+pub(crate) struct ConvertAdapterArgs {
+    /// Adapter: PEFT folder or GGUF file
+    #[arg(value_name = "ADAPTER")]
+    pub(crate) adapter: PathBuf,
+    /// Model that it is for, in any format
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) base: PathBuf,
+    /// Output: a .gguf file, or a folder for PEFT
+    #[arg(short, long, value_name = "PATH")]
+    pub(crate) output: PathBuf,
+    /// Overwrite an existing output
+    #[arg(short = 'f', long)]
+    pub(crate) overwrite: bool,
 }
 
 /// Arguments of `lora extract`.

@@ -44,7 +44,7 @@ pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs,
     Sort, TensorsArgs, TuiArgs, ValidateArgs,
 };
-pub(crate) use lora::{ExtractArgs, LoraAction};
+pub(crate) use lora::{ConvertAdapterArgs, ExtractArgs, LoraAction};
 pub(crate) use lowrank::LowRankArgs;
 pub(crate) use merge::MergeArgs;
 pub(crate) use onnx::OnnxArgs;

@@ -5,16 +5,19 @@ use std::path::Path;
 
 use apr::job::Output;
 use apr_core::counted;
+use apr_lora::{PortedAdapter, SecondMatrices};
 use apr_lowrank::{ExtractReport, ExtractedTensor, Extraction, extract};
 use apr_ops::import::{Foreign, restore};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::job::Job;
-use apr_registry::{CheckpointReader, DType, Escaped, PlanOptions, safetensors};
+use apr_registry::{
+    CheckpointReader, Convention, DType, Error, Escaped, PlanOptions, gguf, safetensors,
+};
 use apr_view::parse_filter;
 
 use super::convert::{self, Destination, Extras, Subject};
 use super::lowrank::{FactorFile, render_left, unsuited};
-use crate::args::{ExtractArgs, LoraAction};
+use crate::args::{ConvertAdapterArgs, ExtractArgs, LoraAction};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::printer::DIM;
@@ -29,8 +32,51 @@ const SHOWN: usize = 10;
 
 /// Does what is asked for.
 pub(super) fn run(action: &LoraAction, context: &Context) -> Outcome {
-    let LoraAction::Extract(args) = action;
-    extracted(args, context)
+    match action {
+        LoraAction::Extract(args) => extracted(args, context),
+        LoraAction::Convert(args) => converted(args, context),
+    }
+}
+
+/// Converts an adapter to the other form.
+fn converted(args: &ConvertAdapterArgs, context: &Context) -> Outcome {
+    let is_gguf = args.output.extension().is_some_and(|extension| extension == "gguf");
+    let target = match is_gguf {
+        true => convert::layout(Output::layout(&gguf::FORMAT, Some(&args.output)), None, None)?,
+        false => folder(&args.output)?,
+    };
+    context.sources.expect_whole();
+    let adapter = model::open_with_companions(&args.adapter, context)?;
+    let base = model::open_with_companions(&args.base, context)?;
+    let is_of_llama_cpp = adapter.reader.format().convention == Convention::LlamaCpp;
+    if is_of_llama_cpp == is_gguf {
+        let form = if is_gguf { "a GGUF file" } else { "a folder" };
+        return Err(Failure::Usage(format!("the adapter is {form} already")));
+    }
+    let source = context.source(&*base.reader, &base.name)?;
+    let convention = if is_gguf { &safetensors::FORMAT } else { &gguf::FORMAT };
+    let mut foreign = restore(&source, convention, ValidationConfig::off())?;
+    foreign.state_configuration();
+    let named = |error: Error| Failure::from(error.in_file(&adapter.name));
+    let second = SecondMatrices::of(&*adapter.reader, &foreign.prepared.view).map_err(named)?;
+    let source = source.through(second.reader());
+    let ported = match is_gguf {
+        true => PortedAdapter::for_llama_cpp(&second, &source),
+        false => PortedAdapter::for_peft(&second, &source),
+    };
+    let ported = ported.map_err(named)?;
+
+    let job = Job::copy(target);
+    let notes: Vec<String> = adapter.notes.iter().chain(&base.notes).cloned().collect();
+    let subject = Subject { reader: &ported, name: &adapter.name, notes: &notes };
+    let to = Destination {
+        output: Some(&args.output),
+        replace: args.overwrite,
+        dry_run: false,
+        canary: None,
+        despite_canary: false,
+    };
+    convert::write_subject(&job, subject, to, Extras::default(), context)
 }
 
 /// Extracts an adapter.
@@ -105,8 +151,11 @@ fn precision(args: &ExtractArgs) -> Outcome<Option<DType>> {
 
 /// A folder with weights under the name that peft expects.
 fn target(args: &ExtractArgs) -> Outcome<PlanOptions> {
-    let is_file = |path: &Path| Output::is_stream_at(path) || path.is_file();
-    if args.output.as_deref().is_some_and(is_file) {
+    folder(args.output.as_deref().unwrap_or(Path::new("adapter")))
+}
+
+fn folder(output: &Path) -> Outcome<PlanOptions> {
+    if Output::is_stream_at(output) || output.is_file() {
         return Err(Failure::Usage("an adapter is a folder: name one with -o DIR".to_owned()));
     }
     let target = PlanOptions::new(&safetensors::FORMAT, WEIGHTS);

@@ -257,3 +257,38 @@ fn truncated_and_flipped_adapters_end_with_an_error_or_a_model() {
         assert!([Some(0), Some(4), Some(5)].contains(&code), "byte {at}: {code:?}");
     }
 }
+
+#[test]
+fn adapters_of_peft_and_llama_cpp_become_one_another() {
+    let sandbox =
+        with(&["llama", "lora", "patterns", "rslora", "dora", "saved", "gpt2", "gpt2_lora"]);
+    sandbox.apr("convert llama -o base.gguf").ok();
+    for adapter in ["lora", "patterns", "rslora"] {
+        // The base may be of either convention.
+        sandbox.apr(&format!("lora convert {adapter} --base llama -o a.gguf -f")).ok();
+        sandbox.apr("lora convert a.gguf --base base.gguf -o back -f").ok();
+        sandbox.apr(&format!("merge llama --lora {adapter} -o expected.safetensors -f")).ok();
+        let expected = tensors(&sandbox.read("expected.safetensors"));
+        sandbox.apr("merge llama --lora back -o found.safetensors -f").ok();
+        assert!(tensors(&sandbox.read("found.safetensors")) == expected, "{adapter}");
+        // Its rows lie as those of the GGUF file that it is merged into.
+        sandbox.apr("merge base.gguf --lora a.gguf -o merged.gguf -f").ok();
+        sandbox.apr("convert merged.gguf -o found.safetensors -f").ok();
+        assert!(tensors(&sandbox.read("found.safetensors")) == expected, "{adapter}");
+    }
+    let report = sandbox.apr("inspect a.gguf --json").ok().json();
+    assert_eq!(report["adapter"]["alpha"], 16.0);
+
+    for (line, code, part) in [
+        ("lora convert dora --base llama -o no.gguf", 4, "only pairs of LoRA's matrices"),
+        ("lora convert saved --base llama -o no.gguf", 4, "was trained as a whole"),
+        ("lora convert gpt2_lora --base gpt2 -o no.gguf", 4, "lies otherwise in the other form"),
+        ("lora convert lora --base gpt2 -o no.gguf", 4, "the base has no weight"),
+        ("lora convert lora --base llama -o no", 2, "the adapter is a folder already"),
+        ("lora convert a.gguf --base llama -o no.gguf", 2, "the adapter is a GGUF file already"),
+        ("merge llama --lora a.gguf -o no.apr", 4, "convert the base to GGUF first"),
+    ] {
+        sandbox.apr(line).fails(code, &[part]);
+    }
+    assert!(!sandbox.files().iter().any(|file| file.starts_with("no")));
+}

@@ -1,0 +1,358 @@
+//! Adapters of PEFT in the form that llama.cpp reads, and back.
+//!
+//! llama.cpp has weights under other names and some with their rows in another order: the second
+//! matrices of an adapter, whose rows are the weights' rows, take the way that the weights take when
+//! a model is converted. The first matrices stay as they are.
+
+use std::collections::{BTreeMap, HashMap};
+
+use apr_core::{
+    CheckpointReader, Companion, Container, DType, Error, Escaped, FileInfo, Format, KeyValue,
+    Metadata, Result, Stored, StoredRange, TensorInfo, Value as TypedValue, keys,
+};
+use apr_llama::{from_gguf, to_gguf};
+use apr_source::Source;
+use apr_source::adapter::ADAPTER_CONFIG;
+use apr_tensor::cast::cast_values;
+use apr_view::View;
+use serde_json::{Map, Value, json};
+
+use crate::adapter::{Contents, PREFIX, Part, Targets};
+use crate::configuration::Writer;
+use crate::matrix::read;
+
+/// The companion with a model's hyperparameters.
+const CONFIG: &str = "config.json";
+
+/// Where the elements of a tensor are.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// In the adapter.
+    First(usize),
+    /// In the view of the second matrices, times a factor.
+    Second(usize, f32),
+}
+
+/// The second matrices of an adapter, under the names that a base has for the weights they change.
+pub struct SecondMatrices<'a> {
+    adapter: &'a dyn CheckpointReader,
+    view: View<'a>,
+    modules: Vec<Module>,
+    /// What llama.cpp multiplies by the strength and divides by the rank.
+    alpha: f64,
+    /// The base, as the adapter names it.
+    base: Option<String>,
+}
+
+/// A module that an adapter changes.
+struct Module {
+    name: String,
+    /// The base's name of its weight.
+    weight: String,
+    first: usize,
+    rank: u64,
+    /// What the second matrix is multiplied by, so that the alpha of all holds for it.
+    factor: f32,
+}
+
+impl<'a> SecondMatrices<'a> {
+    /// Of an adapter for a base, both of PEFT or both of llama.cpp.
+    ///
+    /// # Errors
+    /// E001 for an adapter that has more than pairs of matrices, and for modules that the base
+    /// lacks; E007 and E008 when a configuration can't be read.
+    pub fn of(adapter: &'a dyn CheckpointReader, base: &dyn CheckpointReader) -> Result<Self> {
+        let contents = Contents::read(adapter)?;
+        let infos = adapter.tensors();
+        if contents.configuration.writer == Writer::Mlx {
+            return Err(Error::format("adapters of MLX can't be converted, only merged"));
+        }
+        if let Some((name, &tensor)) = contents.replaced.iter().next() {
+            let name = Escaped::short(name);
+            let message = format!("'{name}' was trained as a whole, which the other form lacks");
+            return Err(Error::format(message).for_tensor(&infos[tensor].name));
+        }
+        let targets = Targets::new(base.tensors(), contents.modules.keys().map(String::as_str));
+        let mut modules = Vec::with_capacity(contents.modules.len());
+        let mut names = HashMap::new();
+        let mut alpha = None;
+        for (module, parts) in &contents.modules {
+            let pair = (parts.get(&Part::LoraA), parts.get(&Part::LoraB));
+            let (Some(&first), Some(&second), 2) = (pair.0, pair.1, parts.len()) else {
+                let tensor = parts.values().next().map(|&tensor| infos[tensor].name.clone());
+                let message = "only pairs of LoRA's matrices have another form";
+                return Err(Error::format(message).for_tensor(tensor.unwrap_or_default()));
+            };
+            let named = |error: Error| error.for_tensor(&infos[first].name);
+            let Some(weight) = targets.weight(module) else {
+                let message = "the base has no weight that it could change";
+                return Err(named(Error::format(message)));
+            };
+            let dims = (infos[first].shape.dims(), infos[second].shape.dims());
+            let ([rank, _], [_, other]) = dims else {
+                return Err(named(Error::format("it is no matrix, as in other layers")));
+            };
+            if rank != other {
+                return Err(named(Error::format("the matrices of the pair do not go together")));
+            }
+            let scale = contents.configuration.scale(module, Some(*rank)).map_err(named)?;
+            let own = scale * *rank as f64;
+            let alpha = *alpha.get_or_insert(own);
+            #[expect(clippy::cast_possible_truncation, reason = "elements are of that")]
+            let factor = if own == alpha { 1.0 } else { (own / alpha) as f32 };
+            if !factor.is_finite() {
+                return Err(named(Error::format(format!("the scale is {scale}"))));
+            }
+            let weight = base.tensors()[weight].name.clone();
+            names.insert(second, weight.clone());
+            let module = module.strip_suffix(".weight").unwrap_or(module).to_owned();
+            modules.push(Module { name: module, weight, first, rank: *rank, factor });
+        }
+        let mut view = View::new(adapter);
+        view.rename(|position, _| names.get(&position).cloned());
+        let wanted: Vec<&String> = names.values().collect();
+        view.drop_tensors(|name| !wanted.iter().any(|wanted| *wanted == name));
+        *view.metadata_mut() = base.metadata().clone();
+        view.keep_companions(|_| false);
+        if let Some(at) = base.companions().iter().position(|file| file.name == CONFIG) {
+            view.add_companion(CONFIG, base.read_companion(at)?);
+        }
+        let alpha = alpha.unwrap_or(1.0);
+        Ok(Self { adapter, view, modules, alpha, base: contents.configuration.base })
+    }
+
+    /// As a checkpoint, for whoever finds out its family.
+    #[must_use]
+    pub fn reader(&self) -> &View<'a> {
+        &self.view
+    }
+
+    /// The module whose weight has this name.
+    fn module(&self, weight: &str) -> Option<&Module> {
+        self.modules.iter().find(|module| module.weight == weight)
+    }
+}
+
+/// An adapter in another form: a checkpoint to write.
+pub struct PortedAdapter<'a> {
+    adapter: &'a dyn CheckpointReader,
+    second: View<'a>,
+    tensors: Vec<TensorInfo>,
+    places: Vec<Place>,
+    metadata: Metadata,
+    companions: Vec<Companion>,
+    contents: Vec<Vec<u8>>,
+}
+
+impl<'a> PortedAdapter<'a> {
+    /// A GGUF adapter of one of PEFT. `source` is what [`SecondMatrices::reader`] gives, with its
+    /// family.
+    ///
+    /// # Errors
+    /// E001 where llama.cpp has no such weights, or lays them out so that rows are no rows any
+    /// more.
+    pub fn for_llama_cpp(halves: &'a SecondMatrices<'a>, source: &Source<'a>) -> Result<Self> {
+        let second = to_gguf(source)?.view;
+        let pairs = second.metadata().key_values()?;
+        let architecture = pairs.as_ref().and_then(|pairs| pairs.text("general.architecture"));
+        let text =
+            |key: &str, value: &str| KeyValue::new(key, TypedValue::String(value.to_owned()));
+        let mut metadata = Metadata::new();
+        metadata.set(keys::GGUF, json!({ "version": 3 }));
+        #[expect(clippy::cast_possible_truncation, reason = "llama.cpp reads single precision")]
+        let alpha = TypedValue::F32(halves.alpha as f32);
+        let pairs = [
+            text("general.architecture", architecture.unwrap_or_default()),
+            text("general.type", "adapter"),
+            text("adapter.type", "lora"),
+            KeyValue::new("adapter.lora.alpha", alpha),
+        ];
+        metadata.set_key_values(pairs.iter().collect());
+        let mut ported = Self {
+            adapter: halves.adapter,
+            second,
+            tensors: Vec::new(),
+            places: Vec::new(),
+            metadata,
+            companions: Vec::new(),
+            contents: Vec::new(),
+        };
+        ported.add(halves, |weight, _, half| format!("{weight}.lora_{half}"))?;
+        Ok(ported)
+    }
+
+    /// A PEFT folder's adapter of a GGUF one. `source` is what [`SecondMatrices::reader`] gives,
+    /// with its family.
+    ///
+    /// # Errors
+    /// Those of [`for_llama_cpp`](Self::for_llama_cpp), the other way round.
+    pub fn for_peft(halves: &'a SecondMatrices<'a>, source: &Source<'a>) -> Result<Self> {
+        let (restored, _) =
+            from_gguf(source.reader(), source.families(), source.architecture(), DType::F32)?;
+        let mut ported = Self {
+            adapter: halves.adapter,
+            second: restored.view,
+            tensors: Vec::new(),
+            places: Vec::new(),
+            metadata: Metadata::new(),
+            companions: Vec::new(),
+            contents: Vec::new(),
+        };
+        let modules = ported.add(halves, |weight, module, half| {
+            let module = weight.strip_suffix(".weight").unwrap_or(module);
+            format!("{PREFIX}{module}.lora_{}.weight", half.to_ascii_uppercase())
+        })?;
+        let most = modules.values().copied().max().unwrap_or(1);
+        let ranks: Map<String, Value> = modules
+            .iter()
+            .filter(|(_, rank)| **rank != most)
+            .map(|(module, rank)| (module.clone(), (*rank).into()))
+            .collect();
+        let config = json!({
+            "base_model_name_or_path": halves.base,
+            "bias": "none",
+            "fan_in_fan_out": false,
+            "inference_mode": true,
+            "init_lora_weights": true,
+            "lora_alpha": halves.alpha,
+            "lora_dropout": 0.0,
+            "modules_to_save": null,
+            "peft_type": "LORA",
+            "r": most,
+            "rank_pattern": ranks,
+            "target_modules": modules.keys().collect::<Vec<_>>(),
+            "task_type": null,
+            "use_dora": false,
+            "use_rslora": false,
+        });
+        let bytes = serde_json::to_vec_pretty(&config).unwrap_or_default();
+        let len = bytes.len() as u64;
+        ported.companions.push(Companion { name: ADAPTER_CONFIG.to_owned(), len });
+        ported.contents.push(bytes);
+        Ok(ported)
+    }
+
+    /// Adds the pairs under names of a weight, a module and a half of a pair; returns the modules,
+    /// with their ranks.
+    fn add(
+        &mut self,
+        halves: &SecondMatrices<'_>,
+        name: impl Fn(&str, &str, char) -> String,
+    ) -> Result<BTreeMap<String, u64>> {
+        let mut modules = BTreeMap::new();
+        for (position, info) in self.second.tensors().iter().enumerate() {
+            let below = self.second.names_below(&info.name);
+            let module = match below[..] {
+                [weight] => halves.module(weight),
+                _ => None,
+            };
+            let unfit = || {
+                let message = "this weight lies otherwise in the other form: merge the adapter \
+                               instead";
+                Error::format(message).for_tensor(&info.name)
+            };
+            let Some(module) = module else {
+                // What the configuration leads to has no part in an adapter.
+                if below.is_empty() {
+                    continue;
+                }
+                return Err(unfit());
+            };
+            if info.shape.dims().get(1) != Some(&module.rank) || info.shape.dims().len() != 2 {
+                return Err(unfit());
+            }
+            let first = self.adapter.tensors()[module.first].clone();
+            let of = |half: char| name(&info.name, &module.name, half);
+            self.tensors.push(TensorInfo { name: of('a'), ..first });
+            self.places.push(Place::First(module.first));
+            self.tensors.push(TensorInfo { name: of('b'), ..info.clone() });
+            self.places.push(Place::Second(position, module.factor));
+            let known = info.name.strip_suffix(".weight").unwrap_or(&info.name);
+            modules.insert(known.to_owned(), module.rank);
+        }
+        if modules.len() < halves.modules.len() {
+            let has = |module: &&Module| {
+                self.places
+                    .iter()
+                    .any(|place| matches!(place, Place::First(at) if *at == module.first))
+            };
+            let lost = halves.modules.iter().find(|module| !has(module));
+            let lost = lost.map(|module| module.name.clone()).unwrap_or_default();
+            let message = format!("the other form has no place for '{}'", Escaped::short(&lost));
+            return Err(Error::format(message));
+        }
+        Ok(modules)
+    }
+}
+
+impl CheckpointReader for PortedAdapter<'_> {
+    fn format(&self) -> &'static Format {
+        self.adapter.format()
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        match self.places[tensor] {
+            Place::First(first) => self.adapter.stored(first),
+            Place::Second(second, 1.0) => self.second.stored(second),
+            Place::Second(second, _) => {
+                Stored::plain(StoredRange { ..self.second.stored(second).range })
+            }
+        }
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        match self.places[tensor] {
+            Place::First(first) => self.adapter.read_tensor(first, offset, buf),
+            Place::Second(second, 1.0) => self.second.read_tensor(second, offset, buf),
+            Place::Second(second, factor) => {
+                let info = &self.tensors[tensor];
+                let elements = info.shape.elements().unwrap_or_default();
+                let mut values = read(&self.second, second, 0..elements)?;
+                values.iter_mut().for_each(|value| *value *= factor);
+                let mut bytes = Vec::new();
+                cast_values(&values, info.dtype, &mut bytes);
+                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                let past = || Error::corrupt("the read ends past the tensor").at(offset);
+                let end = start.checked_add(buf.len()).ok_or_else(past)?;
+                buf.copy_from_slice(bytes.get(start..end).ok_or_else(past)?);
+                Ok(())
+            }
+        }
+    }
+
+    fn tensor_slice(&self, _: usize) -> Option<&[u8]> {
+        None
+    }
+
+    fn container(&self) -> Container<'_> {
+        self.adapter.container().altered()
+    }
+
+    fn files(&self) -> &[FileInfo] {
+        self.adapter.files()
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        self.contents.get(companion).cloned().ok_or_else(|| Companion::absent(companion))
+    }
+
+    fn left_out(&self) -> &[String] {
+        &[]
+    }
+
+    fn warnings(&self) -> &[String] {
+        self.adapter.warnings()
+    }
+}
