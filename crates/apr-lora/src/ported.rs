@@ -1,8 +1,8 @@
 //! Adapters of PEFT in the form that llama.cpp reads, and back.
 //!
 //! llama.cpp has weights under other names and some with their rows in another order: the second
-//! matrices of an adapter, whose rows are the weights' rows, take the way that the weights take when
-//! a model is converted. The first matrices stay as they are.
+//! matrices of an adapter, whose rows are the weights' rows, take the way that the weights take
+//! when a model is converted. The first matrices stay as they are.
 
 use std::collections::{BTreeMap, HashMap};
 
