@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use apr_core::{
-    CheckpointReader, Companion, Container, DType, Error, Escaped, FileInfo, Format, KeyValue,
-    Metadata, Result, Stored, StoredRange, TensorInfo, Value as TypedValue, keys,
+    CheckpointReader, Companion, Container, DType, Error, Escaped, KeyValue, Metadata, Result,
+    Stored, StoredRange, TensorInfo, Value as TypedValue, keys, pass_on,
 };
 use apr_llama::{from_gguf, to_gguf};
 use apr_source::Source;
@@ -286,9 +286,7 @@ impl<'a> PortedAdapter<'a> {
 }
 
 impl CheckpointReader for PortedAdapter<'_> {
-    fn format(&self) -> &'static Format {
-        self.adapter.format()
-    }
+    pass_on!(adapter: format, files, warnings);
 
     fn metadata(&self) -> &Metadata {
         &self.metadata
@@ -336,10 +334,6 @@ impl CheckpointReader for PortedAdapter<'_> {
         self.adapter.container().altered()
     }
 
-    fn files(&self) -> &[FileInfo] {
-        self.adapter.files()
-    }
-
     fn companions(&self) -> &[Companion] {
         &self.companions
     }
@@ -350,9 +344,5 @@ impl CheckpointReader for PortedAdapter<'_> {
 
     fn left_out(&self) -> &[String] {
         &[]
-    }
-
-    fn warnings(&self) -> &[String] {
-        self.adapter.warnings()
     }
 }

@@ -250,7 +250,7 @@ pub(crate) enum Command {
     /// Factorize weights by truncated SVD: .apr files store matrices as two factors of low rank; as
     /// convert, with its options
     Factorize(ConvertArgs),
-    /// Extract a LoRA adapter from a tuned model
+    /// Extract LoRA adapters from tuned models, and convert them for llama.cpp or PEFT
     Lora {
         #[command(subcommand)]
         action: LoraAction,
