@@ -283,7 +283,9 @@ impl<'a> Adapted<'a> {
         {
             let message = format!("element {} is {}", range.start + at as u64, values[at]);
             let name = &reader.tensors()[position].name;
-            return Err(Error::corrupt(message).for_tensor(name).in_file(&self.base_name));
+            let file = slot.source.adapter().map(|adapter| &self.adapters[adapter].name);
+            let file = file.unwrap_or(&self.base_name);
+            return Err(Error::corrupt(message).for_tensor(name).in_file(file));
         }
         if let Some(original) = original {
             original.clone_from(&values);

@@ -194,7 +194,9 @@ impl Planner {
             let own = contents.configuration.scale(module, form.rank);
             let own = own.map_err(|error| named(error, tensors, parts))?;
             let scale = own * adapter.weight;
-            if !scale.is_finite() {
+            #[expect(clippy::cast_possible_truncation, reason = "PEFT's matrices are of that")]
+            let single = scale as f32;
+            if !single.is_finite() {
                 return Err(named(Error::format(format!("the scale is {scale}")), tensors, parts));
             }
             if !scales.contains(&own) {
@@ -206,8 +208,7 @@ impl Planner {
                 check_magnitude(&tensors[magnitude], &form, &self.slots[slot].info)?;
             }
             self.check_dtype(slot)?;
-            #[expect(clippy::cast_possible_truncation, reason = "PEFT's matrices are of that")]
-            let scale = scale as f32;
+            let scale = single;
             let stage = Stage::Delta { adapter: position, form, scale, magnitude };
             self.slots[slot].stages.push(stage);
             if let Some(&tensor) = parts.get(&Part::LoraBias) {
@@ -338,6 +339,13 @@ impl Planner {
             let message =
                 format!("expected {} as in the base, found {}", slot.info.shape, info.shape);
             return Err(Error::format(message).for_tensor(&info.name));
+        }
+        if !slot.stages.is_empty() {
+            self.warnings.push(format!(
+                "{}: '{}' takes the place of what earlier adapters changed",
+                Escaped::short(&from.name),
+                Escaped::short(&slot.info.name)
+            ));
         }
         // Weights of 8 bits and fewer do not come back as they were.
         let keeps = matches!(slot.info.dtype, DType::F32 | DType::F16 | DType::BF16);

@@ -4,11 +4,11 @@
 //! matrices of an adapter, whose rows are the weights' rows, take the way that the weights take
 //! when a model is converted. The first matrices stay as they are.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use apr_core::{
     CheckpointReader, Companion, Container, DType, Error, Escaped, KeyValue, Metadata, Result,
-    Stored, StoredRange, TensorInfo, Value as TypedValue, keys, pass_on,
+    Stored, TensorInfo, Value as TypedValue, keys, pass_on,
 };
 use apr_llama::{from_gguf, to_gguf};
 use apr_source::Source;
@@ -110,8 +110,8 @@ impl<'a> SecondMatrices<'a> {
         }
         let mut view = View::new(adapter);
         view.rename(|position, _| names.get(&position).cloned());
-        let wanted: Vec<&String> = names.values().collect();
-        view.drop_tensors(|name| !wanted.iter().any(|wanted| *wanted == name));
+        let wanted: HashSet<&str> = names.values().map(String::as_str).collect();
+        view.drop_tensors(|name| !wanted.contains(name));
         *view.metadata_mut() = base.metadata().clone();
         view.keep_companions(|_| false);
         if let Some(at) = base.companions().iter().position(|file| file.name == CONFIG) {
@@ -300,9 +300,7 @@ impl CheckpointReader for PortedAdapter<'_> {
         match self.places[tensor] {
             Place::First(first) => self.adapter.stored(first),
             Place::Second(second, 1.0) => self.second.stored(second),
-            Place::Second(second, _) => {
-                Stored::plain(StoredRange { ..self.second.stored(second).range })
-            }
+            Place::Second(second, _) => Stored::derived_from(&self.second, &[second]),
         }
     }
 

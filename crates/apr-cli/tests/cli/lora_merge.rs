@@ -107,6 +107,13 @@ fn the_report_says_what_was_merged_and_what_it_changed() {
     let header = String::from_utf8_lossy(&sandbox.read("out/model.safetensors")[8..]).into_owned();
     assert!(header.contains(r#"\"tool\":\"apr "#) && header.contains(r#"\"name\":\"dora\""#));
 
+    // A later one that was trained on whole tensors replaces what an earlier one changed.
+    copy(&locate::fixture("lora").join("embeddings"), &sandbox, "embeddings");
+    sandbox
+        .apr("merge llama --lora embeddings --lora saved -o both")
+        .ok()
+        .says(&["'lm_head.weight' takes the place of what earlier adapters changed"]);
+
     // What a tensor that was trained as a whole can't do.
     sandbox
         .apr("merge llama --lora saved:0.5 -o half")

@@ -413,6 +413,18 @@ fn rows_of_tokens_move_as_mergekit_moves_them() {
         ["option", "out"].map(|folder| sandbox.read(&format!("{folder}/tokenizer.json")));
     assert_eq!(ids(&option).len(), 7);
     assert!(ids(&recipe).len() >= 7);
+    let tokenizer = sandbox.read("b/tokenizer.json");
+    let far =
+        r#"{"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 9000000, "content": "b"}]}"#;
+    sandbox.write("b/tokenizer.json", far);
+    sandbox.apr("merge a b --tokenizer union -o no").fails(4, &["a token of the id 9000000"]);
+    sandbox.write("b/tokenizer.json", tokenizer);
+    let config = sandbox.read("b/config.json");
+    let other = String::from_utf8_lossy(&config).replace("\"vocab_size\": 6", "\"vocab_size\": 9");
+    assert_ne!(other.as_bytes(), config);
+    sandbox.write("b/config.json", other);
+    sandbox.apr("merge a b --tokenizer union -o no").fails(4, &["no tensor has 9 rows"]);
+    sandbox.write("b/config.json", config);
     sandbox.write("b/tokenizer.json", "{}");
     sandbox
         .apr("merge a b --tokenizer union -o no")

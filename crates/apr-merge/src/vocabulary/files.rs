@@ -1,6 +1,6 @@
 //! The files of the tokenizer that a merge has.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use apr_core::Result;
 use serde_json::{Map, Value, json};
@@ -124,14 +124,13 @@ fn tokenizer(own: &Tokens, more: &[(u64, String)], models: &[&Tokens]) -> Value 
     }
     if let Some(merges) = model["merges"].as_array_mut() {
         let is_in = |token: &str| own.ids.contains_key(token) || plain.contains_key(token);
-        let mut made: Vec<&str> = Vec::new();
+        let mut made: HashSet<&str> = HashSet::new();
         for theirs in models.iter().filter_map(|tokens| tokens.file["model"]["merges"].as_array()) {
             for merge in theirs {
                 let Some((left, right)) = halves(merge) else { continue };
                 let whole = format!("{left}{right}");
                 let Some((token, _)) = plain.get_key_value(whole.as_str()) else { continue };
-                if is_in(left) && is_in(right) && !made.contains(token) {
-                    made.push(token);
+                if is_in(left) && is_in(right) && made.insert(token) {
                     merges.push(merge.clone());
                 }
             }

@@ -3,9 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use apr_core::{
-    CheckpointReader, Container, DType, Error, Result, Stored, StoredRange, TensorInfo, pass_on,
-};
+use apr_core::{CheckpointReader, Container, DType, Error, Result, Stored, TensorInfo, pass_on};
 use apr_tensor::cast::cast_float;
 use apr_view::values;
 
@@ -72,6 +70,10 @@ impl<'a> Aligned<'a> {
                 info.dtype = DType::F32;
             }
             moved.push(Some(positions));
+        }
+        if moved.iter().all(Option::is_none) {
+            let message = format!("no tensor has {before} rows, one for each token");
+            return Err(Error::format(message));
         }
         Ok(Self { base, models, rows, tensors, moved })
     }
@@ -149,7 +151,7 @@ impl CheckpointReader for Aligned<'_> {
     fn stored(&self, tensor: usize) -> Stored<'_> {
         match self.moved[tensor] {
             None => self.base.stored(tensor),
-            Some(_) => Stored::plain(StoredRange { ..self.base.stored(tensor).range }),
+            Some(_) => Stored::derived_from(&*self.base, &[tensor]),
         }
     }
 
