@@ -1,7 +1,7 @@
 """Compares what is inside of models: hidden states and attention of every layer, as `apr run --want` shows them.
 
 The models are those of graphs.py: tiny, random, of odd sizes. transformers gives its hidden states and attentions; apr runs
-the saved folder and shows the values `layers.N` and `layers.N/attention/shares`. Texts are run alone and as a batch of three
+the saved folder and shows the values `layers.N` and `layers.N/attention/probs`. Texts are run alone and as a batch of three
 with padding, of which rows and columns of padding are left out. Within 1e-4 of the largest value.
 
     python inside.py APR [case ...]

@@ -80,12 +80,12 @@ fn layer(main: &mut BodyBuilder, number: u64, x: ValueId) -> ValueId {
     let turned = main
         .op("Transpose", [heads[1]])
         .attribute("perm", vec![0_i64, 1, 3, 2])
-        .output("keys_turned");
+        .output("key_transposed");
     let scores = main.op("MatMul", [heads[0], turned]).output("scores");
     let scale = main.float(0.25);
     let scaled = main.op("Mul", [scores, scale]).output("scaled");
-    let shares = main.op("Softmax", [scaled]).attribute("axis", -1).output("shares");
-    let mixed = main.op("MatMul", [shares, heads[2]]).output("mixed");
+    let shares = main.op("Softmax", [scaled]).attribute("axis", -1).output("probs");
+    let mixed = main.op("MatMul", [shares, heads[2]]).output("context");
     let back =
         main.op("Transpose", [mixed]).attribute("perm", vec![0_i64, 2, 1, 3]).output("by_token");
     let whole = main.ints(&[0, 0, HIDDEN.cast_signed()]);

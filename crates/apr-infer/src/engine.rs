@@ -53,7 +53,7 @@ impl Session<'_> {
     /// `inputs` are values by the names of the body's inputs; those that have a default may be left
     /// out. `wanted` are names of values, outputs or not, or of the nodes that make them; only what
     /// they need is run. Those within a function that is called begin with the name of the call:
-    /// `layers.3/attention/shares`.
+    /// `layers.3/attention/probs`.
     ///
     /// Unless [`RunLimits::max_work`] says otherwise, a run may take 10^5 steps of work for each
     /// element of `inputs`, and 8 times as many as there are elements of weights; and 10^10 more,

@@ -58,8 +58,8 @@ impl Writer<'_> {
                 }
                 None => given.mask,
             };
-            let mixed = w.mixed(&heads, query, all, mask, sinks.as_deref())?;
-            let output = w.linear_part(place, "output", mixed)?;
+            let context = w.context(&heads, query, all, mask, sinks.as_deref())?;
+            let output = w.linear_part(place, "output", context)?;
             Ok((output, all))
         })
     }
@@ -186,10 +186,10 @@ impl Writer<'_> {
         }
     }
 
-    /// Values mixed by the softmax of the scores, `[batch, queries, heads * value_dim]`. With
-    /// sinks, each head has one more score, of nothing, that takes its share (Xiao et al. 2023,
-    /// <https://arxiv.org/abs/2309.17453>, as gpt-oss has it).
-    pub(crate) fn mixed(
+    /// Context: values weighted by the attention probabilities, `[batch, queries, heads *
+    /// value_dim]`. With attention sinks, each head has one more score, of no token, that takes part
+    /// in the softmax (Xiao et al. 2023, <https://arxiv.org/abs/2309.17453>, as gpt-oss has it).
+    pub(crate) fn context(
         &mut self,
         heads: &Heads,
         query: ValueId,
@@ -197,23 +197,23 @@ impl Writer<'_> {
         mask: Option<ValueId>,
         sinks: Option<&str>,
     ) -> Result<ValueId> {
-        let turned = self.transpose("keys_turned", all.key, [0, 1, 3, 2]);
-        let scores = self.grouped(heads, "products", query, turned);
+        let key = self.transpose("key_transposed", all.key, [0, 1, 3, 2]);
+        let scores = self.grouped(heads, "query_key", query, key);
         let scores = self.scaled("scores", scores, heads.scale);
         let scores = match heads.cap {
-            Some(cap) => self.capped("capped", scores, cap),
+            Some(cap) => self.capped("capped_scores", scores, cap),
             None => scores,
         };
         let scores = match mask {
-            Some(mask) => self.make("Add", "masked", [scores, mask]),
+            Some(mask) => self.make("Add", "masked_scores", [scores, mask]),
             None => scores,
         };
-        let shares = match sinks {
-            Some(sinks) => self.shares_with_sinks(heads, scores, sinks)?,
-            None => self.op("Softmax", [scores]).attribute("axis", -1).output("shares"),
+        let probs = match sinks {
+            Some(sinks) => self.probs_with_sinks(heads, scores, sinks)?,
+            None => self.op("Softmax", [scores]).attribute("axis", -1).output("probs"),
         };
-        let mixed = self.grouped(heads, "mixed", shares, all.value);
-        let by_token = self.transpose("mixed_by_token", mixed, [0, 2, 1, 3]);
+        let context = self.grouped(heads, "context_by_head", probs, all.value);
+        let by_token = self.transpose("context_by_token", context, [0, 2, 1, 3]);
         Ok(self.reshape("context", by_token, &[0, 0, -1]))
     }
 
@@ -255,13 +255,9 @@ impl Writer<'_> {
         })
     }
 
-    /// The softmax of the scores and of one more for each head, without the share of that one.
-    fn shares_with_sinks(
-        &mut self,
-        heads: &Heads,
-        scores: ValueId,
-        sinks: &str,
-    ) -> Result<ValueId> {
+    /// The softmax of the scores and of one more for each head, without the probability of that
+    /// one.
+    fn probs_with_sinks(&mut self, heads: &Heads, scores: ValueId, sinks: &str) -> Result<ValueId> {
         let sinks = self.tensor(sinks)?;
         Ok(self.scope("sinks", |w| {
             let column = w.reshape("column", sinks, &[1, signed(heads.heads), 1, 1]);
@@ -271,8 +267,8 @@ impl Writer<'_> {
             let zeros = w.make("Sub", "zeros", [first, first]);
             let column = w.make("Add", "sink_scores", [zeros, column]);
             let all = w.concat("with_sinks", &[scores, column], -1);
-            let shares = w.op("Softmax", [all]).attribute("axis", -1).output("all_shares");
-            w.slice("shares", shares, -1, 0, -1)
+            let probs = w.op("Softmax", [all]).attribute("axis", -1).output("all_probs");
+            w.slice("probs", probs, -1, 0, -1)
         }))
     }
 }

@@ -113,9 +113,9 @@ impl Writer<'_> {
                 terms.push(w.by_distance(place, heads, query, distances, "position_key")?);
             }
             if place.truth("position_to_content")? {
-                let rows = w.transpose("rows_turned", distances.rows, [1, 0]);
-                let turned = Distances { rows, ..distances };
-                let scores = w.by_distance(place, heads, key, turned, "position_query")?;
+                let rows = w.transpose("rows_transposed", distances.rows, [1, 0]);
+                let transposed = Distances { rows, ..distances };
+                let scores = w.by_distance(place, heads, key, transposed, "position_query")?;
                 terms.push(w.transpose("by_query", scores, [0, 1, 3, 2]));
             }
             let scores = match *terms.as_slice() {
@@ -125,7 +125,7 @@ impl Writer<'_> {
             };
             let scores = w.scaled("scores", scores, heads.scale);
             Ok(Some(match mask {
-                Some(mask) => w.make("Add", "masked", [scores, mask]),
+                Some(mask) => w.make("Add", "masked_scores", [scores, mask]),
                 None => scores,
             }))
         })
@@ -145,7 +145,7 @@ impl Writer<'_> {
         self.scope(part, |w| {
             let shape = [-1, signed(heads.heads), signed(heads.head_dim)];
             let vectors = w.reshape("heads", vectors, &shape);
-            let vectors = w.transpose("turned", vectors, [1, 2, 0]);
+            let vectors = w.transpose("vectors_transposed", vectors, [1, 2, 0]);
             let products = w.make("MatMul", "products", [x, vectors]);
             let shape = w.make("Shape", "shape", [x]);
             let front = w.slice("front", shape, 0, 0, 2);

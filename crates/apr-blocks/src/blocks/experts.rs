@@ -29,15 +29,15 @@ impl Writer<'_> {
         }
     }
 
-    /// The sum over the chosen experts of `share * expert(x)`, plus shared experts that every token
+    /// The sum over the chosen experts of `weight * expert(x)`, plus shared experts that every token
     /// goes through.
     fn experts(&mut self, place: BlockPosition<'_>, count: u64, x: ValueId) -> Result<ValueId> {
         let tokens = self.flattened(place, x)?;
-        let shares = self.shares(place, count, tokens)?;
+        let weights = self.routing_weights(place, count, tokens)?;
         // Zeros for as many tokens as there are when the model runs.
-        let mut sum = self.make("Sub", "nothing", [tokens, tokens]);
+        let mut sum = self.make("Sub", "zeros", [tokens, tokens]);
         for expert in 0..count {
-            sum = self.expert(place, expert, tokens, shares, sum)?;
+            sum = self.expert(place, expert, tokens, weights, sum)?;
         }
         let shape = self.make("Shape", "shape", [x]);
         let sum = self.make("Reshape", "sum", [sum, shape]);
@@ -50,30 +50,35 @@ impl Writer<'_> {
         Ok(self.reshape("tokens", x, &[-1, signed(hidden)]))
     }
 
-    /// What share of a token goes to each expert, `[tokens, experts]`: 0 where it is not among the
-    /// `experts_per_token` highest. Option `router` says how scores become shares: `softmax` of all
+    /// Routing weight of each expert for each token, `[tokens, experts]`: 0 where it is not among the
+    /// `experts_per_token` highest. Option `router` says how scores become weights: `softmax` of all
     /// scores, `softmax_of_chosen`, `sigmoid` of each. A tensor `router_bias` counts for the choice
-    /// alone. `router_normal`: the chosen shares are divided by their sum. `router_scale` is a
+    /// alone. `router_normal`: the chosen weights are divided by their sum. `router_scale` is a
     /// factor of them.
-    fn shares(&mut self, place: BlockPosition<'_>, count: u64, tokens: ValueId) -> Result<ValueId> {
+    fn routing_weights(
+        &mut self,
+        place: BlockPosition<'_>,
+        count: u64,
+        tokens: ValueId,
+    ) -> Result<ValueId> {
         self.scope("router", |w| {
             let scores = w.linear_part(place, "router", tokens)?;
             let kind = place.text("router")?;
             let ranked = match kind.as_str() {
-                "softmax" => w.softmax("all_shares", scores),
+                "softmax" => w.softmax("router_probs", scores),
                 "softmax_of_chosen" => scores,
-                "sigmoid" => w.make("Sigmoid", "all_shares", [scores]),
+                "sigmoid" => w.make("Sigmoid", "router_probs", [scores]),
                 other => return Err(place.unknown("router", other)),
             };
             let choice = w.for_choice(place, count, ranked)?;
-            let [best, places] = w.best("best", choice, place.size("experts_per_token")?);
+            let [best, places] = w.best("topk", choice, place.size("experts_per_token")?);
             let mut best = if choice == ranked {
                 best
             } else {
                 w.op("GatherElements", [ranked, places]).attribute("axis", 1).output("chosen")
             };
             if kind == "softmax_of_chosen" {
-                best = w.softmax("chosen_shares", best);
+                best = w.softmax("topk_probs", best);
             }
             if place.truth("router_normal")? {
                 let sum = w.sum("sum", best, -1);
@@ -91,20 +96,20 @@ impl Writer<'_> {
         self.op("Softmax", [x]).attribute("axis", -1).output(name)
     }
 
-    /// What experts are chosen by: their shares, plus a bias, and the lowest number in groups that
+    /// What experts are chosen by: their probabilities, plus a bias, and the lowest number in groups that
     /// are not among the best.
     fn for_choice(
         &mut self,
         place: BlockPosition<'_>,
         count: u64,
-        shares: ValueId,
+        weights: ValueId,
     ) -> Result<ValueId> {
         let choice = match place.tensor_or_none("router_bias") {
             Some(bias) => {
                 let bias = self.tensor(&bias)?;
-                self.make("Add", "biased", [shares, bias])
+                self.make("Add", "biased", [weights, bias])
             }
-            None => shares,
+            None => weights,
         };
 
         match place.size_or_none("router_groups")?.filter(|groups| *groups > 1) {
@@ -162,37 +167,39 @@ impl Writer<'_> {
     /// Zeros of the shape of `like`, with values at places along the last axis.
     fn scattered(&mut self, like: ValueId, places: ValueId, values: ValueId) -> ValueId {
         let zeros = self.make("Sub", "zeros", [like, like]);
-        self.op("ScatterElements", [zeros, places, values]).attribute("axis", 1).output("shares")
+        self.op("ScatterElements", [zeros, places, values])
+            .attribute("axis", 1)
+            .output("routing_weights")
     }
 
-    /// Adds what an expert makes of the tokens that it has a share of. Only those are computed.
+    /// Adds what an expert makes of the tokens that it has a weight for. Only those are computed.
     fn expert(
         &mut self,
         place: BlockPosition<'_>,
         expert: u64,
         tokens: ValueId,
-        shares: ValueId,
+        weights: ValueId,
         sum: ValueId,
     ) -> Result<ValueId> {
         let number = self.int(signed(expert));
         let inputs = [
             ("tokens", Some(tokens)),
-            ("shares", Some(shares)),
+            ("routing_weights", Some(weights)),
             ("sum", Some(sum)),
             ("expert", Some(number)),
         ];
         let results = self.call("Expert", &format!("expert.{expert}"), inputs, |w, inputs| {
-            let [Some(tokens), Some(shares), Some(sum), Some(number)] = inputs else {
+            let [Some(tokens), Some(weights), Some(sum), Some(number)] = inputs else {
                 return Err(Error::format("an expert needs tokens"));
             };
-            let share = w.op("Gather", [shares, number]).attribute("axis", 1).output("share");
-            let rows = w.make("NonZero", "row_numbers", [share]);
+            let weight = w.op("Gather", [weights, number]).attribute("axis", 1).output("weight");
+            let rows = w.make("NonZero", "row_numbers", [weight]);
             let rows = w.transpose("rows", rows, [1, 0]);
             let mine = w.make("GatherND", "mine", [tokens, rows]);
             let made = w.expert_network(place, expert, mine)?;
-            let share = w.make("GatherND", "my_share", [share, rows]);
-            let share = w.unsqueeze("share_column", share, &[1]);
-            let part = w.make("Mul", "part", [made, share]);
+            let weight = w.make("GatherND", "my_weight", [weight, rows]);
+            let weight = w.unsqueeze("weight_column", weight, &[1]);
+            let part = w.make("Mul", "part", [made, weight]);
             // ScatterND can add since opset 16. Before, what is there is added: each row comes
             // once.
             let sum = if w.model.wanted_opset < 16 {
@@ -253,8 +260,8 @@ impl Writer<'_> {
         let gate = self.make("Min", "gate_limited", [gate, high]);
         let up = self.make("Clip", "up_limited", [up, low, high]);
         let steep = self.scaled("steep", gate, place.number("expert_alpha")?);
-        let share = self.make("Sigmoid", "gate_share", [steep]);
-        let gate = self.make("Mul", "activation", [gate, share]);
+        let weight = self.make("Sigmoid", "gate_share", [steep]);
+        let gate = self.make("Mul", "activation", [gate, weight]);
         let one = self.float(1.0);
         let up = self.make("Add", "up_plus_one", [up, one]);
         let gated = self.make("Mul", "gated", [gate, up]);
@@ -290,7 +297,7 @@ impl Writer<'_> {
         Ok(self.scope(part, |w| w.make("Add", "bias", [product, bias])))
     }
 
-    /// Adds the expert of all tokens, where the family has one; its share is the sigmoid of a score
+    /// Adds the expert of all tokens, where the family has one; its weight is the sigmoid of a score
     /// where there is a weight for that (Qwen 2 MoE), else 1 (DeepSeek).
     fn with_shared_expert(
         &mut self,
@@ -307,8 +314,8 @@ impl Writer<'_> {
             let mut made = w.linear(place, "down", gated, &place.module("shared_down")?)?;
             if let Some(module) = place.module_or_none("shared_share") {
                 let score = w.linear(place, "score", x, &module)?;
-                let share = w.make("Sigmoid", "share", [score]);
-                made = w.make("Mul", "part", [share, made]);
+                let weight = w.make("Sigmoid", "weight", [score]);
+                made = w.make("Mul", "part", [weight, made]);
             }
             Ok(w.make("Add", "sum", [sum, made]))
         })

@@ -20,20 +20,20 @@ const EPS: f64 = 1e-6;
 struct Lengths {
     /// Of the short vector, which keys and values are made of.
     latent: u64,
-    /// Of the part of a key that is turned by its position; all heads share it.
-    turned: u64,
+    /// Of the part of a key that rotary positions turn; all heads share it.
+    rope: u64,
     /// Of the part of a key that is not.
-    still: u64,
+    nope: u64,
     value: u64,
 }
 
 impl Lengths {
-    /// Options `latent_dim`, `turned_dim`, `still_dim`, `value_dim`.
+    /// Options `latent_dim`, `rope_dim`, `nope_dim`, `value_dim`.
     fn of(place: BlockPosition<'_>) -> Result<Self> {
         Ok(Self {
             latent: place.size("latent_dim")?,
-            turned: place.size("turned_dim")?,
-            still: place.size("still_dim")?,
+            rope: place.size("rope_dim")?,
+            nope: place.size("nope_dim")?,
             value: place.size("value_dim")?,
         })
     }
@@ -42,10 +42,10 @@ impl Lengths {
 /// Heads, length of a key and length of a value in the cache of a layer.
 pub(crate) fn cache_dims(place: BlockPosition<'_>) -> Result<[u64; 3]> {
     if is_latent(place)? {
-        let Lengths { latent, turned, still, value } = Lengths::of(place)?;
+        let Lengths { latent, rope, nope, value } = Lengths::of(place)?;
         return Ok(match place.model.latent_cache {
-            LatentCache::Latents => [1, latent, turned],
-            LatentCache::Heads => [Heads::of(place)?.heads, still + turned, value],
+            LatentCache::Latents => [1, latent, rope],
+            LatentCache::Heads => [Heads::of(place)?.heads, nope + rope, value],
         });
     }
     let heads = Heads::of(place)?;
@@ -62,7 +62,7 @@ pub(crate) fn is_latent(place: BlockPosition<'_>) -> Result<bool> {
 }
 
 impl Writer<'_> {
-    /// What is kept of a token is the short vector and the turned part of the key, as `key` and
+    /// What is kept of a token is the short vector and the rotary part of the key, as `key` and
     /// `value` of the cache, or what they become for each head.
     pub(crate) fn latent_attention(
         &mut self,
@@ -78,11 +78,10 @@ impl Writer<'_> {
         heads.scale *= factor * factor;
         self.scope("attention", |w| {
             let query = w.latent_query(place, x)?;
-            let query = w.heads_of("query", query, heads.heads, lengths.still + lengths.turned);
-            let query = w.partly_turned(&lengths, rotary, given.turn, query);
+            let query = w.heads_of("query", query, heads.heads, lengths.nope + lengths.rope);
+            let query = w.with_rotary_part(&lengths, rotary, given.turn, query);
             let short = w.linear_part(place, "latent", x)?;
-            let [latent, turned] =
-                w.split("latent_parts", short, -1, [lengths.latent, lengths.turned]);
+            let [latent, rope] = w.split("latent_parts", short, -1, [lengths.latent, lengths.rope]);
             let latent = w.norm(
                 "latent_norm",
                 Norm::of(place)?.with_eps(EPS),
@@ -90,14 +89,14 @@ impl Writer<'_> {
                 &place.module("latent_norm")?,
             )?;
             let latent = w.unsqueeze("latent_as_head", latent, &[1]);
-            let turned = w.unsqueeze("turned_as_head", turned, &[1]);
-            let turned = match (rotary, given.turn) {
+            let rope = w.unsqueeze("rope_key_as_head", rope, &[1]);
+            let rope = match (rotary, given.turn) {
                 (Some(rotary), Some(turn)) => {
-                    w.rotated("key_rotary", rotary, turned, turn, lengths.turned)
+                    w.rotated("key_rotary", rotary, rope, turn, lengths.rope)
                 }
-                _ => turned,
+                _ => rope,
             };
-            let short = KeyValue { key: latent, value: turned };
+            let short = KeyValue { key: latent, value: rope };
             let (cache, expanded) = match place.model.latent_cache {
                 LatentCache::Latents => {
                     let all = w.with_past(short, given.past);
@@ -109,8 +108,8 @@ impl Writer<'_> {
                     (all, all)
                 }
             };
-            let mixed = w.mixed(&heads, query, expanded, given.mask, None)?;
-            Ok((w.linear_part(place, "output", mixed)?, cache))
+            let context = w.context(&heads, query, expanded, given.mask, None)?;
+            Ok((w.linear_part(place, "output", context)?, cache))
         })
     }
 
@@ -126,8 +125,8 @@ impl Writer<'_> {
         self.linear_part(place, "query_up", short)
     }
 
-    /// Queries with their last part turned.
-    fn partly_turned(
+    /// Queries with rotary positions on their last part.
+    fn with_rotary_part(
         &mut self,
         lengths: &Lengths,
         rotary: Option<&Rotary>,
@@ -135,9 +134,9 @@ impl Writer<'_> {
         query: ValueId,
     ) -> ValueId {
         let (Some(rotary), Some(turn)) = (rotary, turn) else { return query };
-        let [still, turned] = self.split("query_parts", query, -1, [lengths.still, lengths.turned]);
-        let turned = self.rotated("query_rotary", rotary, turned, turn, lengths.turned);
-        self.concat("query_joined", &[still, turned], -1)
+        let [nope, rope] = self.split("query_parts", query, -1, [lengths.nope, lengths.rope]);
+        let rope = self.rotated("query_rotary", rotary, rope, turn, lengths.rope);
+        self.concat("query_joined", &[nope, rope], -1)
     }
 
     /// Keys and values of all heads, from the short vectors.
@@ -151,12 +150,12 @@ impl Writer<'_> {
         let axis = self.ints(&[1]);
         let latent = self.make("Squeeze", "latents", [short.key, axis]);
         let both = self.linear_part(place, "latent_up", latent)?;
-        let both = self.heads_of("key_and_value", both, heads.heads, lengths.still + lengths.value);
-        let [still, value] =
-            self.split("key_and_value_parts", both, -1, [lengths.still, lengths.value]);
-        // The turned part is the same for all heads.
+        let both = self.heads_of("key_and_value", both, heads.heads, lengths.nope + lengths.value);
+        let [nope, value] =
+            self.split("key_and_value_parts", both, -1, [lengths.nope, lengths.value]);
+        // The rotary part is the same for all heads.
         let shape = self.ints(&[1, signed(heads.heads), 1, 1]);
-        let turned = self.make("Expand", "turned_of_all", [short.value, shape]);
-        Ok(KeyValue { key: self.concat("key", &[still, turned], -1), value })
+        let rope = self.make("Expand", "rope_key_of_heads", [short.value, shape]);
+        Ok(KeyValue { key: self.concat("key", &[nope, rope], -1), value })
     }
 }

@@ -192,8 +192,8 @@ impl Writer<'_> {
                     }
                 }
             };
-            let mixed = w.mixed(&heads, query, all, encoded.mask, None)?;
-            Ok((w.linear_part(place, "cross_output", mixed)?, all))
+            let context = w.context(&heads, query, all, encoded.mask, None)?;
+            Ok((w.linear_part(place, "cross_output", context)?, all))
         })
     }
 }

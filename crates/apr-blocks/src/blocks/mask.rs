@@ -5,7 +5,7 @@ use apr_graph::{ElementType, ValueId};
 use crate::writer::{Writer, signed};
 
 /// What a hidden position gets: the lowest number, as transformers' eager attention has it, so that
-/// a row which may look at nothing gets equal shares and no NaN.
+/// a row which may look at nothing gets equal probabilities and no NaN.
 const HIDDEN: f64 = f32::MIN as f64;
 
 /// Which other tokens a token sees.

@@ -179,11 +179,11 @@ impl Writer<'_> {
         } else {
             x
         };
-        let quarter_turn = match rotary.layout {
+        let rotated_half = match rotary.layout {
             RotaryPairs::Halves | RotaryPairs::PairsToHalves => {
                 let [first, second] = self.split("halves", x, -1, [half, half]);
                 let negative = self.make("Neg", "negative", [second]);
-                self.concat("quarter_turn", &[negative, first], -1)
+                self.concat("rotated_half", &[negative, first], -1)
             }
             RotaryPairs::Pairs => {
                 let half = signed(half);
@@ -191,13 +191,13 @@ impl Writer<'_> {
                 let [first, second] = self.split("sides", pairs, -1, [1, 1]);
                 let negative = self.make("Neg", "negative", [second]);
                 let swapped = self.concat("swapped", &[negative, first], -1);
-                self.reshape("quarter_turn", swapped, &[0, 0, 0, 2 * half])
+                self.reshape("rotated_half", swapped, &[0, 0, 0, 2 * half])
             }
         };
 
-        let along = self.make("Mul", "along", [x, turn.cos]);
-        let across = self.make("Mul", "across", [quarter_turn, turn.sin]);
-        self.make("Add", "turned", [along, across])
+        let x_cos = self.make("Mul", "x_cos", [x, turn.cos]);
+        let half_sin = self.make("Mul", "half_sin", [rotated_half, turn.sin]);
+        self.make("Add", "rotated", [x_cos, half_sin])
     }
 
     /// The first ones of all pairs, then the second ones.

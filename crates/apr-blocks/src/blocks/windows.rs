@@ -108,7 +108,7 @@ impl Writer<'_> {
         let area = signed(windows.area());
         let regions = self.ints(&windows.regions());
         let row = self.reshape("regions", regions, &[-1, 1, 1, area]);
-        let column = self.transpose("regions_turned", row, [0, 1, 3, 2]);
+        let column = self.transpose("regions_transposed", row, [0, 1, 3, 2]);
         let together = self.make("Equal", "together", [row, column]);
         let (zero, apart) = (self.float(0.0), self.float(APART));
         Some(self.make("Where", "mask", [together, zero, apart]))

@@ -32,12 +32,12 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
     let image = w.scope("vision", |w| projected(w, vision_place, image.pooled))?;
     let (by_image, by_text, text, image) = w.scope("fit", |w| -> Result<_> {
         let (text, image) = (unit(w, "text_unit", text), unit(w, "image_unit", image));
-        let turned = w.transpose("images_turned", image, [1, 0]);
-        let products = w.make("MatMul", "products", [text, turned]);
+        let images = w.transpose("images_transposed", image, [1, 0]);
+        let similarities = w.make("MatMul", "similarities", [text, images]);
         let scale = w.tensor(&text_place.module("logit_scale")?)?;
         // The checkpoint has the logarithm of the scale.
         let scale = w.make("Exp", "scale", [scale]);
-        let mut by_text = w.make("Mul", "scaled", [products, scale]);
+        let mut by_text = w.make("Mul", "scaled", [similarities, scale]);
         // SigLIP adds a bias, and CLIP does not.
         if let Some(bias) = text_place.tensor_or_none("logit_bias") {
             let bias = w.tensor(&bias)?;

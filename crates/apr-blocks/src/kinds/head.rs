@@ -300,7 +300,7 @@ pub(crate) fn language(
             logits = w.scaled("scaled", logits, scale);
         }
         match place.number_or_none("logit_cap")?.filter(|cap| *cap > 0.0) {
-            Some(cap) => Ok(w.capped("capped", logits, cap)),
+            Some(cap) => Ok(w.capped("capped_logits", logits, cap)),
             None => Ok(logits),
         }
     })

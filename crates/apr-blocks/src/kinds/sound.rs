@@ -34,29 +34,29 @@ pub(crate) fn write_mel(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> R
 
 impl Writer<'_> {
     /// The weighted sum of every layer's input and of the last states; the weights are the softmax
-    /// of `layer_shares`; `None` where the checkpoint has no such weight.
+    /// of `layer_weights`; `None` where the checkpoint has no such weight.
     fn shared_by_layers(
         &mut self,
         place: BlockPosition<'_>,
         inputs: &[ValueId],
         last: ValueId,
     ) -> Result<Option<ValueId>> {
-        let Some(shares) = place.tensor_or_none("layer_shares") else { return Ok(None) };
+        let Some(tensor) = place.tensor_or_none("layer_weights") else { return Ok(None) };
         let all: Vec<ValueId> = inputs.iter().copied().chain(std::iter::once(last)).collect();
-        let dims = self.model.using(&shares)?;
+        let dims = self.model.using(&tensor)?;
         if dims != [all.len() as u64] {
-            let message = format!("shares of {dims:?} layers for {} states", all.len());
-            return Err(Error::format(message).for_tensor(&shares));
+            let message = format!("weights of {dims:?} layers for {} states", all.len());
+            return Err(Error::format(message).for_tensor(&tensor));
         }
 
         self.scope("layer_sum", |w| {
-            let weights = w.tensor(&shares)?;
-            let shares = w.op("Softmax", [weights]).attribute("axis", -1).output("shares");
-            let shares = w.reshape("column", shares, &[1, signed(all.len() as u64), 1, 1]);
+            let weights = w.tensor(&tensor)?;
+            let probs = w.op("Softmax", [weights]).attribute("axis", -1).output("probs");
+            let probs = w.reshape("column", probs, &[1, signed(all.len() as u64), 1, 1]);
             let states: Vec<ValueId> =
                 all.iter().map(|state| w.unsqueeze("layer", *state, &[1])).collect();
             let stacked = w.concat("stacked", &states, 1);
-            let shared = w.make("Mul", "shared", [stacked, shares]);
+            let shared = w.make("Mul", "shared", [stacked, probs]);
             let sum = w.sum("sum", shared, 1);
             let axis = w.ints(&[1]);
             Ok(Some(w.make("Squeeze", "states", [sum, axis])))

@@ -119,8 +119,8 @@ pub(crate) fn attended_pool(
         let key = part(w, "key", x, 1)?;
         let value = part(w, "value", x, 2)?;
         let all = crate::blocks::attention::KeyValue { key, value };
-        let mixed = w.mixed(&heads, query, all, None, None)?;
-        let attended = w.outer_linear("output", mixed, &place.module("probe_output")?)?;
+        let context = w.context(&heads, query, all, None, None)?;
+        let attended = w.outer_linear("output", context, &place.module("probe_output")?)?;
         let normal = w.norm("norm", Norm::of(place)?, attended, &place.module("probe_norm")?)?;
         let up = w.outer_linear("up", normal, &place.module("probe_up")?)?;
         let activation = crate::blocks::activation::Activation::of(place, "activation")?;

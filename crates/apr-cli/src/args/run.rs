@@ -16,7 +16,7 @@ pub(crate) struct RunArgs {
     /// .tiff); NAME= names the graph input of an array
     #[arg(short, long, value_name = "[NAME=]FILE", value_parser = parse_named_file)]
     pub(crate) input: Vec<(Option<String>, PathBuf)>,
-    /// Value to return: an output, an activation by its path, such as layers.3/attention/shares, or
+    /// Value to return: an output, an activation by its path, such as layers.3/attention/probs, or
     /// `features`, the preprocessed input [default: all outputs]
     #[arg(
         long,

@@ -128,10 +128,10 @@ fn what_does_not_fit_is_said_with_its_name() {
 #[test]
 fn any_value_within_the_blocks_is_shown_by_its_path() {
     let sandbox = Sandbox::new();
-    let wanted = "--want layers.1/attention/shares --want layers.0 --json";
+    let wanted = "--want layers.1/attention/probs --want layers.0 --json";
     let json = sandbox.apr(&format!("run {FOLDER} --prompt 12+34= {wanted}")).ok().json();
     let attention = &json["outputs"][0];
-    assert_eq!(attention["name"], "layers.1/attention/shares");
+    assert_eq!(attention["name"], "layers.1/attention/probs");
     assert_eq!(attention["shape"], json!([1, 4, 7, 7]));
     let values: Vec<f64> =
         attention["values"].as_array().expect("values").iter().filter_map(Value::as_f64).collect();
@@ -147,10 +147,9 @@ fn any_value_within_the_blocks_is_shown_by_its_path() {
         sandbox.apr(&format!("run {FOLDER} --tokens 256,49,50,43,51,52,61 {wanted}")).ok().json();
     assert_eq!(tokens["outputs"], json["outputs"]);
 
-    let similar =
-        "no value 'layers.1/attention/share'; similar names:\n  layers.1/attention/shares";
+    let similar = "no value 'layers.1/attention/prob'; similar names:\n  layers.1/attention/probs";
     let run = |rest: &str| sandbox.apr(&format!("run {FOLDER} --prompt 12 {rest}"));
-    run("--want layers.1/attention/share").fails(1, &[similar]);
+    run("--want layers.1/attention/prob").fails(1, &[similar]);
     run("--want logits --chat").fails(2, &["apply to text generation, which --want does not do"]);
     run("--want logits --max-tokens 3").fails(2, &["--max-tokens"]);
     run("--want logits --prompt 34").fails(2, &["one text at a time"]);

@@ -58,7 +58,7 @@ fn graph(case: &Case) -> Graph {
         let shape: Vec<_> = shape.iter().map(|&size| Dim::fixed(size as u64)).collect();
         body.input(name, case.element, shape, Meaning::Unknown)
     });
-    let mut scores = body.op("MatMul", [q, k]).output("products");
+    let mut scores = body.op("MatMul", [q, k]).output("query_key");
     let cast = |body: &mut apr_graph::BodyBuilder, shape: &[u64]| {
         let value = body.constant(constant(shape));
         let to = if case.element == ElementType::F16 { 10 } else { 1 };
@@ -70,10 +70,10 @@ fn graph(case: &Case) -> Graph {
     }
     if let Some(shape) = &case.mask {
         let mask = cast(body, shape);
-        scores = body.op("Add", [mask, scores]).output("masked");
+        scores = body.op("Add", [mask, scores]).output("masked_scores");
     }
-    let shares = body.op("Softmax", [scores]).attribute("axis", case.axis).output("shares");
-    let mixed = body.op("MatMul", [shares, v]).output("mixed");
+    let shares = body.op("Softmax", [scores]).attribute("axis", case.axis).output("probs");
+    let mixed = body.op("MatMul", [shares, v]).output("context");
     body.output("y", mixed, Meaning::Unknown);
     graph.finish()
 }
@@ -130,7 +130,7 @@ fn nodes_that_run_as_one_make_the_same_bits() {
         Case { element: ElementType::F16, ..with("Mul", &[]) },
     ]);
     for case in cases {
-        let mut looks = Looks("shares", 0);
+        let mut looks = Looks("probs", 0);
         let apart = run(&case, &mut looks);
         assert_eq!(looks.1, 1);
         let together = run(&case, &mut Unwatched);
@@ -142,7 +142,7 @@ fn nodes_that_run_as_one_make_the_same_bits() {
 fn scores_of_all_queries_are_never_there_at_once() {
     let case = Case { queries: 4000, ..PLAIN };
     let scores = 2 * 3 * 4000 * 37 * 4;
-    assert!(run(&case, &mut Looks("products", 0)).peak_bytes > scores);
+    assert!(run(&case, &mut Looks("query_key", 0)).peak_bytes > scores);
     let inputs = 2 * 3 * 4 * (4000 * 16 + 16 * 37 + 37 * 9);
     assert!(run(&case, &mut Unwatched).peak_bytes < inputs + scores);
 }

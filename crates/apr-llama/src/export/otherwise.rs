@@ -34,11 +34,11 @@ const ELSEWHERE: [&str; 26] = [
     "relative_buckets",
     "rotary_config",
     "rotary_share",
-    "still_dim",
+    "nope_dim",
     "task",
     "tied",
     "token_type_input",
-    "turned_dim",
+    "rope_dim",
     "value_dim",
 ];
 
