@@ -31,9 +31,9 @@ use apr_quantize::TensorTarget;
 use apr_registry::onnx::write::holds;
 use apr_registry::{CheckpointReader, DType, Error, Loss, Result, TensorInfo};
 use apr_tensor::cast::can_cast;
-use apr_view::{Change, Parts, TensorOrigin};
+use apr_view::{Parts, TensorOrigin};
 
-use look::Strides;
+use look::Shown;
 pub use storage::{Blocks, Storage};
 
 /// Graphs whose weights name the tensors of one list, each tensor as it is.
@@ -267,50 +267,44 @@ impl<'b, 'a> Binding<'b, 'a> {
 
     /// How the elements of a weight lie in its tensor, where it is stored by itself: where all that
     /// the body looks at of the tensor is no more than the tensor.
-    fn apart(&self, alike: &[&Weight], weight: &Weight) -> Result<Option<Strides>> {
+    fn apart(&self, alike: &[&Weight], weight: &Weight) -> Result<Option<Shown>> {
         let info = &self.binder.base.tensors()[weight.position];
         if info.dtype.is_quantized() || info.dtype.block_len() != 1 {
             return Ok(None);
         }
 
-        let strides = |weight: &Weight| Strides::of(info, &weight.reference.views);
-        let parts =
-            alike.iter().map(|weight| strides(weight)).collect::<Result<Option<Vec<_>>>>()?;
+        let shown = |weight: &Weight| Shown::of(info, &weight.reference.views);
+        let parts = alike.iter().map(|weight| shown(weight)).collect::<Result<Option<Vec<_>>>>()?;
         let Some(parts) = parts else { return Ok(None) };
 
         // Where a node casts it anyway, another one turns it, and its bytes are copied as they lie.
         let stored = self.binder.stored(weight.position);
         let is_cast = |weight: &&Weight| !is_held(stored, weight.element);
-        if parts.iter().any(Strides::is_turned) && alike.iter().any(is_cast) {
+        if parts.iter().any(Shown::is_turned) && alike.iter().any(is_cast) {
             return Ok(None);
         }
 
-        let elements: u64 = parts.iter().map(Strides::elements).fold(0, u64::saturating_add);
+        let elements: u64 = parts.iter().map(Shown::elements).fold(0, u64::saturating_add);
         let fits = info.shape.elements().is_some_and(|all| elements <= all);
-        Ok(if fits { strides(weight)? } else { None })
+        Ok(if fits { shown(weight)? } else { None })
     }
 
     /// Stores what a weight looks at.
-    fn store_part(&mut self, body: &mut Body, weight: &Weight, strides: &Strides) -> Result<()> {
+    fn store_part(&mut self, body: &mut Body, weight: &Weight, shown: &Shown) -> Result<()> {
         let Weight { value, position, element, .. } = *weight;
         let base = &self.binder.base.tensors()[position];
-        check_shape(body, weight, strides.dims())?;
-        let origin = match strides.flat() {
-            None => TensorOrigin::Base(position),
-            Some((start, dims, steps)) => {
-                TensorOrigin::Changed(Change::strided(base, position, start, dims, steps)?)
-            }
-        };
+        check_shape(body, weight, shown.dims())?;
+        let origin = shown.origin(base, position)?;
 
         let is_transposed = weight.reference.views == [Look::Transposed(vec![1, 0])];
         let is_part =
-            !is_transposed && base.shape.elements().is_some_and(|all| strides.is_other(all));
+            !is_transposed && base.shape.elements().is_some_and(|all| shown.is_other(all));
         if is_part && body.value(value).name.starts_with(&base.name) {
             // Whoever reads the file must not take it for the tensor.
             let name = self.unique(&format!("{}/part", base.name));
             body.value_mut(value).name = name;
         }
-        let info = TensorInfo { shape: strides.dims().to_vec().into(), ..base.clone() };
+        let info = TensorInfo { shape: shown.dims().to_vec().into(), ..base.clone() };
         let stored = self.binder.stored(position);
         let name = body.value(value).name.clone();
         let tensor = self.binder.add(&name, info, origin, stored);
@@ -325,7 +319,7 @@ impl<'b, 'a> Binding<'b, 'a> {
 
         // The file's tensor keeps the name, and what is cast gets another.
         self.give_way(body, value, "cast");
-        let kind = typed(ElementType::from_dtype(stored), strides.dims());
+        let kind = typed(ElementType::from_dtype(stored), shown.dims());
         let raw = body.add_value(name, kind, origin);
         self.cast(body, raw, value, element);
         Ok(())

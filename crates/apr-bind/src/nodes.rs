@@ -1,5 +1,6 @@
 //! Nodes that make of stored tensors what a graph looks at.
 
+use apr_core::Strided;
 use apr_graph::{
     Attribute, AttributeValue, Body, Constant, ElementType, Node, Op, ValueId, ValueOrigin,
     ValueType, View as Look, WeightRef,
@@ -7,7 +8,6 @@ use apr_graph::{
 use apr_registry::{Error, Result, TensorInfo};
 use apr_view::TensorOrigin;
 
-use crate::look::{check_order, check_reshape, check_slice};
 use crate::{Binding, is_held, typed};
 
 impl Binding<'_, '_> {
@@ -86,32 +86,27 @@ impl Binding<'_, '_> {
         tensor: &str,
     ) -> Result<(ValueId, Vec<u64>)> {
         let of_tensor = |error: Error| error.for_tensor(tensor);
+        let mut shown = Strided::contiguous(dims);
         match look {
             Look::Transposed(order) => {
-                check_order(order, dims.len()).map_err(of_tensor)?;
+                shown.transpose(order).map_err(of_tensor)?;
                 let order = order.iter().map(|&axis| signed(axis as u64)).collect::<Vec<_>>();
-                let turned = order
-                    .iter()
-                    .map(|&axis| dims[usize::try_from(axis).unwrap_or_default()])
-                    .collect();
                 let value =
                     self.make(body, "Transpose", value, &[value], vec![attribute("perm", order)]);
-                Ok((value, turned))
+                Ok((value, shown.dims().to_vec()))
             }
             Look::Slice { axis, start, len } => {
-                check_slice(dims, *axis, *start, *len).map_err(of_tensor)?;
-                let mut sliced = dims.to_vec();
-                sliced[*axis] = *len;
+                shown.slice(*axis, *start, *len).map_err(of_tensor)?;
 
                 // Since opset 10 these are inputs of `Slice`, and no attributes.
                 let numbers = [*start, *start + *len, *axis as u64];
                 let numbers = numbers
                     .map(|number| self.constant(body, value, Constant::ints(&[signed(number)])));
                 let inputs = [&[value], numbers.as_slice()].concat();
-                Ok((self.make(body, "Slice", value, &inputs, Vec::new()), sliced))
+                Ok((self.make(body, "Slice", value, &inputs, Vec::new()), shown.dims().to_vec()))
             }
             Look::Reshaped(shape) => {
-                check_reshape(dims, shape).map_err(of_tensor)?;
+                shown.reshape(shape).map_err(of_tensor)?;
                 Ok((self.reshaped(body, value, shape), shape.clone()))
             }
             Look::Plus(number) => {

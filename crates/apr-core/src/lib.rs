@@ -51,6 +51,7 @@ mod shard_index;
 mod sink;
 mod source;
 mod stored;
+mod strided;
 mod text;
 // Small processors count 32 bits at once, and nothing that a budget of work binds runs there.
 #[cfg(target_has_atomic = "64")]
@@ -81,6 +82,7 @@ pub use shard_index::ShardIndex;
 pub use sink::{MemoryFolder, Sink};
 pub use source::{ByteSource, SourceSet, check_range, read_vec};
 pub use stored::{Encoded, ReadEncoded, Stored, StoredForm, StoredPart, StoredRange, Sum};
+pub use strided::Strided;
 pub use text::{counted, grouped, number};
 #[cfg(target_has_atomic = "64")]
 pub use work::Work;

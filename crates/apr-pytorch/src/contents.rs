@@ -99,7 +99,7 @@ impl Contents {
                 let tensor = &self.heap.tensors[tensor as usize];
                 return Ok((
                     tensor.dtype,
-                    tensor.shape.clone(),
+                    tensor.elements.dims().to_vec(),
                     Content::Stored(self.view(tensor)?),
                 ));
             }
@@ -108,11 +108,11 @@ impl Contents {
 
         match derived {
             Derived::Quantized { stored, scale } => {
-                let scales = self.scales(source, scale, &stored.shape, budget)?;
+                let scales = self.scales(source, scale, stored.elements.dims(), budget)?;
                 let quantized = Quantized::new(self.view(stored)?, stored.dtype, scales);
                 let quantized = quantized
                     .ok_or_else(|| Error::corrupt("dequantized it takes over 2^64 bytes"))?;
-                Ok((DType::F32, stored.shape.clone(), Content::Quantized(quantized)))
+                Ok((DType::F32, stored.elements.dims().to_vec(), Content::Quantized(quantized)))
             }
             Derived::Sparse(Sparse { indices, values, shape }) => {
                 let indices = match indices {
@@ -170,7 +170,11 @@ impl Contents {
 
     fn part(&self, tensor: u32) -> Result<PartTensor<'_>> {
         let tensor = &self.heap.tensors[tensor as usize];
-        Ok(PartTensor { view: self.view(tensor)?, dtype: tensor.dtype, shape: &tensor.shape })
+        Ok(PartTensor {
+            view: self.view(tensor)?,
+            dtype: tensor.dtype,
+            shape: tensor.elements.dims(),
+        })
     }
 
     fn view(&self, tensor: &Tensor) -> Result<View> {

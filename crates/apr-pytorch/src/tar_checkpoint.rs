@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use apr_core::{ByteSource, Error, Escaped, Limits, Result};
+use apr_core::{ByteSource, Error, Escaped, Limits, Result, Strided};
 use serde_json::Map;
 
 use crate::contents::Contents;
@@ -194,7 +194,7 @@ impl TarMember<'_> {
 
             let shape = (0..dims).map(|_| self.number()).collect::<Result<_>>()?;
             let strides = (0..dims).map(|_| self.number()).collect::<Result<_>>()?;
-            let offset = self.number()?;
+            let elements = Strided::new(self.number()?, shape, strides)?;
             let dtype = storage.element.dtype.ok_or_else(|| {
                 Error::version(format!(
                     "a tensor whose dtype no format here holds ({})",
@@ -202,10 +202,8 @@ impl TarMember<'_> {
                 ))
                 .at(at)
             })?;
-            numbered.insert(
-                key,
-                Numbered::Tensor(storage, Tensor { storage: 0, dtype, offset, shape, strides }),
-            );
+            let tensor = Tensor { storage: 0, dtype, elements };
+            numbered.insert(key, Numbered::Tensor(storage, tensor));
         }
 
         Ok(())

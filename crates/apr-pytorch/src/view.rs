@@ -1,6 +1,6 @@
 //! Tensors as views of the file, and gathering the bytes of those that do not lie flat.
 
-use apr_core::{ByteSource, DType, Error, Result};
+use apr_core::{ByteSource, DType, Error, Result, Strided};
 
 use crate::pickle::Tensor;
 
@@ -21,7 +21,7 @@ pub(crate) struct Range {
     pub(crate) len: u64,
 }
 
-/// Where a tensor's elements lie. Strides are in bytes.
+/// Where a tensor's elements lie in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct View {
     /// Offset of the first element in the file.
@@ -31,9 +31,8 @@ pub(crate) struct View {
     /// Bytes of the whole tensor.
     pub(crate) len: u64,
     width: u64,
-    /// Sizes and strides, outermost first, without dimensions of one element; neighbours that run
-    /// on are joined.
-    dims: Vec<(u64, u64)>,
+    /// The elements from `offset` on, in as few dimensions as they take.
+    elements: Strided,
 }
 
 impl View {
@@ -42,58 +41,33 @@ impl View {
         let too_large = || {
             Error::corrupt(format!(
                 "its shape {:?} takes no possible number of bytes",
-                tensor.shape
+                tensor.elements.dims()
             ))
         };
 
         let width = width(tensor.dtype);
-        if tensor.shape.contains(&0) {
-            return Ok(Self { offset: storage.offset, span: 0, len: 0, width, dims: Vec::new() });
+        let elements = &tensor.elements;
+        let len = elements.checked_elements().and_then(|count| count.checked_mul(width));
+        let len = len.ok_or_else(too_large)?;
+        if len == 0 {
+            let elements = elements.joined();
+            return Ok(Self { offset: storage.offset, span: 0, len, width, elements });
         }
 
-        let len = tensor
-            .shape
-            .iter()
-            .try_fold(width, |len, &dim| len.checked_mul(dim))
-            .ok_or_else(too_large)?;
-        let first = tensor.offset.checked_mul(width);
-        let last =
-            tensor.shape.iter().zip(&tensor.strides).try_fold(0_u64, |last, (dim, stride)| {
-                last.checked_add((dim - 1).checked_mul(*stride)?.checked_mul(width)?)
-            });
-        let span = last.and_then(|last| last.checked_add(width));
+        let first = elements.start().checked_mul(width);
+        let span = elements.span().and_then(|span| span.checked_mul(width));
         let (first, span) = first.zip(span).ok_or_else(too_large)?;
         if first.checked_add(span).is_none_or(|end| end > storage.len) {
             let message =
                 format!("its elements reach past the end of its storage of {} bytes", storage.len);
             return Err(Error::corrupt(message).at(storage.offset));
         }
-
-        let mut dims: Vec<(u64, u64)> = Vec::new();
-
-        // The stride of a dimension of one element says nothing.
-        for (&dim, stride) in tensor.shape.iter().zip(&tensor.strides).filter(|(dim, _)| **dim != 1)
-        {
-            // It fits: with two elements or more, the product is part of the sum above.
-            let stride = stride * width;
-            match dims.last_mut() {
-                Some((outer, outer_stride)) if Some(*outer_stride) == stride.checked_mul(dim) => {
-                    *outer *= dim;
-                    *outer_stride = stride;
-                }
-                _ => dims.push((dim, stride)),
-            }
-        }
-        Ok(Self { offset: storage.offset + first, span, len, width, dims })
+        Ok(Self { offset: storage.offset + first, span, len, width, elements: elements.joined() })
     }
 
     /// Whether the bytes lie in the file as the tensor has them.
     pub(crate) fn is_flat(&self) -> bool {
-        match self.dims[..] {
-            [] => true,
-            [(_, stride)] => stride == self.width,
-            _ => false,
-        }
+        self.len == 0 || matches!(self.elements.strides(), [] | [1])
     }
 
     /// Fills `buf` with the tensor's bytes from `start` on, which must be there.
@@ -122,7 +96,7 @@ impl View {
             let piece =
                 usize::try_from(run - within).map_or(rest.len(), |left| left.min(rest.len()));
             let (head, tail) = rest.split_at_mut(piece);
-            let place = self.offset + place(outer, index);
+            let place = self.offset + self.distance(outer, index);
             if self.repeats() {
                 let mut element = [0; 16];
                 let width = usize::try_from(self.width).unwrap_or_default();
@@ -142,18 +116,30 @@ impl View {
 
     /// Whether the innermost dimension has one element again and again.
     fn repeats(&self) -> bool {
-        matches!(self.dims.last(), Some((_, 0))) && self.width <= 16
+        self.elements.strides().last() == Some(&0) && self.width <= 16
     }
 
-    /// The dimensions around what is read at once, and how many bytes of the tensor that is: the
-    /// innermost dimension where it lies flat or repeats one element, or else an element.
-    fn runs(&self) -> (&[(u64, u64)], u64) {
-        match self.dims.split_last() {
-            Some((&(dim, stride), rest)) if stride == self.width || self.repeats() => {
-                (rest, dim * self.width)
+    /// How many dimensions are around what is read at once, and how many bytes of the tensor that
+    /// is: the innermost dimension where it lies flat or repeats one element, or else an element.
+    fn runs(&self) -> (usize, u64) {
+        match (self.elements.dims(), self.elements.strides()) {
+            ([outer @ .., dim], [.., stride]) if *stride == 1 || self.repeats() => {
+                (outer.len(), dim * self.width)
             }
-            _ => (&self.dims, self.width),
+            (all, _) => (all.len(), self.width),
         }
+    }
+
+    /// Distance in bytes of the run number `index` from the first one, where so many dimensions are
+    /// around runs.
+    fn distance(&self, outer: usize, mut index: u64) -> u64 {
+        let mut elements = 0;
+        let axes = self.elements.dims().iter().zip(self.elements.strides());
+        for (dim, stride) in axes.take(outer).rev() {
+            elements += index % dim * stride;
+            index /= dim;
+        }
+        elements * self.width
     }
 
     /// What reading all of it costs, as bytes that are read in a row.
@@ -164,7 +150,7 @@ impl View {
 
     /// A request for whole rows of a transposed matrix: the first row and their number.
     fn columns(&self, start: u64, len: u64) -> Option<(u64, u64)> {
-        let [_, (columns, _)] = self.dims[..] else { return None };
+        let &[_, columns] = self.elements.dims() else { return None };
         let row = columns * self.width;
         let whole = start.is_multiple_of(row) && len.is_multiple_of(row) && len > row;
         (self.is_turned() && whole).then(|| (start / row, len / row))
@@ -172,7 +158,7 @@ impl View {
 
     /// Whether it is a transposed matrix.
     fn is_turned(&self) -> bool {
-        matches!(self.dims[..], [(_, down), (_, across)] if down == self.width && across > down)
+        matches!(self.elements.strides(), [1, across] if *across > 1)
     }
 
     /// Reads such rows column by column, for that is how they lie.
@@ -182,7 +168,7 @@ impl View {
         source: &dyn ByteSource,
         buf: &mut [u8],
     ) -> Result<()> {
-        let (columns, across) = self.dims[1];
+        let (columns, across) = (self.elements.dims()[1], self.elements.strides()[1] * self.width);
         let width = usize::try_from(self.width).unwrap_or(1);
         let row = buf.len() / usize::try_from(rows).unwrap_or(1);
         // No longer than `buf`, which holds a column of every row.
@@ -211,16 +197,6 @@ impl PartTensor<'_> {
     pub(crate) fn is_distinct(&self) -> bool {
         self.view.span >= self.view.len
     }
-}
-
-/// Distance in bytes of the run number `index` from the first one.
-fn place(dims: &[(u64, u64)], mut index: u64) -> u64 {
-    let mut distance = 0;
-    for &(dim, stride) in dims.iter().rev() {
-        distance += index % dim * stride;
-        index /= dim;
-    }
-    distance
 }
 
 /// The part of a storage that was read last: small steps then cost one read for many.

@@ -4,7 +4,7 @@ use apr_core::{DType, Error, Result, Shape, TensorInfo};
 
 use crate::four_bits::FourBits;
 use crate::rows::{Cut, Turned};
-use crate::strided::{Strided, Woven};
+use crate::strided::{Gather, Woven};
 use crate::transform::{Change, ChangeKind, needs_floats};
 
 impl Change {
@@ -66,7 +66,7 @@ impl Change {
         let element = info.dtype.block_bytes();
         Ok((
             target,
-            Self(ChangeKind::Strided(Strided { tensor: position, start, dims, strides, element })),
+            Self(ChangeKind::Gathered(Gather { tensor: position, start, dims, strides, element })),
         ))
     }
 
@@ -151,11 +151,11 @@ impl Whole {
     }
 
     /// The elements of a part, in the order in which the whole has them.
-    fn part(&self, info: &TensorInfo, position: usize, cut: Cut) -> Strided {
+    fn part(&self, info: &TensorInfo, position: usize, cut: Cut) -> Gather {
         let columns = self.groups.columns;
         let (x, y) = if self.is_turned { (columns, cut.count) } else { (cut.count, columns) };
         let strides = if cut.turned == Turned::No { [x * y, y, 1] } else { [x * y, 1, x] };
-        Strided {
+        Gather {
             tensor: position,
             start: 0,
             dims: [self.count, x, y],

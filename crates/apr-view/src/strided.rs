@@ -1,15 +1,15 @@
 //! Elements picked out of a tensor at regular distances: transposed matrices, and parts that are
 //! cut out of groups of rows; and the way back, parts woven into one.
 
-use apr_core::{CheckpointReader, Error, Result};
+use apr_core::{CheckpointReader, Error, Result, Strided};
 
 use crate::turned::{Stripes, TOGETHER, turn};
 use crate::windows::Windows;
 
-/// Elements of a tensor, seen as `[groups, rows, columns]`, each index a number of elements apart
-/// in the source.
+/// How elements of a tensor of the base are gathered: as `[groups, rows, columns]`, of which rows or
+/// columns lie together.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Strided {
+pub(crate) struct Gather {
     /// Position of the source.
     pub(crate) tensor: usize,
     /// The first element.
@@ -26,10 +26,33 @@ pub(crate) struct Strided {
 #[derive(Debug, Clone)]
 pub(crate) struct Woven {
     /// The parts, and how many elements each gives at a time.
-    pub(crate) parts: Vec<(Strided, u64)>,
+    pub(crate) parts: Vec<(Gather, u64)>,
 }
 
-impl Strided {
+impl Gather {
+    /// The way to these elements of a tensor; `None` where they take more dimensions, or neither
+    /// rows nor columns lie together.
+    pub(crate) fn of(tensor: usize, elements: &Strided, element: u64) -> Option<Self> {
+        let joined = elements.joined();
+        let mut axes: Vec<(u64, u64)> =
+            joined.dims().iter().copied().zip(joined.strides().iter().copied()).collect();
+        while axes.len() < 3 {
+            let all = axes.iter().map(|(dim, _)| dim).product::<u64>();
+            // The innermost of one element has nothing next to it.
+            if axes.is_empty() { axes.push((1, 1)) } else { axes.insert(0, (1, all)) }
+        }
+        let &[(groups, between), (rows, row), (columns, column)] = axes.as_slice() else {
+            return None;
+        };
+        (row == 1 || column == 1).then_some(Self {
+            tensor,
+            start: joined.start(),
+            dims: [groups, rows, columns],
+            strides: [between, row, column],
+            element,
+        })
+    }
+
     /// Reads whole elements from byte `offset` on, transposed ones through the windows where there
     /// are such.
     pub(crate) fn read(

@@ -7,10 +7,10 @@ mod read;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use apr_core::{DType, Error, Result, Shape, TensorInfo};
+use apr_core::{DType, Error, Result, Shape, Strided, TensorInfo};
 
 use crate::four_bits::FourBits;
-use crate::strided::{Strided, Woven};
+use crate::strided::{Gather, Woven};
 
 /// A tensor that is made of the base's.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ pub(crate) enum ChangeKind {
     /// A constant added to each element; the sum is single precision.
     Sum { tensor: usize, from: DType, constant: f32 },
     /// Elements at regular distances.
-    Strided(Strided),
+    Gathered(Gather),
     /// Parts that take turns.
     Woven(Woven),
     /// Four-bit floats, put together.
@@ -99,32 +99,29 @@ impl Change {
             return Err(needs_floats(info, "it can be transposed"));
         }
         info.shape = Shape::from([columns, rows]);
-        let element = info.dtype.block_bytes();
-        let (dims, strides) = ([1, columns, rows], [0, 1, columns]);
-        Ok(Self(ChangeKind::Strided(Strided {
+        Ok(Self(ChangeKind::Gathered(Gather {
             tensor: position,
             start: 0,
-            dims,
-            strides,
-            element,
+            dims: [1, columns, rows],
+            strides: [0, 1, columns],
+            element: info.dtype.block_bytes(),
         })))
     }
 
-    /// Elements at regular distances of the tensor at `position` of the base:
-    /// `[groups, rows, columns]` from element `start` on, each index so many elements (`strides`)
-    /// apart in the source.
+    /// Whether these elements can be [gathered](Self::gathered).
+    #[must_use]
+    pub fn can_gather(elements: &Strided) -> bool {
+        elements.elements() > 0 && Gather::of(0, elements, 1).is_some()
+    }
+
+    /// These elements of the tensor at `position` of the base, in their order.
     ///
-    /// Rows or columns lie together: one of their two strides is 1.
+    /// In three dimensions, as which they are read, rows or columns lie together.
     ///
     /// # Errors
-    /// E001 when its elements are not plain ones, or some lie past its end.
-    pub fn strided(
-        info: &TensorInfo,
-        position: usize,
-        start: u64,
-        dims: [u64; 3],
-        strides: [u64; 3],
-    ) -> Result<Self> {
+    /// E001 when its elements are not plain ones, some lie past its end, or they take more than
+    /// three dimensions.
+    pub fn gathered(info: &TensorInfo, position: usize, elements: &Strided) -> Result<Self> {
         let element = info.dtype.block_bytes();
         if info.dtype.block_len() != 1
             || info.dtype.is_quantized()
@@ -132,17 +129,15 @@ impl Change {
         {
             return Err(needs_floats(info, "parts can be taken"));
         }
-        let last = dims.iter().zip(strides).try_fold(start, |last, (dim, stride)| {
-            last.checked_add(dim.checked_sub(1)?.checked_mul(stride)?)
-        });
-        let is_inside =
-            last.zip(info.shape.elements()).is_some_and(|(last, elements)| last < elements);
-        if !is_inside || !strides[1..].contains(&1) {
+        let end = elements.span().and_then(|span| span.checked_add(elements.start()));
+        let is_inside = end.zip(info.shape.elements()).is_some_and(|(end, all)| end <= all);
+        let gather = Gather::of(position, elements, element)
+            .filter(|_| is_inside && elements.elements() > 0);
+        let Some(gather) = gather else {
             let message = format!("its shape {} does not have these parts", info.shape);
             return Err(Error::format(message).for_tensor(&info.name));
-        }
-
-        Ok(Self(ChangeKind::Strided(Strided { tensor: position, start, dims, strides, element })))
+        };
+        Ok(Self(ChangeKind::Gathered(gather)))
     }
 
     /// The rows of the tensor at `position` of the base as groups of so many queries, a key and a
@@ -307,7 +302,7 @@ impl ChangeKind {
         let pieces = match self {
             Self::Pieces(pieces) => pieces,
             Self::Rows(Rows { tensor, .. })
-            | Self::Strided(Strided { tensor, .. })
+            | Self::Gathered(Gather { tensor, .. })
             | Self::Sum { tensor, .. } => {
                 return vec![*tensor];
             }

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apr_core::{CheckpointReader, Result};
 
-use crate::strided::{Strided, usize_of};
+use crate::strided::{Gather, usize_of};
 use crate::turned::{Stripes, turn};
 
 /// Bytes of a band, which is what is read at once. It is turned where it is read, and both forms
@@ -89,10 +89,10 @@ impl Windows {
 
     /// How many rows of a transposed matrix of `rows` rows a window has, and the first row of the
     /// window that has `row`.
-    pub(crate) fn rows_around(&self, strided: &Strided, row: u64) -> (u64, u64) {
-        let [_, rows, columns] = strided.dims;
+    pub(crate) fn rows_around(&self, gather: &Gather, row: u64) -> (u64, u64) {
+        let [_, rows, columns] = gather.dims;
         let fitting =
-            (self.room / columns.saturating_mul(strided.element).max(1)).clamp(1, rows.max(1));
+            (self.room / columns.saturating_mul(gather.element).max(1)).clamp(1, rows.max(1));
         let first = row / fitting * fitting;
         (first, fitting.min(rows - first))
     }
@@ -102,19 +102,19 @@ impl Windows {
     pub(crate) fn read(
         &self,
         base: &dyn CheckpointReader,
-        strided: &Strided,
+        gather: &Gather,
         (group, row, column): (u64, u64, u64),
         columns: u64,
         out: &mut [u8],
     ) -> Result<()> {
-        let (first, width) = self.rows_around(strided, row);
+        let (first, width) = self.rows_around(gather, row);
         let place = WindowRange {
-            tensor: strided.tensor,
-            first: strided.start + group * strided.strides[0] + first,
+            tensor: gather.tensor,
+            first: gather.start + group * gather.strides[0] + first,
             width,
-            rows: strided.dims[2],
-            apart: strided.strides[2],
-            element: strided.element,
+            rows: gather.dims[2],
+            apart: gather.strides[2],
+            element: gather.element,
         };
         self.window(place).read(base, &self.buffers, (row - first, column), columns, out)
     }
@@ -243,7 +243,7 @@ fn spread(row: u64, count: u64) -> u64 {
 pub(crate) mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use apr_core::{TensorInfo, pass_on};
+    use apr_core::{Strided, TensorInfo, pass_on};
     use apr_registry::Limits;
 
     use super::*;
@@ -294,9 +294,9 @@ pub(crate) mod tests {
         let model = apr_registry::open(file, "model.safetensors", &Limits::default()).unwrap();
         let info =
             TensorInfo { shape: [groups, columns, rows].into(), ..model.tensors()[0].clone() };
-        let strides = [rows * columns, 1, columns];
-        let change =
-            Change::strided(&model.tensors()[0], 0, 0, [groups, columns, rows], strides).unwrap();
+        let mut elements = Strided::contiguous(&[groups, rows, columns]);
+        elements.transpose(&[0, 2, 1]).unwrap();
+        let change = Change::gathered(&model.tensors()[0], 0, &elements).unwrap();
         let of = |group: u64, row: u64, column: u64| {
             values[usize_of(group * rows * columns + column * columns + row).unwrap()]
         };

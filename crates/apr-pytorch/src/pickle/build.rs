@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use apr_core::{DType, Result};
+use apr_core::{DType, Result, Strided};
 
 use super::element::Element;
 use super::globals::Meaning;
@@ -157,12 +157,10 @@ impl Vm<'_> {
             .heap
             .unsigned(*offset)
             .ok_or_else(|| self.bad("has an offset that is not a number"))?;
-        let (shape, strides) = (self.numbers(*size)?, self.numbers(*strides)?);
-        if shape.len() != strides.len() {
-            return Err(self.bad("has a shape and strides of different lengths"));
-        }
+        let elements = Strided::new(offset, self.numbers(*size)?, self.numbers(*strides)?)
+            .map_err(|_| self.bad("has a shape and strides of different lengths"))?;
 
-        self.add_tensor(Tensor { storage, dtype, offset, shape, strides })
+        self.add_tensor(Tensor { storage, dtype, elements })
     }
 
     /// The dtype that a name stands for, where a format here holds it.
@@ -194,7 +192,7 @@ impl Vm<'_> {
     }
 
     fn add_tensor(&mut self, tensor: Tensor) -> Result<Id> {
-        self.heap.charge(tensor.shape.len() + tensor.strides.len())?;
+        self.heap.charge(2 * tensor.elements.dims().len())?;
         let position = u32::try_from(self.heap.tensors.len()).unwrap_or(u32::MAX);
         self.heap.tensors.push(tensor);
         self.heap.add(Node::Tensor(position))

@@ -1,6 +1,6 @@
 //! Tensors that are computed from stored ones: quantized and sparse.
 
-use apr_core::{DType, Escaped, Result};
+use apr_core::{DType, Escaped, Result, Strided};
 
 use super::value::{Derived, Id, Indices, Node, Scale, Sparse, Tensor};
 use super::vm::Vm;
@@ -42,12 +42,10 @@ impl Vm<'_> {
             .heap
             .unsigned(*offset)
             .ok_or_else(|| self.bad("has an offset that is not a number"))?;
-        let (shape, strides) = (self.numbers(*size)?, self.numbers(*strides)?);
-        if shape.len() != strides.len() {
-            return Err(self.bad("has a shape and strides of different lengths"));
-        }
+        let elements = Strided::new(offset, self.numbers(*size)?, self.numbers(*strides)?)
+            .map_err(|_| self.bad("has a shape and strides of different lengths"))?;
 
-        let stored = Tensor { storage, dtype, offset, shape, strides };
+        let stored = Tensor { storage, dtype, elements };
         self.add_derived(Derived::Quantized { stored, scale })
     }
 

@@ -1,7 +1,7 @@
 //! What a pickle builds: values in an arena, so that shared and circular ones need no reference
 //! counts.
 
-use apr_core::{DType, Error, Result};
+use apr_core::{DType, Error, Result, Strided};
 
 use super::element::{ArrayDType, Element};
 use super::globals::Meaning;
@@ -88,14 +88,13 @@ pub(crate) struct Storage {
     pub(crate) view: Option<(u64, u64)>,
 }
 
-/// A view of a storage. Offset and strides count elements.
+/// A view of a storage.
 #[derive(Debug, Clone)]
 pub(crate) struct Tensor {
     pub(crate) storage: u32,
     pub(crate) dtype: DType,
-    pub(crate) offset: u64,
-    pub(crate) shape: Vec<u64>,
-    pub(crate) strides: Vec<u64>,
+    /// Its elements, counted from the storage's first.
+    pub(crate) elements: Strided,
 }
 
 /// A tensor whose elements are computed from what is stored.

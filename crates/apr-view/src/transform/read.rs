@@ -46,8 +46,8 @@ impl ChangeKind {
             Self::Sum { tensor, from, constant } => aligned(4, offset, buf, |offset, buf| {
                 read_sum(base, (*tensor, *from), *constant, offset, buf)
             }),
-            Self::Strided(strided) => aligned(strided.element, offset, buf, |offset, buf| {
-                strided.read(base, windows, offset, buf)
+            Self::Gathered(gather) => aligned(gather.element, offset, buf, |offset, buf| {
+                gather.read(base, windows, offset, buf)
             }),
             Self::FourBits(rows) => {
                 aligned(FourBits::block(), offset, buf, |offset, buf| rows.read(base, offset, buf))
