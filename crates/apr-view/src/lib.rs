@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod base;
 pub mod chunks;
 mod cut;
 mod decoded;
@@ -44,10 +45,11 @@ pub mod values;
 mod view;
 mod windows;
 
+pub use base::Base;
 pub use filter::{named, parse_filter, parse_search};
 pub use first_use::sort_by_first_use;
 pub use nearest::{closest, nearest};
 pub use rows::{Cut, Turned};
 pub use transform::Change;
 pub use unpacked::{Parts, SCALES_FILE, Unpacked};
-pub use view::{TensorOrigin, View};
+pub use view::{Mapping, TensorOrigin, View};

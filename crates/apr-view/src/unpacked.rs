@@ -11,6 +11,8 @@ use apr_core::{
 };
 use serde_json::{Map, Value, json};
 
+use crate::base::Base;
+
 /// Name of the file that describes the quantized tensors.
 pub const SCALES_FILE: &str = "scales.json";
 
@@ -34,7 +36,7 @@ enum UnpackedPart {
 
 /// A checkpoint whose quantized tensors are taken apart.
 pub struct Unpacked<'a> {
-    base: &'a dyn CheckpointReader,
+    base: Base<'a>,
     tensors: Vec<TensorInfo>,
     parts: Vec<(usize, UnpackedPart)>,
     companions: Vec<Companion>,
@@ -54,7 +56,7 @@ impl<'a> Unpacked<'a> {
     /// # Errors
     /// E001 for a dtype whose scales are quantized themselves, such as `q4_k`: it must be
     /// dequantized.
-    pub fn new(base: &'a dyn CheckpointReader) -> Result<Self> {
+    pub fn new(base: Base<'a>) -> Result<Self> {
         let (mut tensors, mut parts, mut described) = (Vec::new(), Vec::new(), Map::new());
         for (position, info) in base.tensors().iter().enumerate() {
             if !info.dtype.is_quantized() {
@@ -99,7 +101,7 @@ impl<'a> Unpacked<'a> {
     /// The tensors of the base as they are, and after them the parts of those whose dtype is made
     /// of integers and scales.
     #[must_use]
-    pub fn beside(base: &'a dyn CheckpointReader) -> (Self, Vec<Option<Parts>>) {
+    pub fn beside(base: Base<'a>) -> (Self, Vec<Option<Parts>>) {
         let mut tensors = base.tensors().to_vec();
         let mut parts: Vec<_> =
             (0..tensors.len()).map(|position| (position, UnpackedPart::Whole)).collect();
@@ -138,10 +140,10 @@ impl<'a> Unpacked<'a> {
 
         (
             Self {
+                companions: base.companions().to_vec(),
                 base,
                 tensors,
                 parts,
-                companions: base.companions().to_vec(),
                 description: None,
             },
             found,
@@ -375,7 +377,7 @@ impl CheckpointReader for Unpacked<'_> {
         if matches!(part, UnpackedPart::Whole) {
             self.base.stored(base)
         } else {
-            Stored::derived_from(self.base, &[base])
+            Stored::derived_from(&*self.base, &[base])
         }
     }
 

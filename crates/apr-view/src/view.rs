@@ -9,6 +9,7 @@ use apr_core::{
 };
 use serde_json::Value;
 
+use crate::base::Base;
 use crate::transform::Change;
 use crate::windows::Windows;
 
@@ -44,7 +45,12 @@ pub enum TensorOrigin {
 /// # Ok::<(), apr_registry::Error>(())
 /// ```
 pub struct View<'a> {
-    base: &'a dyn CheckpointReader,
+    base: Base<'a>,
+    mapping: Mapping,
+}
+
+/// What a [`View`] shows of a checkpoint, without the checkpoint.
+pub struct Mapping {
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     origins: Vec<TensorOrigin>,
@@ -77,31 +83,49 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn of(base: &'a dyn CheckpointReader, tensors: Vec<(TensorInfo, TensorOrigin)>) -> Self {
         let (tensors, origins) = tensors.into_iter().unzip();
-        let files = (0..base.companions().len()).map(File::Base).collect();
-        Self {
-            base,
+        let mapping = Mapping {
             metadata: base.metadata().clone(),
             tensors,
             origins,
             companions: base.companions().to_vec(),
-            files,
+            files: (0..base.companions().len()).map(File::Base).collect(),
             windows: None,
-        }
+        };
+        Self { base: base.into(), mapping }
+    }
+
+    /// Lets go of the base, so that a view which owns its base can be made.
+    ///
+    /// ```
+    /// use apr_registry::{CheckpointReader, Limits};
+    /// use apr_view::View;
+    ///
+    /// let file = b"\x02\0\0\0\0\0\0\0{}".to_vec();
+    /// let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
+    /// let mapping = View::new(&*model).into_mapping();
+    /// let owner: View<'static> = mapping.over(model);
+    /// assert!(owner.tensors().is_empty());
+    /// # Ok::<(), apr_registry::Error>(())
+    /// ```
+    #[must_use]
+    pub fn into_mapping(self) -> Mapping {
+        self.mapping
     }
 
     /// To be read from front to back: transposed tensors then are made of what was read of their
     /// source in long pieces, of which `room` bytes are kept twice.
     #[must_use]
     pub fn read_in_order(self, room: u64) -> Self {
-        Self { windows: Some(Windows::of(room)), ..self }
+        let mapping = Mapping { windows: Some(Windows::of(room)), ..self.mapping };
+        Self { mapping, ..self }
     }
 
     /// What the base calls the tensors that one of this name is made of; none where there is no
     /// such tensor, or it is not of the base.
     #[must_use]
     pub fn names_below(&self, name: &str) -> Vec<&str> {
-        let found = self.tensors.iter().position(|info| info.name == name);
-        let below = match found.and_then(|position| self.origins.get(position)) {
+        let found = self.mapping.tensors.iter().position(|info| info.name == name);
+        let below = match found.and_then(|position| self.mapping.origins.get(position)) {
             Some(TensorOrigin::Base(position)) => vec![*position],
             Some(TensorOrigin::Changed(change)) => change.sources(),
             Some(TensorOrigin::Own(_)) | None => Vec::new(),
@@ -114,27 +138,27 @@ impl<'a> View<'a> {
 
     /// The metadata, to be changed.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
-        &mut self.metadata
+        &mut self.mapping.metadata
     }
 
     /// Gives the tensors for which `name` has one a new name, also in the metadata's list of tied
     /// tensors.
     pub fn rename(&mut self, name: impl Fn(usize, &str) -> Option<String>) {
         let mut renamed = BTreeMap::new();
-        for (position, info) in self.tensors.iter_mut().enumerate() {
+        for (position, info) in self.mapping.tensors.iter_mut().enumerate() {
             if let Some(new) = name(position, &info.name).filter(|new| *new != info.name) {
                 let old = std::mem::replace(&mut info.name, new.clone());
                 renamed.insert(old, new);
             }
         }
 
-        let Some(ties) = self.metadata.object(keys::TIED) else { return };
+        let Some(ties) = self.mapping.metadata.object(keys::TIED) else { return };
         let new = |name: &str| renamed.get(name).cloned().unwrap_or_else(|| name.to_owned());
         let target =
             |target: &Value| target.as_str().map_or(target.clone(), |target| new(target).into());
         let ties: serde_json::Map<String, Value> =
             ties.iter().map(|(tied, to)| (new(tied), target(to))).collect();
-        self.metadata.set(keys::TIED, ties);
+        self.mapping.metadata.set(keys::TIED, ties);
     }
 
     /// Keeps the tensors whose names start with `prefix`, and takes it off.
@@ -142,8 +166,9 @@ impl<'a> View<'a> {
     /// # Errors
     /// E001 when there is none, with the beginnings that there are.
     pub fn select(&mut self, prefix: &str) -> Result<()> {
-        if !self.tensors.iter().any(|info| info.name.starts_with(prefix)) {
+        if !self.mapping.tensors.iter().any(|info| info.name.starts_with(prefix)) {
             let mut beginnings: Vec<&str> = self
+                .mapping
                 .tensors
                 .iter()
                 .filter_map(|info| Some(&info.name[..=info.name.find('.')?]))
@@ -170,24 +195,26 @@ impl<'a> View<'a> {
 
     /// Leaves out the tensors that `unwanted` says yes to.
     pub fn drop_tensors(&mut self, unwanted: impl Fn(&str) -> bool) {
-        let keep: Vec<bool> = self.tensors.iter().map(|info| !unwanted(&info.name)).collect();
+        let keep: Vec<bool> =
+            self.mapping.tensors.iter().map(|info| !unwanted(&info.name)).collect();
         let mut kept = keep.iter();
-        self.tensors.retain(|_| kept.next().copied().unwrap_or(true));
+        self.mapping.tensors.retain(|_| kept.next().copied().unwrap_or(true));
         let mut kept = keep.iter();
-        self.origins.retain(|_| kept.next().copied().unwrap_or(true));
+        self.mapping.origins.retain(|_| kept.next().copied().unwrap_or(true));
     }
 
     /// Puts the tensors in order of a key.
     pub fn sort_by_key<K: Ord>(&mut self, key: impl Fn(&str) -> K) {
-        let mut tensors: Vec<_> = self.tensors.drain(..).zip(self.origins.drain(..)).collect();
+        let mut tensors: Vec<_> =
+            self.mapping.tensors.drain(..).zip(self.mapping.origins.drain(..)).collect();
         tensors.sort_by_cached_key(|(info, _)| key(&info.name));
-        (self.tensors, self.origins) = tensors.into_iter().unzip();
+        (self.mapping.tensors, self.mapping.origins) = tensors.into_iter().unzip();
     }
 
     /// Takes outermost dimensions of 1 off, of which ggml's tensors have no trace; a scalar becomes
     /// one element.
     pub fn drop_outer_ones(&mut self) {
-        for info in &mut self.tensors {
+        for info in &mut self.mapping.tensors {
             let dims = info.shape.dims();
             let kept =
                 dims.iter().position(|&dim| dim != 1).unwrap_or(dims.len().saturating_sub(1));
@@ -200,24 +227,34 @@ impl<'a> View<'a> {
 
     /// Leaves out the companions that `wanted` says no to.
     pub fn keep_companions(&mut self, wanted: impl Fn(&str) -> bool) {
-        let keep: Vec<bool> = self.companions.iter().map(|file| wanted(&file.name)).collect();
+        let keep: Vec<bool> =
+            self.mapping.companions.iter().map(|file| wanted(&file.name)).collect();
         let mut kept = keep.iter();
-        self.companions.retain(|_| kept.next().copied().unwrap_or(true));
+        self.mapping.companions.retain(|_| kept.next().copied().unwrap_or(true));
         let mut kept = keep.iter();
-        self.files.retain(|_| kept.next().copied().unwrap_or(true));
+        self.mapping.files.retain(|_| kept.next().copied().unwrap_or(true));
     }
 
     /// Adds a companion, in the place of one of that name.
     pub fn add_companion(&mut self, name: &str, bytes: Vec<u8>) {
         self.keep_companions(|other| other != name);
-        self.companions.push(Companion { name: name.to_owned(), len: bytes.len() as u64 });
-        self.files.push(File::Own(bytes));
+        self.mapping.companions.push(Companion { name: name.to_owned(), len: bytes.len() as u64 });
+        self.mapping.files.push(File::Own(bytes));
     }
 
     /// Adds a tensor after the others.
     pub fn add(&mut self, info: TensorInfo, bytes: Vec<u8>) {
-        self.tensors.push(info);
-        self.origins.push(TensorOrigin::Own(bytes));
+        self.mapping.tensors.push(info);
+        self.mapping.origins.push(TensorOrigin::Own(bytes));
+    }
+}
+
+impl Mapping {
+    /// The view over the checkpoint that it was made of, or one with the same tensors and
+    /// companions.
+    #[must_use]
+    pub fn over<'a>(self, base: impl Into<Base<'a>>) -> View<'a> {
+        View { base: base.into(), mapping: self }
     }
 }
 
@@ -229,51 +266,52 @@ impl CheckpointReader for View<'_> {
     pass_on!(base: format, files, left_out, warnings);
 
     fn metadata(&self) -> &Metadata {
-        &self.metadata
+        &self.mapping.metadata
     }
 
     fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
+        &self.mapping.tensors
     }
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
-        match &self.origins[tensor] {
+        match &self.mapping.origins[tensor] {
             TensorOrigin::Base(position) => self.base.stored(*position),
             TensorOrigin::Own(bytes) => {
                 Stored::derived(StoredRange { file: 0, offset: 0, len: bytes.len() as u64 })
             }
-            TensorOrigin::Changed(change) => Stored::derived_from(self.base, &change.sources()),
+            TensorOrigin::Changed(change) => Stored::derived_from(&*self.base, &change.sources()),
         }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let bytes = match &self.origins[tensor] {
+        let bytes = match &self.mapping.origins[tensor] {
             TensorOrigin::Base(position) => return self.base.read_tensor(*position, offset, buf),
             TensorOrigin::Own(bytes) => bytes,
             TensorOrigin::Changed(change) => {
                 let end = offset.checked_add(buf.len() as u64);
-                if end.is_none_or(|end| self.tensors[tensor].byte_len().is_ok_and(|len| end > len))
-                {
-                    return Err(past_end(&self.tensors[tensor], offset));
+                if end.is_none_or(|end| {
+                    self.mapping.tensors[tensor].byte_len().is_ok_and(|len| end > len)
+                }) {
+                    return Err(past_end(&self.mapping.tensors[tensor], offset));
                 }
                 return change
-                    .read(self.base, self.windows.as_ref(), offset, buf)
-                    .map_err(|error| error.for_tensor(&self.tensors[tensor].name));
+                    .read(&*self.base, self.mapping.windows.as_ref(), offset, buf)
+                    .map_err(|error| error.for_tensor(&self.mapping.tensors[tensor].name));
             }
         };
 
         let wanted =
             usize::try_from(offset).ok().and_then(|start| bytes.get(start..)?.get(..buf.len()));
-        let wanted = wanted.ok_or_else(|| past_end(&self.tensors[tensor], offset))?;
+        let wanted = wanted.ok_or_else(|| past_end(&self.mapping.tensors[tensor], offset))?;
         buf.copy_from_slice(wanted);
         Ok(())
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        match &self.origins[tensor] {
+        match &self.mapping.origins[tensor] {
             TensorOrigin::Base(position) => self.base.tensor_slice(*position),
             TensorOrigin::Own(bytes) => Some(bytes),
-            TensorOrigin::Changed(change) => change.slice(self.base),
+            TensorOrigin::Changed(change) => change.slice(&*self.base),
         }
     }
 
@@ -282,11 +320,11 @@ impl CheckpointReader for View<'_> {
     }
 
     fn companions(&self) -> &[Companion] {
-        &self.companions
+        &self.mapping.companions
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        match &self.files[companion] {
+        match &self.mapping.files[companion] {
             File::Base(position) => self.base.read_companion(*position),
             File::Own(bytes) => Ok(bytes.clone()),
         }

@@ -262,8 +262,9 @@ impl Convert {
         let layout = self.layout(Some(output))?;
         self.planned(layout, |planned, this, sources| {
             planned.check()?;
-            let (layout, files) = (planned.layout(), planned.report().files.clone());
-            let target = Output::create(output, layout, &files, this.replace, &this.interrupt)?;
+            let files = &planned.report().files;
+            let target =
+                Output::create(output, planned.target(), files, this.replace, &this.interrupt)?;
             target.write(planned, sources, &this.threads_to_use()?, &*this.progress)
         })
     }
@@ -330,7 +331,7 @@ impl Convert {
         let reader = describe(reader, &self.families, &self.architecture);
         let source =
             Source::new(&*reader, &self.families).named(&name).taken_for(&self.architecture);
-        self.job.plan(&source, |planned| then(planned, &self, &sources))
+        then(self.job.plan(&source)?, &self, &sources)
     }
 }
 

@@ -55,8 +55,7 @@ fn converted(args: &ConvertAdapterArgs, context: &Context) -> Outcome {
     }
     let source = context.source(&*base.reader, &base.name)?;
     let convention = if is_gguf { &safetensors::FORMAT } else { &gguf::FORMAT };
-    let mut foreign = restore(&source, convention, ValidationConfig::off())?;
-    foreign.state_configuration();
+    let foreign = restore(&source, convention, ValidationConfig::off())?.stating_configuration();
     let named = |error: Error| Failure::from(error.in_file(&adapter.name));
     let second = SecondMatrices::of(&*adapter.reader, &foreign.prepared.view).map_err(named)?;
     let source = source.through(second.reader());

@@ -120,20 +120,18 @@ fn unchosen(job: &Job, model: &Model, data: &Path, context: &Context) -> Outcome
     let weights = Weights { quantize: Some(quantization), ..Weights::default() };
     let job = Job { weights, ..job.clone() };
     let source = context.source(&*model.reader, &model.name)?;
-    job.plan(&source, |planned| -> Outcome<Unchosen> {
-        let report = planned.report();
-        let alignment =
-            if planned.layout().target()?.seals { APR_ALIGNMENT } else { GGUF_ALIGNMENT };
-        let (mut tensors, mut overhead) = (0, report.bytes_out);
-        for tensor in &report.tensors {
-            let stored = tensor.bytes_after.next_multiple_of(alignment);
-            overhead = overhead.saturating_sub(stored);
-            if !tensor.to.is_quantized() {
-                tensors += stored;
-            }
+    let planned = job.plan(&source)?;
+    let report = planned.report();
+    let alignment = if planned.target().target()?.seals { APR_ALIGNMENT } else { GGUF_ALIGNMENT };
+    let (mut tensors, mut overhead) = (0, report.bytes_out);
+    for tensor in &report.tensors {
+        let stored = tensor.bytes_after.next_multiple_of(alignment);
+        overhead = overhead.saturating_sub(stored);
+        if !tensor.to.is_quantized() {
+            tensors += stored;
         }
-        Ok(Unchosen { tensors, overhead, alignment })
-    })
+    }
+    Ok(Unchosen { tensors, overhead, alignment })
 }
 
 /// The model in the layout of the output, where it has another: types are those of that layout's
@@ -165,15 +163,12 @@ impl Reference {
         let plain = PlanOptions { shard_size: None, ..Output::layout(layout.format, Some(&path)) };
         let job = Job { validation: ValidationConfig::relaxed(), ..Job::new(plain) };
         let source = context.source(&*model.reader, &model.name)?;
-        job.plan(&source, |planned| -> Outcome {
-            planned.check()?;
-            let files = planned.report().files.clone();
-            let output =
-                Output::create(&path, planned.layout(), &files, false, &context.interrupt)?;
-            let bar = Bar::new(&context.printer, planned.report().bytes_in);
-            output.run(planned, &context.sources, &context.pipeline()?, &bar)?.commit()?;
-            Ok(())
-        })?;
+        let planned = job.plan(&source)?;
+        planned.check()?;
+        let files = &planned.report().files;
+        let output = Output::create(&path, planned.target(), files, false, &context.interrupt)?;
+        let bar = Bar::new(&context.printer, planned.report().bytes_in);
+        output.run(planned, &context.sources, &context.pipeline()?, &bar)?.commit()?;
         let model = model::open_with_companions(&path, context)?;
         Ok(Self { model: Some(model), _folder: Some(folder) })
     }

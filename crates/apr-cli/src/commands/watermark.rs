@@ -65,19 +65,17 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
 
     let job = Job { validation: ValidationConfig::integrity(), ..Job::new(target) };
     let source = context.source(&marked, &model.name)?;
-    let (written, aside) = job.plan(&source, |planned| {
-        show_warnings(&planned, context);
-        let (layout, files) = (planned.layout(), planned.report().files.clone());
-        let output =
-            Output::create(&args.output, layout, &files, args.overwrite, &context.interrupt)?;
-        let aside = output.is_stream();
-        let bar = Bar::new(&context.printer, planned.report().bytes_in);
-        let told = planned.report().warnings.len();
-        let written = output.write(planned, &context.sources, &pipeline, &bar)?;
-        let later = written.conversion.warnings.iter().skip(told);
-        context.printer.warn_all(later.cloned());
-        Ok::<_, Failure>((written.conversion, aside))
-    })?;
+    let planned = job.plan(&source)?;
+    show_warnings(&planned, context);
+    let (target, files) = (planned.target(), &planned.report().files);
+    let output = Output::create(&args.output, target, files, args.overwrite, &context.interrupt)?;
+    let aside = output.is_stream();
+    let bar = Bar::new(&context.printer, planned.report().bytes_in);
+    let told = planned.report().warnings.len();
+    let written = output.write(planned, &context.sources, &pipeline, &bar)?;
+    let later = written.conversion.warnings.iter().skip(told);
+    context.printer.warn_all(later.cloned());
+    let written = written.conversion;
 
     let report = MarkReport {
         model: &model.name,

@@ -116,7 +116,7 @@ fn what_a_graph_looks_at_is_what_onnxruntime_sees() {
         let (info, bytes) = quantized(name);
         view.add(info, bytes);
     }
-    let (unpacked, parts) = Unpacked::beside(&view);
+    let (unpacked, parts) = Unpacked::beside(apr_view::Base::Borrowed(&view));
     let mut binder = Binder::new(&unpacked, &parts, Storage::default());
     let mut graph = looks();
     binder.bind(&mut graph).expect("all of it is there");

@@ -32,13 +32,15 @@ pub struct Foreign<'a> {
 impl Foreign<'_> {
     /// Writes down what a GGUF file says of the model as its configuration would, for whoever goes
     /// by that.
-    pub fn state_configuration(&mut self) {
-        let Some(mut config) = self.config.take() else { return };
+    #[must_use]
+    pub fn stating_configuration(mut self) -> Self {
+        let Some(mut config) = self.config.take() else { return self };
         let metadata = self.prepared.view.metadata_mut();
         if let Some(model_type) = config.remove("model_type") {
             metadata.set(keys::MODEL_TYPE, model_type);
         }
         metadata.set(keys::ARCHITECTURE, config);
+        self
     }
 }
 

@@ -10,20 +10,20 @@ use apr_graph::{
     upgrade,
 };
 use apr_registry::onnx::write::{Model, Properties};
-use apr_registry::{CheckpointReader, Error, Loss, Metadata, PlanOptions, keys, onnx};
+use apr_registry::{CheckpointReader, Error, Loss, Metadata, PlanOptions, TensorInfo, keys, onnx};
 use apr_source::Source;
 use apr_source::naming::canonical;
-use apr_view::{Unpacked, View};
+use apr_view::{Base, Unpacked, View};
 use serde_json::Value;
 
 use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
-use super::quantized::Quantized;
+use super::quantized::{Quantized, in_blocks};
 use super::wishes::WITH_BLOCKS;
 
 use crate::graph::without_family;
-use crate::import::Foreign;
+use crate::import::{Foreign, Prepared};
 use crate::own_graph::own_graph;
 use crate::tied::with_untied;
 
@@ -36,24 +36,24 @@ const WINDOW: u64 = 64 << 20;
 
 impl Job {
     /// Plans a file that holds what the model computes.
-    pub(super) fn plan_computed<R, E: From<JobError>>(
+    pub(super) fn plan_computed<'a>(
         &self,
-        reader: &View<'_>,
-        source: &Source<'_>,
-        then: impl FnOnce(Planned<'_>) -> Result<R, E>,
-    ) -> Result<R, E> {
+        selected: View<'a>,
+        source: &Source<'a>,
+    ) -> Result<Planned<'a>, JobError> {
         self.check_blocks()?;
-        let mut foreign = self.foreign(&source.through(reader)).map_err(JobError::from)?;
-        foreign.state_configuration();
-        let Foreign { prepared, mut losses, .. } = foreign;
-        let metadata = prepared.view.metadata().clone();
+        let Foreign {
+            prepared: Prepared { view: restored, family, misfits, warnings: said, .. },
+            mut losses,
+            ..
+        } = self.foreign(&source.through(&selected))?.stating_configuration();
+        let metadata = restored.metadata().clone();
         let mut storage = Storage::default();
         storage.precision = self.weights.precision;
         storage.dequantize = self.weights.dequantize;
         storage.blocks = self.graph.blocks;
-        let restored = source.through(&prepared.view);
-        let Computation { mut view, models, mut warnings } =
-            self.computation(&restored, &storage)?;
+        let known = source.through(&restored);
+        let Computation { mut view, models, mut warnings } = self.computation(&known, &storage)?;
         let (models, idle) = self.graph.merge(models)?;
         warnings.extend(idle);
 
@@ -62,11 +62,16 @@ impl Job {
 
         // The graph is written anew; the old one's skeleton is of no use.
         view.keep_companions(|name| name != onnx::skeleton::COMPANION);
-        let (quantized, more) = self.quantized(&view, &restored)?;
-        warnings.extend(more);
-        let base: &dyn CheckpointReader = match &quantized {
-            Some(quantized) => quantized,
-            None => &view,
+        let in_blocks = self.in_blocks(&view, &known)?;
+        let named = view.into_mapping();
+        let restored = restored.into_mapping().over(Base::owning(selected));
+        let named = Base::owning(named.over(Base::owning(restored)));
+        let base = match in_blocks {
+            Some((tensors, more)) => {
+                warnings.extend(more);
+                Base::owning(Quantized::new(named, tensors))
+            }
+            None => named,
         };
         let (unpacked, parts) = Unpacked::beside(base);
         let mut binder = Binder::new(&unpacked, &parts, storage);
@@ -75,18 +80,18 @@ impl Job {
         let mut properties = properties(&metadata);
         for (name, graph) in models {
             // The binder does not look into functions.
-            let mut graph = inline(&graph).map_err(JobError::from)?;
+            let mut graph = inline(&graph)?;
             let before = first_error(&mut graph.clone());
             let is_old = properties.ir_version < WITH_FREE_WEIGHTS;
             if is_old || storage.precision.is_some() {
                 let released = release_weights(&mut graph.body);
                 warnings.extend((released > 0 && !is_old).then(|| no_inputs_any_more(released)));
             }
-            binder.bind(&mut graph).map_err(JobError::from)?;
+            binder.bind(&mut graph)?;
 
             // The nodes that were added make values of unknown types.
             match (first_error(&mut graph), before) {
-                (Some(error), None) => return Err(invalid(&name, &error).into()),
+                (Some(error), None) => return Err(invalid(&name, &error)),
                 (_, Some(error)) => {
                     warnings.push(format!("the graph was not valid before: {error}"));
                 }
@@ -105,10 +110,11 @@ impl Job {
         note(&mut properties, onnx::CONSTANTS, &numbers.into_iter().collect::<Vec<_>>());
         let job = Self { target: self.target_of(bound_models, &properties)?, ..self.clone() };
         let bound_view = View::of(&unpacked, bound.tensors).read_in_order(WINDOW);
-        let warnings = prepared.warnings.iter().cloned().chain(bound.warnings).collect();
+        let warnings = said.into_iter().chain(bound.warnings).collect();
         let tensors = (bound_view.tensors(), bound.targets);
-        let parts = Parts::with_program(self, &prepared, tensors, losses, warnings);
-        then(Planned::new(&job, source, &bound_view, parts)?)
+        let parts = Parts::with_program(self, (family, misfits), tensors, losses, warnings);
+        let content = bound_view.into_mapping().over(Base::owning(unpacked));
+        Planned::new(&job, source, content, parts)
     }
 
     /// Refuses what blocks that are made on the way do not go along with.
@@ -129,15 +135,14 @@ impl Job {
         Err(JobError::Request(message))
     }
 
-    /// The tensors in blocks, where that is asked for, and what is odd about them.
-    fn quantized<'v>(
+    /// The tensors as they are in blocks, where that is asked for, and what is odd about them.
+    fn in_blocks(
         &self,
-        view: &'v View<'_>,
+        view: &View<'_>,
         source: &Source<'_>,
-    ) -> Result<(Option<Quantized<'v>>, Vec<String>), JobError> {
-        let Some(asked) = &self.weights.quantize else { return Ok((None, Vec::new())) };
-        let (quantized, warnings) = Quantized::new(view, source.reader(), source.family()?, asked)?;
-        Ok((Some(quantized), warnings))
+    ) -> Result<Option<(Vec<TensorInfo>, Vec<String>)>, JobError> {
+        let Some(asked) = &self.weights.quantize else { return Ok(None) };
+        in_blocks(view, source.reader(), source.family()?, asked).map(Some)
     }
 
     /// What the model computes: as the file that it came from says, or else its family.

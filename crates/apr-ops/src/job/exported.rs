@@ -9,14 +9,14 @@ use apr_registry::{CheckpointReader, Computes, DType, Limits, TensorInfo};
 use apr_source::Source;
 use apr_source::exported::as_stored;
 use apr_tensor::cast::can_cast;
-use apr_view::View;
+use apr_view::{Base, View};
 
 use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
 
 use crate::convert::ConvertOptions;
-use crate::import::{Foreign, restore};
+use crate::import::{Foreign, Prepared, restore};
 use crate::inline::{InlineValidator, ValidationConfig};
 use crate::physics::Physics;
 
@@ -36,18 +36,19 @@ impl Job {
     }
 
     /// Plans that file.
-    pub(super) fn plan_exported<R, E: From<JobError>>(
+    pub(super) fn plan_exported<'a>(
         &self,
-        reader: &View<'_>,
-        source: &Source<'_>,
-        then: impl FnOnce(Planned<'_>) -> Result<R, E>,
-    ) -> Result<R, E> {
-        let foreign = restore(&source.through(reader), self.target.format, self.validation);
-        let Foreign { prepared, losses, .. } = foreign.map_err(JobError::from)?;
-        let view = as_stored(&prepared.view).map_err(JobError::from)?;
-        let bytes = skeleton::read_companion(&view).map_err(JobError::from)?;
-        let room = skeleton::tensors(bytes.unwrap_or_default(), &Limits::default())
-            .map_err(JobError::from)?;
+        selected: View<'a>,
+        source: &Source<'a>,
+    ) -> Result<Planned<'a>, JobError> {
+        let Foreign {
+            prepared: Prepared { view: restored, family, misfits, warnings, .. },
+            losses,
+            ..
+        } = restore(&source.through(&selected), self.target.format, self.validation)?;
+        let view = as_stored(&restored)?;
+        let bytes = skeleton::read_companion(&view)?;
+        let room = skeleton::tensors(bytes.unwrap_or_default(), &Limits::default())?;
         let options = ConvertOptions {
             targets: targets(view.tensors(), &room),
             gate: self.weights.gate,
@@ -63,12 +64,15 @@ impl Job {
             options,
             losses,
             validator: InlineValidator::for_checkpoint(values, view.tensors(), None),
-            family: prepared.family,
-            misfits: prepared.misfits,
-            warnings: prepared.warnings,
+            family,
+            misfits,
+            warnings,
         };
 
-        then(Planned::new(self, source, &view, parts)?)
+        let stored = view.into_mapping();
+        let restored = restored.into_mapping().over(Base::owning(selected));
+        let content = stored.over(Base::owning(restored));
+        Planned::new(self, source, content, parts)
     }
 }
 

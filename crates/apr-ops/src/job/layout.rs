@@ -5,7 +5,7 @@ use apr_registry::{
     Computes, Convention, DType, PlanOptions, QuantizedTypes, Result as ModelResult,
 };
 use apr_source::Source;
-use apr_view::{Unpacked, View};
+use apr_view::{Base, Unpacked, View};
 
 use super::description::Job;
 use super::error::JobError;
@@ -24,12 +24,11 @@ const NO_CONFIG: &str = "no config.json in the folder, which libraries need: pas
 
 impl Job {
     /// Plans a copy.
-    pub(super) fn plan_copy<R, E: From<JobError>>(
+    pub(super) fn plan_copy<'a>(
         &self,
-        view: &View<'_>,
-        source: &Source<'_>,
-        then: impl FnOnce(Planned<'_>) -> Result<R, E>,
-    ) -> Result<R, E> {
+        selected: View<'a>,
+        source: &Source<'a>,
+    ) -> Result<Planned<'a>, JobError> {
         let parts = Parts {
             options: ConvertOptions {
                 decompress: self.weights.decompress,
@@ -42,39 +41,38 @@ impl Job {
             misfits: Vec::new(),
             warnings: Vec::new(),
         };
-        then(Planned::new(self, source, view, parts)?)
+        Planned::new(self, source, selected, parts)
     }
 
     /// Plans a file of the native container: canonical names, and what the companions say.
-    pub(super) fn plan_canonical<R, E: From<JobError>>(
+    pub(super) fn plan_canonical<'a>(
         &self,
-        selected: &View<'_>,
-        source: &Source<'_>,
-        then: impl FnOnce(Planned<'_>) -> Result<R, E>,
-    ) -> Result<R, E> {
+        selected: View<'a>,
+        source: &Source<'a>,
+    ) -> Result<Planned<'a>, JobError> {
         let options = PrepareOptions { validation: self.validation, license: self.license.clone() };
-        let mut prepared = prepare(&source.through(selected), &options).map_err(JobError::from)?;
+        let mut prepared = prepare(&source.through(&selected), &options)?;
         self.record_source(prepared.view.metadata_mut());
         let options =
             self.weights.apply(&mut prepared.view, Vec::new(), self.target.format, source)?;
-        let (view, parts) = Parts::of(prepared, options, Vec::new());
-        then(Planned::new(self, source, &view, parts)?)
+        let (mapping, parts) = Parts::of(prepared, options, Vec::new());
+        let content = mapping.over(Base::owning(selected));
+        Planned::new(self, source, content, parts)
     }
 
     /// Plans a file of another format: names and layout that its programs expect.
-    pub(super) fn plan_foreign<R, E: From<JobError>>(
+    pub(super) fn plan_foreign<'a>(
         &self,
-        mut reader: View<'_>,
-        source: &Source<'_>,
-        then: impl FnOnce(Planned<'_>) -> Result<R, E>,
-    ) -> Result<R, E> {
+        mut selected: View<'a>,
+        source: &Source<'a>,
+    ) -> Result<Planned<'a>, JobError> {
         let quantizes = self.weights.quantize.is_some();
         let to_llama = self.target.format.convention == Convention::LlamaCpp;
 
         // llama-quantize then writes the same file.
         let as_llama_quantize = to_llama && quantizes;
         if as_llama_quantize && source.reader().format().convention == Convention::LlamaCpp {
-            reader.sort_by_key(place);
+            selected.sort_by_key(place);
         }
 
         let title = self
@@ -82,11 +80,11 @@ impl Job {
             .as_deref()
             .filter(|_| to_llama && source.reader().metadata().get(NAME).is_none());
         if let Some(title) = title {
-            reader.metadata_mut().set(NAME, title);
+            selected.metadata_mut().set(NAME, title);
         }
 
         let Foreign { mut prepared, dtypes, losses, .. } =
-            self.foreign(&source.through(&reader)).map_err(JobError::from)?;
+            self.foreign(&source.through(&selected))?;
         if title.is_some() {
             // The model itself has no name that could get lost.
             prepared.view.metadata_mut().remove(NAME);
@@ -98,12 +96,13 @@ impl Job {
         }
 
         let options = self.weights.apply(&mut prepared.view, dtypes, self.target.format, source)?;
-        let (view, parts) = Parts::of(prepared, options, losses);
-        if self.unpacks().map_err(JobError::from)? && Unpacked::is_needed(&view) {
-            return self.plan_unpacked(&view, parts, source, then);
+        let (mapping, parts) = Parts::of(prepared, options, losses);
+        let content = mapping.over(Base::owning(selected));
+        if self.unpacks()? && Unpacked::is_needed(&content) {
+            return self.plan_unpacked(content, parts, source);
         }
 
-        then(Planned::new(self, source, &view, parts)?)
+        Planned::new(self, source, content, parts)
     }
 
     /// The model under the names and in the layout of the output. Quantized tensors that can't stay
@@ -129,23 +128,22 @@ impl Job {
     }
 
     /// Plans a folder with integers and scales in place of quantized tensors.
-    fn plan_unpacked<R, E: From<JobError>>(
+    fn plan_unpacked<'a>(
         &self,
-        view: &View<'_>,
+        content: View<'a>,
         mut parts: Parts,
-        source: &Source<'_>,
-        then: impl FnOnce(Planned<'_>) -> Result<R, E>,
-    ) -> Result<R, E> {
+        source: &Source<'a>,
+    ) -> Result<Planned<'a>, JobError> {
         if !self.target.folder {
             let message = format!(
                 "{} has no quantized types: write integers and scales into a folder with a \
                  scales.json, or floats with `dequantize` f16",
                 self.target.format.name
             );
-            return Err(JobError::Request(message).into());
+            return Err(JobError::Request(message));
         }
 
-        let unpacked = Unpacked::new(view).map_err(JobError::from)?;
+        let unpacked = Unpacked::new(Base::owning(content))?;
         let integrity =
             ValidationConfig { stop: self.validation.stop, ..ValidationConfig::integrity() };
         parts.validator = InlineValidator::new(integrity);
@@ -159,6 +157,7 @@ impl Job {
         let target =
             PlanOptions { file_name: "weights.safetensors".to_owned(), ..self.target.clone() };
         let job = Self { target, ..self.clone() };
-        then(Planned::new(&job, source, &View::new(&unpacked), parts)?)
+        let mapping = View::new(&unpacked).into_mapping();
+        Planned::new(&job, source, mapping.over(Base::owning(unpacked)), parts)
     }
 }

@@ -16,7 +16,7 @@
 //! let source = Source::new(&*model, &families).named("model.safetensors");
 //! let job = Job::new(PlanOptions::new(&apr2::FORMAT, "model.apr"));
 //! let mut file = Vec::new();
-//! let report = job.plan(&source, |planned| planned.run(&mut file, &Serial, &()))?;
+//! let report = job.plan(&source)?.run(&mut file, &Serial, &())?;
 //! assert_eq!(report.conversion.bytes_out, file.len() as u64);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -43,31 +43,25 @@ pub use weights::Weights;
 pub use wishes::GraphWishes;
 
 impl Job {
-    /// Plans the job from headers and companions alone, and hands the plan to `then`, which runs it
-    /// or only looks at it.
+    /// Plans the job from headers and companions alone.
     ///
     /// # Errors
-    /// What contradicts the format or the model, what is wrong with the source's headers, and what
-    /// `then` says.
-    pub fn plan<R, E: From<JobError>>(
-        &self,
-        source: &Source<'_>,
-        then: impl FnOnce(Planned<'_>) -> Result<R, E>,
-    ) -> Result<R, E> {
+    /// What contradicts the format or the model, and what is wrong with the source's headers.
+    pub fn plan<'a>(&self, source: &Source<'a>) -> Result<Planned<'a>, JobError> {
         self.check()?;
-        let selected = self.selected(source.reader()).map_err(JobError::from)?;
+        let selected = self.selected(source.reader())?;
         match self.naming {
-            Naming::AsTheyAre => self.plan_copy(&selected, source, then),
+            Naming::AsTheyAre => self.plan_copy(selected, source),
             Naming::OfTarget if self.target.format.convention == Convention::Canonical => {
-                self.plan_canonical(&selected, source, then)
+                self.plan_canonical(selected, source)
             }
             Naming::OfTarget if self.keeps_graph(source.reader()) => {
-                self.plan_exported(&selected, source, then)
+                self.plan_exported(selected, source)
             }
             Naming::OfTarget => match self.computes() {
-                Computes::Always => self.plan_computed(&selected, source, then),
-                Computes::IfKnown => self.plan_scripted(&selected, source, then),
-                Computes::Nothing => self.plan_foreign(selected, source, then),
+                Computes::Always => self.plan_computed(selected, source),
+                Computes::IfKnown => self.plan_scripted(selected, source),
+                Computes::Nothing => self.plan_foreign(selected, source),
             },
         }
     }
@@ -133,7 +127,7 @@ mod tests {
             ),
         ];
         for (job, expected) in jobs {
-            let refused = job.plan(&source, |_| Ok::<_, JobError>(())).expect_err(expected);
+            let Err(refused) = job.plan(&source) else { panic!("{expected}") };
             assert!(
                 matches!(&refused, JobError::Request(message) if message.contains(expected)),
                 "{refused}"

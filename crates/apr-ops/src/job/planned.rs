@@ -7,7 +7,7 @@ use apr_registry::{
 };
 use apr_source::Source;
 use apr_source::adapter::{Adapter, adapter_of};
-use apr_view::View;
+use apr_view::{Mapping, View};
 use serde::Serialize;
 
 use super::description::Job;
@@ -21,11 +21,12 @@ use crate::physics::Physics;
 /// A job whose output is known to the last byte's place, and of which nothing is written yet.
 #[must_use = "nothing is written until it runs"]
 pub struct Planned<'a> {
-    view: &'a View<'a>,
+    /// What is written.
+    content: View<'a>,
     source: &'a dyn CheckpointReader,
-    prefix: Option<&'a str>,
+    prefix: Option<String>,
     name: &'a str,
-    layout: &'a PlanOptions,
+    target: PlanOptions,
     conversion: Conversion,
     /// A gate that only tells.
     told_gate: Option<QualityGate>,
@@ -69,7 +70,7 @@ impl Parts {
     /// they came; values are judged as they go, as far as that needs no family.
     pub(super) fn with_program(
         job: &Job,
-        prepared: &Prepared<'_>,
+        (family, misfits): (Option<FamilyNote>, Vec<ValidationError>),
         (tensors, targets): (&[TensorInfo], Vec<Option<TensorTarget>>),
         losses: Vec<Loss>,
         warnings: Vec<String>,
@@ -87,28 +88,29 @@ impl Parts {
             options,
             losses,
             validator: InlineValidator::for_checkpoint(values, tensors, None),
-            family: prepared.family.clone(),
-            misfits: prepared.misfits.clone(),
+            family,
+            misfits,
             warnings,
         }
     }
 
-    /// Those of a prepared checkpoint, and the checkpoint.
+    /// Those of a prepared checkpoint, and what is written of its base.
     pub(super) fn of(
         prepared: Prepared<'_>,
         options: ConvertOptions,
         losses: Vec<Loss>,
-    ) -> (View<'_>, Self) {
+    ) -> (Mapping, Self) {
         let Prepared { view, validator, family, misfits, warnings } = prepared;
-        (view, Self { options, losses, validator, family, misfits, warnings })
+        (view.into_mapping(), Self { options, losses, validator, family, misfits, warnings })
     }
 }
 
 impl<'a> Planned<'a> {
-    pub(super) fn new<'s: 'a>(
-        job: &'a Job,
-        source: &Source<'s>,
-        view: &'a View<'a>,
+    /// A job that writes `content`, which was made of the source.
+    pub(super) fn new(
+        job: &Job,
+        source: &Source<'a>,
+        content: View<'a>,
         parts: Parts,
     ) -> Result<Self, JobError> {
         let Parts { mut options, losses, validator, family, misfits, mut warnings } = parts;
@@ -118,15 +120,15 @@ impl<'a> Planned<'a> {
         let seals = job.warnings_of_seals(source.reader())?.into_iter().map(str::to_owned);
         warnings.splice(0..0, seals);
         let stops = validator.config().stop;
-        let conversion = plan(view, &options, &job.target)?.validated_by(validator);
+        let conversion = plan(&content, &options, &job.target)?.validated_by(validator);
         let conversion = conversion.after_losing(losses).after_warning(warnings);
         let adapter = if family.is_none() { adapter_of(source.reader())? } else { None };
         Ok(Self {
-            view,
+            content,
             source: source.reader(),
-            prefix: job.prefix.as_deref(),
+            prefix: job.prefix.clone(),
             name: source.name(),
-            layout: &job.target,
+            target: job.target.clone(),
             conversion,
             told_gate,
             family,
@@ -144,8 +146,8 @@ impl<'a> Planned<'a> {
 
     /// How the output is laid out.
     #[must_use]
-    pub fn layout(&self) -> &'a PlanOptions {
-        self.layout
+    pub fn target(&self) -> &PlanOptions {
+        &self.target
     }
 
     /// Where the tensors will be; positions are those in [`reads`](Self::reads).
@@ -167,8 +169,8 @@ impl<'a> Planned<'a> {
     /// E001 when dtype and shape of a tensor do not go together.
     pub fn shard_size_for(&self, shards: usize) -> ModelResult<u64> {
         let carried =
-            self.view.companions().iter().map(|file| file.len).fold(0, u64::saturating_add);
-        let (outputs, metadata) = (self.conversion.outputs(), self.view.metadata());
+            self.content.companions().iter().map(|file| file.len).fold(0, u64::saturating_add);
+        let (outputs, metadata) = (self.conversion.outputs(), self.content.metadata());
         let lens = outputs.iter().map(TensorInfo::byte_len).collect::<ModelResult<Vec<u64>>>()?;
         smallest_size(&lens, shards, |size| apr2::shard_count(outputs, metadata, carried, size))
     }
@@ -176,7 +178,7 @@ impl<'a> Planned<'a> {
     /// Where the bytes lie that a tensor is made of.
     #[must_use]
     pub fn reads(&self, tensor: usize) -> Vec<StoredRange> {
-        let stored = self.view.stored(tensor);
+        let stored = self.content.stored(tensor);
         match stored.parts() {
             [] => vec![stored.range],
             parts => parts.iter().map(|part| part.place).collect(),
@@ -213,9 +215,10 @@ impl<'a> Planned<'a> {
         progress: &dyn Progress,
     ) -> Result<JobReport, JobError> {
         self.check()?;
-        let run = self.conversion.run(self.view, sink, pipeline, progress);
+        let run = self.conversion.run(&self.content, sink, pipeline, progress);
+        let prefix = self.prefix.as_deref();
         let source_tensor =
-            |tensor: &str| source_tensor(self.view, self.source, self.prefix, tensor);
+            |tensor: &str| source_tensor(&self.content, self.source, prefix, tensor);
         let mut conversion = run.map_err(|error| JobError::of(error, self.name, source_tensor))?;
         if let (Some(gate), Some(measured)) = (self.told_gate, &conversion.quantization) {
             conversion.warnings.extend(gate.failures(measured));

@@ -7,6 +7,7 @@ use apr_core::{
 use apr_quantize::{Quantization, plan};
 use apr_tensor::block::quantize;
 use apr_tensor::element::widen_f32;
+use apr_view::Base;
 
 use super::error::JobError;
 
@@ -18,60 +19,65 @@ const BLOCKS_AT_ONCE: u64 = 2048;
 
 /// A checkpoint of which some tensors are seen in blocks.
 pub(super) struct Quantized<'a> {
-    base: &'a dyn CheckpointReader,
+    base: Base<'a>,
     tensors: Vec<TensorInfo>,
 }
 
-impl<'a> Quantized<'a> {
-    /// The tensors of `base` as a scheme wants them, and what is other than it wants; `reader` has
-    /// the same tensors, under the names that the family was found by.
-    ///
-    /// # Errors
-    /// A scheme whose blocks no node says, importance weights, and what the plan refuses.
-    pub(super) fn new(
-        base: &'a dyn CheckpointReader,
-        reader: &dyn CheckpointReader,
-        family: Option<&FamilyModel<'_>>,
-        asked: &Quantization,
-    ) -> Result<(Self, Vec<String>), JobError> {
-        let scheme = asked.choices.scheme;
-        let is_said = SAID.iter().any(|dtype| dtype.name() == scheme.to_string());
-        if !is_said || asked.weighting.is_some() {
-            let message = format!(
-                "ONNX has operators for q8_0, q4_0 and q4_1 only, without importance weights: \
-                 quantize to {scheme} in an .apr or .gguf file first, and export that"
-            );
-            return Err(JobError::Request(message));
-        }
-
-        let planned = plan(reader, family, asked).map_err(JobError::unsuited)?;
-        let mut warnings = planned.warnings;
-        let mut others = 0;
-        let mut tensors = base.tensors().to_vec();
-        for (info, target) in tensors.iter_mut().zip(planned.targets) {
-            let Some(dtype) = target.map(|target| target.dtype) else { continue };
-            if !dtype.is_quantized() || !info.dtype.is_float() {
-                continue;
-            }
-            let to = if SAID.contains(&dtype) { dtype } else { DType::Q8_0 };
-            if to.stored_len(&info.shape).is_some() {
-                others += usize::from(to != dtype);
-                info.dtype = to;
-            }
-        }
-
-        if others > 0 {
-            warnings.push(format!(
-                "{} become q8_0: ONNX has no operator for the block types of {scheme}",
-                counted(others as u64, "tensor")
-            ));
-        }
-        warnings.push(
-            "no quantization error is computed for this format; `apr quantize` into an .apr or \
-             .gguf file computes it"
-                .to_owned(),
+/// The tensors of `base` as a scheme wants them, and what is other than it wants; `reader` has the
+/// same tensors, under the names that the family was found by.
+///
+/// # Errors
+/// A scheme whose blocks no node says, importance weights, and what the plan refuses.
+pub(super) fn in_blocks(
+    base: &dyn CheckpointReader,
+    reader: &dyn CheckpointReader,
+    family: Option<&FamilyModel<'_>>,
+    asked: &Quantization,
+) -> Result<(Vec<TensorInfo>, Vec<String>), JobError> {
+    let scheme = asked.choices.scheme;
+    let is_said = SAID.iter().any(|dtype| dtype.name() == scheme.to_string());
+    if !is_said || asked.weighting.is_some() {
+        let message = format!(
+            "ONNX has operators for q8_0, q4_0 and q4_1 only, without importance weights: \
+             quantize to {scheme} in an .apr or .gguf file first, and export that"
         );
-        Ok((Self { base, tensors }, warnings))
+        return Err(JobError::Request(message));
+    }
+
+    let planned = plan(reader, family, asked).map_err(JobError::unsuited)?;
+    let mut warnings = planned.warnings;
+    let mut others = 0;
+    let mut tensors = base.tensors().to_vec();
+    for (info, target) in tensors.iter_mut().zip(planned.targets) {
+        let Some(dtype) = target.map(|target| target.dtype) else { continue };
+        if !dtype.is_quantized() || !info.dtype.is_float() {
+            continue;
+        }
+        let to = if SAID.contains(&dtype) { dtype } else { DType::Q8_0 };
+        if to.stored_len(&info.shape).is_some() {
+            others += usize::from(to != dtype);
+            info.dtype = to;
+        }
+    }
+
+    if others > 0 {
+        warnings.push(format!(
+            "{} become q8_0: ONNX has no operator for the block types of {scheme}",
+            counted(others as u64, "tensor")
+        ));
+    }
+    warnings.push(
+        "no quantization error is computed for this format; `apr quantize` into an .apr or \
+         .gguf file computes it"
+            .to_owned(),
+    );
+    Ok((tensors, warnings))
+}
+
+impl<'a> Quantized<'a> {
+    /// These tensors, whose dtypes may be those of blocks, of a checkpoint that has them as floats.
+    pub(super) fn new(base: Base<'a>, tensors: Vec<TensorInfo>) -> Self {
+        Self { base, tensors }
     }
 
     fn is_changed(&self, tensor: usize) -> bool {
@@ -107,7 +113,7 @@ impl CheckpointReader for Quantized<'_> {
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
         if self.is_changed(tensor) {
-            Stored::derived_from(self.base, &[tensor])
+            Stored::derived_from(&*self.base, &[tensor])
         } else {
             self.base.stored(tensor)
         }

@@ -14,14 +14,14 @@ use apr_registry::{CheckpointReader, Code, DType, onnx};
 use apr_source::Source;
 use apr_source::naming::canonical;
 use apr_tensor::cast::can_cast;
-use apr_view::View;
+use apr_view::{Base, View};
 
 use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
 
 use crate::graph::unknown_family;
-use crate::import::Foreign;
+use crate::import::{Foreign, Prepared};
 use crate::own_graph::own_graph;
 use crate::tied::with_untied;
 
@@ -30,34 +30,32 @@ const OPSET: i64 = 17;
 
 impl Job {
     /// Plans a file that says what the model computes where that is known.
-    pub(super) fn plan_scripted<R, E: From<JobError>>(
+    pub(super) fn plan_scripted<'a>(
         &self,
-        reader: &View<'_>,
-        source: &Source<'_>,
-        then: impl FnOnce(Planned<'_>) -> Result<R, E>,
-    ) -> Result<R, E> {
+        selected: View<'a>,
+        source: &Source<'a>,
+    ) -> Result<Planned<'a>, JobError> {
         if let Some(quantize) = &self.weights.quantize {
             let message = format!(
                 "TorchScript has no type for {}: write an .apr or .gguf file",
                 quantize.choices.scheme
             );
-            return Err(JobError::Request(message).into());
+            return Err(JobError::Request(message));
         }
 
         if self.graph.merged {
             let message = "`merged` applies to ONNX only: a TorchScript program has all parts as \
                            methods";
-            return Err(JobError::Request(message.to_owned()).into());
+            return Err(JobError::Request(message.to_owned()));
         }
 
-        let mut foreign = self.foreign(&source.through(reader)).map_err(JobError::from)?;
-        foreign.state_configuration();
-        let Foreign { prepared, losses, .. } = foreign;
-        let mut view = View::new(&prepared.view);
-        view.keep_companions(|name| name != onnx::skeleton::COMPANION);
-        let mut warnings = prepared.warnings.clone();
+        let Foreign {
+            prepared: Prepared { mut view, family, misfits, mut warnings, .. },
+            losses,
+            ..
+        } = self.foreign(&source.through(&selected))?.stating_configuration();
         let mut target = self.target.clone();
-        match self.program(&source.through(&prepared.view), &mut warnings)? {
+        match self.program(&source.through(&view), &mut warnings)? {
             Program::Graphs(graphs) => {
                 warnings.extend(self.graph.idle_past(&graphs));
                 let models = graphs.into_iter().map(|(name, graph)| Model::new(&name, graph));
@@ -68,12 +66,15 @@ impl Job {
             }
         }
 
+        // The program says what the graph's skeleton would.
+        view.keep_companions(|name| name != onnx::skeleton::COMPANION);
         let (targets, dequantized) = self.stored(&view);
         warnings.extend(dequantized);
         let job = Self { target, ..self.clone() };
-        let parts =
-            Parts::with_program(self, &prepared, (view.tensors(), targets), losses, warnings);
-        then(Planned::new(&job, source, &view, parts)?)
+        let tensors = (view.tensors(), targets);
+        let parts = Parts::with_program(self, (family, misfits), tensors, losses, warnings);
+        let content = view.into_mapping().over(Base::owning(selected));
+        Planned::new(&job, source, content, parts)
     }
 
     /// What becomes of the tensors, and what of that nobody asked for.

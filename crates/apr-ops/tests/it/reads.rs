@@ -60,7 +60,8 @@ fn reads_of(job: &Job, folder: &CountingFolder) -> BTreeMap<String, u64> {
     let families = Families::builtin();
     let source = Source::new(&model, &families).named("tiny-llama");
     let mut written = MemoryFolder::default();
-    job.plan(&source, |planned| planned.run(&mut written, &Serial, &()))
+    job.plan(&source)
+        .and_then(|planned| planned.run(&mut written, &Serial, &()))
         .unwrap_or_else(|error: JobError| panic!("{error}"));
     folder.read()
 }

@@ -273,6 +273,6 @@ fn quantized_tensors_are_taken_apart_however_they_are_stored() {
         apr_registry::open(file, "q.apr", OpenOptions::default()).expect("it was just written");
     assert!(Unpacked::is_needed(&*quantized));
     assert_same_over_every_storage(&*quantized, &FolderInMemory::default(), |reader, assert| {
-        assert(&Unpacked::new(reader).expect("blocks with plain scales"));
+        assert(&Unpacked::new(reader.into()).expect("blocks with plain scales"));
     });
 }

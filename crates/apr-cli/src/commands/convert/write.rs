@@ -206,100 +206,88 @@ pub(crate) fn write_subject(
     let canary = to.canary.map(|file| read_canary(file, job, &to, context)).transpose()?;
     warn_of_idle_password(job, model.reader, context);
     let source = context.source(model.reader, model.name)?;
-    job.plan(&source, |planned| {
-        let Some(path) = to.output.filter(|_| !to.dry_run) else {
-            show_warnings(&planned, context);
-            let mut plan = planned.report().clone();
-            name_options(&mut plan);
-            let report = DryReport {
-                plan: &plan,
-                search: extras.search.as_ref(),
-                changed: &extras.changed,
-                extracted: extras.extracted.as_ref(),
-            };
-            return context.printer.report(&report, |out, report| {
-                render_plan(out, report.plan)?;
-                report.changed.render(out)?;
-                report.extracted.iter().try_for_each(|found| lora::render(out, found))?;
-                report.search.iter().try_for_each(|found| search::render(out, found))
-            });
+    let planned = job.plan(&source)?;
+    let Some(path) = to.output.filter(|_| !to.dry_run) else {
+        show_warnings(&planned, context);
+        let mut plan = planned.report().clone();
+        name_options(&mut plan);
+        let report = DryReport {
+            plan: &plan,
+            search: extras.search.as_ref(),
+            changed: &extras.changed,
+            extracted: extras.extracted.as_ref(),
         };
-        planned.check()?;
-        let told = show_warnings(&planned, context);
-        signals::stop_cleanly(&context.interrupt)?;
-        if Output::is_stdout(path) && std::io::stdout().is_terminal() {
-            return Err(Failure::Usage(
-                "binary output to a terminal; redirect standard output".to_owned(),
-            ));
-        }
-        let (layout, files) = (planned.layout(), planned.report().files.clone());
-        let output = Output::create(path, layout, &files, to.replace, &context.interrupt)?;
-        let aside = output.is_stream();
-        let bar = Bar::new(&context.printer, planned.report().bytes_in);
-        let written = output.run(planned, &context.sources, &context.pipeline()?, &bar)?;
-        let seconds = bar.elapsed().as_secs_f64();
-        drop(bar);
-        let (checked, warning) = match &canary {
-            Some(canary) => gate(canary, &written, &to, context)?,
-            None => (None, None),
-        };
-        let mut job = written.commit()?;
-        job.conversion.warnings.extend(warning);
-
-        // The first of them were shown before it began.
-        job.conversion.warnings.iter().skip(told).for_each(|warning| context.printer.warn(warning));
-        context.printer.detail(&format!(
-            "wrote {} in {seconds:.3} s, {:.2} GB/s",
-            human::bytes(job.conversion.bytes_out),
-            job.conversion.bytes_out as f64 / seconds / 1e9
-        ));
-        if context.json {
-            // On a terminal they are shown when they arise.
-            job.conversion.warnings.extend(model.notes.iter().cloned().chain(context.tell_notes()));
-        }
-        name_options(&mut job.conversion);
-        let Extras { changes, search, changed, extracted, merge, adapters } = extras;
-        let merge = merge.map(|merged| merged());
-        let adapters = adapters.map(|adapted| adapted()).unwrap_or_default();
-        let report = WriteReport {
-            job,
-            changes,
-            search,
-            changed,
-            extracted,
-            adapters,
-            merge,
-            canary: checked,
-        };
-        let summary = |out: &mut dyn Write, report: &WriteReport| {
-            let target = path.display().to_string();
-            writeln!(
-                out,
-                "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}",
-                Escaped(model.name),
-                Escaped(&target)
-            )?;
-            report.changes.iter().try_for_each(|change| writeln!(out, "  {}", Escaped(change)))?;
+        return context.printer.report(&report, |out, report| {
+            render_plan(out, report.plan)?;
             report.changed.render(out)?;
             report.extracted.iter().try_for_each(|found| lora::render(out, found))?;
-            render(out, &report.job.conversion)?;
-            let is_all = report.merge.is_none();
-            report
-                .adapters
-                .iter()
-                .try_for_each(|found| merge::render_adapters(out, found, is_all))?;
-            report.merge.iter().try_for_each(|merge| merge::render(out, merge))?;
-            report.search.iter().try_for_each(|found| search::render(out, found))?;
-            render_family(out, report)?;
-            report.canary.iter().try_for_each(|canary| canary::render_line(out, canary))?;
-            render_validation(out, report)
-        };
-        if aside {
-            context.printer.report_aside(&report, summary)
-        } else {
-            context.printer.report(&report, summary)
-        }
-    })
+            report.search.iter().try_for_each(|found| search::render(out, found))
+        });
+    };
+    planned.check()?;
+    let told = show_warnings(&planned, context);
+    signals::stop_cleanly(&context.interrupt)?;
+    if Output::is_stdout(path) && std::io::stdout().is_terminal() {
+        return Err(Failure::Usage(
+            "binary output to a terminal; redirect standard output".to_owned(),
+        ));
+    }
+    let (target, files) = (planned.target(), &planned.report().files);
+    let output = Output::create(path, target, files, to.replace, &context.interrupt)?;
+    let aside = output.is_stream();
+    let bar = Bar::new(&context.printer, planned.report().bytes_in);
+    let written = output.run(planned, &context.sources, &context.pipeline()?, &bar)?;
+    let seconds = bar.elapsed().as_secs_f64();
+    drop(bar);
+    let (checked, warning) = match &canary {
+        Some(canary) => gate(canary, &written, &to, context)?,
+        None => (None, None),
+    };
+    let mut job = written.commit()?;
+    job.conversion.warnings.extend(warning);
+
+    // The first of them were shown before it began.
+    job.conversion.warnings.iter().skip(told).for_each(|warning| context.printer.warn(warning));
+    context.printer.detail(&format!(
+        "wrote {} in {seconds:.3} s, {:.2} GB/s",
+        human::bytes(job.conversion.bytes_out),
+        job.conversion.bytes_out as f64 / seconds / 1e9
+    ));
+    if context.json {
+        // On a terminal they are shown when they arise.
+        job.conversion.warnings.extend(model.notes.iter().cloned().chain(context.tell_notes()));
+    }
+    name_options(&mut job.conversion);
+    let Extras { changes, search, changed, extracted, merge, adapters } = extras;
+    let merge = merge.map(|merged| merged());
+    let adapters = adapters.map(|adapted| adapted()).unwrap_or_default();
+    let report =
+        WriteReport { job, changes, search, changed, extracted, adapters, merge, canary: checked };
+    let summary = |out: &mut dyn Write, report: &WriteReport| {
+        let target = path.display().to_string();
+        writeln!(
+            out,
+            "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}",
+            Escaped(model.name),
+            Escaped(&target)
+        )?;
+        report.changes.iter().try_for_each(|change| writeln!(out, "  {}", Escaped(change)))?;
+        report.changed.render(out)?;
+        report.extracted.iter().try_for_each(|found| lora::render(out, found))?;
+        render(out, &report.job.conversion)?;
+        let is_all = report.merge.is_none();
+        report.adapters.iter().try_for_each(|found| merge::render_adapters(out, found, is_all))?;
+        report.merge.iter().try_for_each(|merge| merge::render(out, merge))?;
+        report.search.iter().try_for_each(|found| search::render(out, found))?;
+        render_family(out, report)?;
+        report.canary.iter().try_for_each(|canary| canary::render_line(out, canary))?;
+        render_validation(out, report)
+    };
+    if aside {
+        context.printer.report_aside(&report, summary)
+    } else {
+        context.printer.report(&report, summary)
+    }
 }
 
 /// Says that a password file was of no use: whoever named it may think that the output is encrypted

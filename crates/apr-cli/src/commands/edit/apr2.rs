@@ -283,12 +283,11 @@ fn rewrite(
     let mut target = PlanOptions::new(&apr_registry::apr2::FORMAT, name);
     target.alignment = u32::try_from(reader.header().flags.alignment()).ok();
     let source = args.model.display().to_string();
-    Job::copy(target).plan(&context.source(&view, &source)?, |planned| {
-        let bar = Bar::new(&context.printer, planned.report().bytes_in);
-        let told = planned.report().warnings.len();
-        let pipeline = context.pipeline()?;
-        let done = Output::from(sink).write(planned, &context.sources, &pipeline, &bar)?;
-        context.printer.warn_all(done.conversion.warnings.into_iter().skip(told));
-        Ok(())
-    })
+    let planned = Job::copy(target).plan(&context.source(&view, &source)?)?;
+    let bar = Bar::new(&context.printer, planned.report().bytes_in);
+    let told = planned.report().warnings.len();
+    let pipeline = context.pipeline()?;
+    let done = Output::from(sink).write(planned, &context.sources, &pipeline, &bar)?;
+    context.printer.warn_all(done.conversion.warnings.into_iter().skip(told));
+    Ok(())
 }

@@ -186,18 +186,15 @@ fn rewrite(
     };
     let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let source = args.model.display().to_string();
-    Job::copy(PlanOptions::new(&gguf::FORMAT, name)).plan(
-        &context.source(view, &source)?,
-        |planned| {
-            planned.report().losses.iter().for_each(|loss| {
-                context.printer.warn(&format!("lost: {}, {}: {}", loss.name, loss.what, loss.why));
-            });
-            let bar = Bar::new(&context.printer, planned.report().bytes_in);
-            let told = planned.report().warnings.len();
-            let pipeline = context.pipeline()?;
-            let done = Output::from(sink).write(planned, &context.sources, &pipeline, &bar)?;
-            context.printer.warn_all(done.conversion.warnings.into_iter().skip(told));
-            Ok(())
-        },
-    )
+    let job = Job::copy(PlanOptions::new(&gguf::FORMAT, name));
+    let planned = job.plan(&context.source(view, &source)?)?;
+    planned.report().losses.iter().for_each(|loss| {
+        context.printer.warn(&format!("lost: {}, {}: {}", loss.name, loss.what, loss.why));
+    });
+    let bar = Bar::new(&context.printer, planned.report().bytes_in);
+    let told = planned.report().warnings.len();
+    let pipeline = context.pipeline()?;
+    let done = Output::from(sink).write(planned, &context.sources, &pipeline, &bar)?;
+    context.printer.warn_all(done.conversion.warnings.into_iter().skip(told));
+    Ok(())
 }

@@ -205,7 +205,6 @@ fn inputs<'a>(
 /// A model under the names and in the layout that frameworks have.
 fn as_framework<'a>(source: &Source<'a>) -> Outcome<Arc<dyn CheckpointReader + 'a>> {
     let format: &'static Format = &safetensors::FORMAT;
-    let mut foreign = restore(source, format, ValidationConfig::off())?;
-    foreign.state_configuration();
+    let foreign = restore(source, format, ValidationConfig::off())?.stating_configuration();
     Ok(Arc::new(foreign.prepared.view))
 }

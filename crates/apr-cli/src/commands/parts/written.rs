@@ -63,32 +63,30 @@ pub(super) fn plan(
     let (job, model) = job_of(&cli.command, &context)?;
     let output = output_of(&plan, &job)?;
     let source = context.source(&*model.reader, &model.name)?;
-    let size = job.plan(&source, |planned| {
-        planned.check()?;
-        size_of(&planned, &job, args)
-    })?;
+    let planned = job.plan(&source)?;
+    planned.check()?;
+    let size = size_of(&planned, &job, args)?;
+    drop(planned);
 
     // The first plan tells the size of shards; the second one cuts by it.
     let job = Job { target: PlanOptions { shard_size: Some(size), ..job.target }, ..job };
     let replace = plan.job.options.contains_key("overwrite");
-    let warnings = job.plan(&source, |planned| {
-        let path = folder.join(&output);
+    let planned = job.plan(&source)?;
+    let path = folder.join(&output);
 
-        // Nothing is written to it: an output that can't be made is found before parts run.
-        drop(Output::create(
-            &path,
-            planned.layout(),
-            &planned.report().files,
-            replace,
-            &context.interrupt,
-        )?);
-        let told = convert::show_warnings(&planned, &context);
-        plan.parts = parts(&planned, &*model.reader);
-        let manifest =
-            planned.manifest().and_then(|manifest| serde_json::from_slice(&manifest).ok());
-        plan.output = Some(OutputPlan { path: output.clone(), shard_size: size, manifest });
-        Ok::<_, Failure>(planned.report().warnings.iter().take(told).cloned().collect())
-    })?;
+    // Nothing is written to it: an output that can't be made is found before parts run.
+    drop(Output::create(
+        &path,
+        planned.target(),
+        &planned.report().files,
+        replace,
+        &context.interrupt,
+    )?);
+    let told = convert::show_warnings(&planned, &context);
+    plan.parts = parts(&planned, &*model.reader);
+    let manifest = planned.manifest().and_then(|manifest| serde_json::from_slice(&manifest).ok());
+    plan.output = Some(OutputPlan { path: output.clone(), shard_size: size, manifest });
+    let warnings: Vec<String> = planned.report().warnings.iter().take(told).cloned().collect();
     let path = values(&plan.job, "model").first().copied().unwrap_or_default().to_owned();
     plan.inputs = vec![input::describe(&model, &path, !args.no_digests, &context)?];
     context.sources.check_unchanged()?;
@@ -202,19 +200,19 @@ pub(super) fn run(open: &OpenPlan, part: usize, context: &Context) -> Outcome<Pa
     let job = Job { target, ..job };
     let source = context.source(&pinned, &model.name)?;
     let path = open.folder().join(&output.path);
-    let report = job.plan(&source, |planned| {
-        check_same(plan, part, &planned)?;
-        let files = planned.report().files.iter();
-        files
-            .map(|file| path.with_file_name(&file.name))
-            .try_for_each(|path| open.check_inside(&path))?;
-        signals::stop_cleanly(&context.interrupt)?;
-        let (layout, files) = (planned.layout(), planned.report().files.clone());
-        let bar = Bar::new(&context.printer, planned.report().bytes_in);
-        // The plan has claimed the names: what a run that was ended left there is replaced.
-        let output = Output::create(&path, layout, &files, true, &context.interrupt)?;
-        output.write(planned, &context.sources, &context.pipeline()?, &bar).map_err(changed)
-    })?;
+    let planned = job.plan(&source)?;
+    check_same(plan, part, &planned)?;
+    let files = planned.report().files.iter();
+    files
+        .map(|file| path.with_file_name(&file.name))
+        .try_for_each(|path| open.check_inside(&path))?;
+    signals::stop_cleanly(&context.interrupt)?;
+    let (target, files) = (planned.target(), &planned.report().files);
+    let bar = Bar::new(&context.printer, planned.report().bytes_in);
+    // The plan has claimed the names: what a run that was ended left there is replaced.
+    let output = Output::create(&path, target, files, true, &context.interrupt)?;
+    let pipeline = context.pipeline()?;
+    let report = output.write(planned, &context.sources, &pipeline, &bar).map_err(changed)?;
     report.conversion.warnings.iter().for_each(|warning| context.printer.detail(warning));
     let name = plan.parts[part].file.clone().unwrap_or_default();
     let file = FileSource::open(path.with_file_name(&name))?;
