@@ -97,11 +97,8 @@ pub struct Target {
     pub folder: bool,
     /// Whether the file holds companions and any metadata by itself.
     pub self_contained: bool,
-    /// Whether a model can be cut into several files.
-    pub shards: bool,
-    /// Whether one of these files can be written by itself, so that several processes write one
-    /// each.
-    pub single_shards: bool,
+    /// How a model is cut into several files.
+    pub sharding: Sharding,
     /// Whether tensors can be compressed, encrypted and signed.
     pub seals: bool,
     /// Whether a file says what the model computes.
@@ -114,6 +111,21 @@ pub struct Target {
     pub quantized: QuantizedTypes,
     /// Where texts go that a caller gives as metadata.
     pub entries: Entries,
+}
+
+/// How a format has a model in several files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Sharding {
+    /// It has not.
+    None,
+    /// An index beside the files says which tensor is where.
+    Index,
+    /// The files' names have numbers, and each says how many there are.
+    Numbered,
+    /// A manifest lists them, and each can be written by itself, so that several processes write
+    /// one each.
+    Manifest,
 }
 
 /// Where a format has texts that a caller gives as metadata.

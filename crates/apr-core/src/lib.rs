@@ -70,7 +70,7 @@ pub use error::{Code, Error, IoCause, Result};
 pub use escape::{Escaped, is_hidden};
 pub use file_name::check_file_name;
 pub use format::{
-    Alignments, Computes, Convention, Entries, Format, HEAD_LEN, QuantizedTypes, Target,
+    Alignments, Computes, Convention, Entries, Format, HEAD_LEN, QuantizedTypes, Sharding, Target,
 };
 pub use key_values::{Array, KeyValue, KeyValues, KeyValuesBuilder, Pair, Value};
 pub use limits::Limits;

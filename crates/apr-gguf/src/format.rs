@@ -1,6 +1,8 @@
 //! What GGUF says of itself.
 
-use apr_core::{Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Target};
+use apr_core::{
+    Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Sharding, Target,
+};
 
 /// llama.cpp's format of today.
 pub static FORMAT: Format = Format {
@@ -16,8 +18,7 @@ pub static FORMAT: Format = Format {
         file_name: "model.gguf",
         folder: false,
         self_contained: false,
-        shards: true,
-        single_shards: false,
+        sharding: Sharding::Numbered,
         seals: false,
         computes: Computes::Nothing,
         streaming: false,

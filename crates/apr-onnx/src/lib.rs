@@ -54,7 +54,9 @@ pub mod skeleton;
 pub mod write;
 
 use apr_core::protobuf::decode_varint;
-use apr_core::{Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Target};
+use apr_core::{
+    Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Sharding, Target,
+};
 use apr_graph::ElementType;
 
 pub use describe::{CONSTANTS, METADATA, TENSORS, TRANSPOSED, UNSAID};
@@ -74,8 +76,7 @@ pub static FORMAT: Format = Format {
         file_name: "model.onnx",
         folder: true,
         self_contained: false,
-        shards: false,
-        single_shards: false,
+        sharding: Sharding::None,
         seals: false,
         computes: Computes::Always,
         streaming: false,

@@ -1,7 +1,9 @@
 //! What PyTorch's containers say of themselves.
 
 use apr_archive::tar;
-use apr_core::{Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Target};
+use apr_core::{
+    Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Sharding, Target,
+};
 
 /// Extensions that checkpoints have, whatever they are packed in.
 const EXTENSIONS: &[&str] = &["pt", "pth", "bin", "ckpt", "pkl", "tar"];
@@ -21,8 +23,7 @@ pub static FORMAT: Format = Format {
         file_name: "model.pt",
         folder: false,
         self_contained: false,
-        shards: false,
-        single_shards: false,
+        sharding: Sharding::None,
         seals: false,
         computes: Computes::Nothing,
         streaming: false,

@@ -36,7 +36,7 @@ mod weights;
 pub use apr_core::{
     Alignments, ByteSource, CheckpointReader, CheckpointWriter, Code, Computes, Convention, DType,
     DTypeKind, Error, Escaped, FileInfo, Format, HEAD_LEN, IoCause, Layout, Limits, Loss,
-    MemoryFolder, Metadata, Notes, Pipeline, QuantizedTypes, Result, Serial, Shape, Sink,
+    MemoryFolder, Metadata, Notes, Pipeline, QuantizedTypes, Result, Serial, Shape, Sharding, Sink,
     SourceSet, Target, TensorInfo, digest, keys, read_vec,
 };
 #[cfg(feature = "typed")]

@@ -1,7 +1,8 @@
 //! Planning the output.
 
 use apr_core::{
-    Alignments, CheckpointWriter, Computes, Error, Format, Metadata, Result, Target, TensorInfo,
+    Alignments, CheckpointWriter, Computes, Error, Format, Metadata, Result, Sharding, Target,
+    TensorInfo,
 };
 use apr_format::apr2::CompanionFile;
 
@@ -20,7 +21,9 @@ impl PlanOptions {
             ("`external_data` works", self.places_data(), |target| {
                 target.computes == Computes::Always
             }),
-            ("`shard_size` works", self.shard_size.is_some(), |target| target.shards),
+            ("`shard_size` works", self.shard_size.is_some(), |target| {
+                target.sharding != Sharding::None
+            }),
             ("`streaming` works", self.streaming, |target| target.streaming),
             ("`compress`, `encrypt`, `recipient` and `sign` work", self.apr2.seals(), |target| {
                 target.seals

@@ -1,6 +1,8 @@
 //! What safetensors says of itself.
 
-use apr_core::{Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Target};
+use apr_core::{
+    Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Sharding, Target,
+};
 
 /// Safetensors: a file, or shards with an index.
 pub static FORMAT: Format = Format {
@@ -16,8 +18,7 @@ pub static FORMAT: Format = Format {
         file_name: "model.safetensors",
         folder: true,
         self_contained: false,
-        shards: true,
-        single_shards: false,
+        sharding: Sharding::Index,
         seals: false,
         computes: Computes::Nothing,
         streaming: false,

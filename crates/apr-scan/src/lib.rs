@@ -27,8 +27,8 @@ use apr_registry::numpy::{NPY, NPZ};
 use apr_registry::onnx;
 use apr_registry::pytorch::{PICKLE, TAR, ZIP};
 use apr_registry::{
-    ByteSource, CheckpointReader, Escaped, Format, HEAD_LEN, Limits, Metadata, Result, apr2, gguf,
-    keys, may_hold_code, read_vec, recognise,
+    ByteSource, Convention, Escaped, Format, HEAD_LEN, Limits, Metadata, Result, keys,
+    may_hold_code, read_vec, recognise,
 };
 use serde::Serialize;
 
@@ -174,14 +174,13 @@ fn templates<S: ByteSource + 'static>(
     format: &Format,
     limits: &Limits,
 ) -> Result<ContentRemarks> {
-    let metadata = if *format == gguf::FORMAT {
-        gguf::open(source, name, limits)?.metadata().clone()
-    } else if *format == apr2::FORMAT {
-        apr2::open(source, name, limits)?.metadata().clone()
-    } else {
-        return Ok(ContentRemarks::new());
-    };
-    Ok(of_metadata(&metadata))
+    match format.convention {
+        // Their metadata holds what other formats have in files beside them.
+        Convention::LlamaCpp | Convention::Canonical => {
+            Ok(of_metadata(apr_registry::open(source, name, limits)?.metadata()))
+        }
+        _ => Ok(ContentRemarks::new()),
+    }
 }
 
 /// Templates among GGUF's pairs, what an import has learnt, and the files that it keeps.

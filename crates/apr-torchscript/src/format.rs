@@ -1,6 +1,8 @@
 //! What TorchScript programs say of themselves.
 
-use apr_core::{Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Target};
+use apr_core::{
+    Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Sharding, Target,
+};
 
 /// TorchScript: parameters with a program, where what the model computes is known.
 pub static FORMAT: Format = Format {
@@ -17,8 +19,7 @@ pub static FORMAT: Format = Format {
         file_name: "model.pt",
         folder: true,
         self_contained: false,
-        shards: false,
-        single_shards: false,
+        sharding: Sharding::None,
         seals: false,
         computes: Computes::IfKnown,
         streaming: false,

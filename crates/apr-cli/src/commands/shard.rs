@@ -5,7 +5,7 @@ use std::path::Path;
 
 use apr::job::{Output, title};
 use apr_ops::job::Job;
-use apr_registry::{CheckpointReader, Format, PlanOptions};
+use apr_registry::{CheckpointReader, Format, PlanOptions, Sharding, target_by_extension};
 
 use apr_ops::inline::ValidationConfig;
 
@@ -22,7 +22,7 @@ pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
     let format = format_of(&args.output);
     let model = open_for(format, &args.model, context)?;
     // The format's own features stay.
-    if model.reader.format() == format && format.target.is_some_and(|target| target.seals) {
+    if model.reader.format() == format && sharding(format) == Sharding::Manifest {
         let target =
             PlanOptions { shard_size: Some(args.size), ..as_it_is(&*model.reader, &args.output) };
         return copy(&model, target, to, context);
@@ -50,8 +50,8 @@ pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
 /// Puts shards together.
 pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     let model = model::open(&args.manifest, context)?;
-    if model.reader.format() == &apr_registry::gguf::FORMAT {
-        return join_gguf(&model, args, context);
+    if sharding(model.reader.format()) == Sharding::Numbered {
+        return join_numbered(&model, args, context);
     }
 
     if model.reader.container().shard_count() == 0 {
@@ -68,8 +68,8 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     copy(&model, target, Destination::at(&args.output, args.overwrite), context)
 }
 
-/// Puts the parts of a split GGUF model together.
-fn join_gguf(model: &Model, args: &JoinArgs, context: &Context) -> Outcome {
+/// Puts the files of a split GGUF model together.
+fn join_numbered(model: &Model, args: &JoinArgs, context: &Context) -> Outcome {
     if model.reader.files().len() < 2 {
         let message = format!(
             "'{}' is not a GGUF split: expected a name such as model-00001-of-00002.gguf",
@@ -78,13 +78,14 @@ fn join_gguf(model: &Model, args: &JoinArgs, context: &Context) -> Outcome {
         return Err(Failure::Usage(message));
     }
 
-    if format_of(&args.output) != &apr_registry::gguf::FORMAT && !Output::is_stdout(&args.output) {
+    let format = model.reader.format();
+    if format_of(&args.output) != format && !Output::is_stdout(&args.output) {
         let message = "GGUF splits are joined into a GGUF file; `apr convert` writes other formats";
         return Err(Failure::Usage(message.to_owned()));
     }
 
     check_parts(model, &args.manifest, &args.output)?;
-    let target = Output::layout(&apr_registry::gguf::FORMAT, Some(&args.output));
+    let target = Output::layout(format, Some(&args.output));
     let plain = model::open_plain(&args.manifest, context)?;
     write(
         &Job::copy(target),
@@ -105,11 +106,16 @@ fn check_parts(model: &Model, part: &Path, output: &Path) -> Outcome {
     Ok(())
 }
 
-/// What an output is by its extension: GGUF, or our own format.
+/// What an output is by its extension, of the formats whose files need no folder; else our own.
 fn format_of(output: &Path) -> &'static Format {
-    let is_gguf =
-        output.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-    if is_gguf { &apr_registry::gguf::FORMAT } else { &apr_registry::apr2::FORMAT }
+    let extension = output.extension().and_then(|extension| extension.to_str());
+    let named = extension.and_then(|extension| target_by_extension(&extension.to_lowercase()));
+    let is_here = |format: &&Format| sharding(format) == Sharding::Numbered;
+    named.filter(is_here).unwrap_or(&apr_registry::apr2::FORMAT)
+}
+
+fn sharding(format: &Format) -> Sharding {
+    format.target.map_or(Sharding::None, |target| target.sharding)
 }
 
 /// The output may take the manifest's place, but not a shard's: the manifest would then name a file

@@ -1,6 +1,8 @@
 //! What the native container says of itself.
 
-use apr_core::{Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Target};
+use apr_core::{
+    Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Sharding, Target,
+};
 
 use super::{Header, MAGIC};
 
@@ -18,8 +20,7 @@ pub static FORMAT: Format = Format {
         file_name: "model.apr",
         folder: false,
         self_contained: true,
-        shards: true,
-        single_shards: true,
+        sharding: Sharding::Manifest,
         seals: true,
         computes: Computes::Nothing,
         streaming: true,

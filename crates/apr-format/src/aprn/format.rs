@@ -1,6 +1,8 @@
 //! What APRN says of itself.
 
-use apr_core::{Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Target};
+use apr_core::{
+    Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Sharding, Target,
+};
 
 use super::MAGIC;
 
@@ -18,8 +20,7 @@ pub static FORMAT: Format = Format {
         file_name: "model.apr",
         folder: false,
         self_contained: false,
-        shards: false,
-        single_shards: false,
+        sharding: Sharding::None,
         seals: false,
         computes: Computes::Nothing,
         streaming: false,

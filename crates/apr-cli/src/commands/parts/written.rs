@@ -12,7 +12,7 @@ use apr_ops::parts::{
 use apr_registry::apr2::{Encrypt, FOOTER_LEN};
 use apr_registry::crypto::EncrBlock;
 use apr_registry::{
-    ByteSource, CheckpointReader, Code, Error, Escaped, FileInfo, PlanOptions, read_vec,
+    ByteSource, CheckpointReader, Code, Error, Escaped, FileInfo, PlanOptions, Sharding, read_vec,
 };
 use base16ct::lower::{decode_vec, encode_string};
 
@@ -103,7 +103,7 @@ pub(super) fn plan(
 
 /// Where the output goes, below the folder of the plan.
 fn output_of(plan: &PartsPlan, job: &Job) -> Outcome<String> {
-    if !job.target.target()?.single_shards {
+    if job.target.target()?.sharding != Sharding::Manifest {
         let message = "parts are shards of an .apr model: name an output that ends in .apr, and \
                        `apr convert` the finished model";
         return Err(Failure::Usage(message.to_owned()));
