@@ -83,7 +83,7 @@
 //!
 //! # Features
 //!
-//! | feature | what it adds | crates | build, s |
+//! | feature | what it adds | crates | build, CPU s |
 //! |---|---|---:|---:|
 //! | none | [`open`] and [`plan`] for `.apr` and safetensors, for browsers too | 30 | 0 |
 //! | `std` | kernels chosen by the processor's features at run time | 33 | 0 |
@@ -104,8 +104,9 @@
 //! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 102 | 0 |
 //! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 188 | 0 |
 //!
-//! Crates are those that are compiled, our own included, and seconds those of an optimized build on
-//! two cores; from `formats` on with `native`. `cargo xtask features --times` counts and builds.
+//! Crates are those that are compiled, our own included, and seconds the processor time of an
+//! optimized build; from `formats` on with `native`. `cargo xtask features --times` counts and
+//! builds.
 //!
 //! # Modules
 //!
