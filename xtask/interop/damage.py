@@ -6,7 +6,7 @@ line. Undamaged models must have no such step.
 
 How many damaged models fail a canary of the sound original, and the comparison of outputs, is printed, with their usual
 tolerances: those let pass what quantization costs, and so damage that costs less. The undamaged model in half precision has to
-pass both.
+pass both. A strict canary of the sound file of the same type has to fail for every damaged one, and to pass for that file.
 
     damage.py APR FOLDER TEXT [FOLDER TEXT ...]
 
@@ -121,7 +121,7 @@ def first(diff):
 def main():
     apr, *models = sys.argv[1:]
     hits = cases = alarms = 0
-    seen = dict.fromkeys(["canary", "--quality"], 0)
+    seen = dict.fromkeys(["canary", "--quality", "canary --strict"], 0)
     passed, undamaged, halves = dict(seen), 0, 0
     print("| model | damage | " + " | ".join(TYPES) + " |")
     print("|---|---|" + "---|" * len(TYPES))
@@ -139,10 +139,15 @@ def main():
                 cells = []
                 for kind in TYPES:
                     quantized(apr, broken, kind, path)
+                    strict = Path(scratch, f"{kind}.json")
+                    if name is None:
+                        record = [apr, "canary", "create", path, "-o", strict, "--strict", "-q"]
+                        subprocess.run([*record, *inputs(text, scratch, config)], check=True, capture_output=True)
                     found, divergence = first(compared(apr, folder, path, text))
                     judged = {
                         "canary": fails(apr, "canary", "check", path, "--canary", canary),
                         "--quality": fails(apr, "validate", folder, path, "--quality"),
+                        "canary --strict": fails(apr, "canary", "check", path, "--canary", strict),
                     }
                     counts = passed if name is None else seen
                     for judge, failed in judged.items():
@@ -161,7 +166,8 @@ def main():
     print(f"\n{hits} of {cases} damaged tensors named; {alarms} false alarms")
     for judge in seen:
         print(f"{judge}: {seen[judge]} of {cases} damaged models fail, {passed[judge]} of {undamaged} undamaged ones pass")
-    sys.exit(0 if hits * 10 >= cases * 9 and not alarms and not halves else 1)
+    is_strict = seen["canary --strict"] == cases and passed["canary --strict"] == undamaged
+    sys.exit(0 if hits * 10 >= cases * 9 and not alarms and not halves and is_strict else 1)
 
 
 main()

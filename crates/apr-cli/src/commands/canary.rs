@@ -6,7 +6,9 @@ use std::path::{Component, Path, PathBuf};
 
 use apr::job::Written;
 use apr_io::io_error;
-use apr_quality::{Canary, CanaryInput, CanaryReport, CaseReport, Expected, check, record};
+use apr_quality::{
+    Canary, CanaryInput, CanaryReport, CaseReport, Expected, Tolerance, check, record,
+};
 use apr_registry::{ByteSource, Error, Escaped, IoCause, Result, read_vec};
 use serde::Serialize;
 
@@ -71,7 +73,9 @@ fn create(args: &CanaryCreateArgs, context: &Context) -> Outcome {
     check_vocabulary(&args.tokens, opened.facts())?;
     let mut canary = opened.with_runner(context, &running::generating(context), |runner| {
         let load = |file: &str| inputs.take(file);
-        Ok(record(runner, opened.name(), inputs.all.clone(), args.max_tokens, &load)?)
+        let tolerance = if args.strict { Tolerance::strict() } else { Tolerance::default() };
+        let (name, all) = (opened.name(), inputs.all.clone());
+        Ok(record(runner, name, all, args.max_tokens, tolerance, &load)?)
     })?;
     for (case, text) in canary.cases.iter_mut().zip(&args.expect) {
         expect(case, text)?;
@@ -311,6 +315,7 @@ fn render_case(out: &mut dyn Write, case: &CaseReport) -> io::Result<()> {
         ("Token-level accuracy", case.token_accuracy.map(percent)),
         ("Character error rate", case.character_error_rate.map(percent)),
         ("Probability change", case.probability_change.map(|change| format!("{change:+.4}"))),
+        ("Log probability change", case.logprob_change.map(|change| format!("{change:.4}"))),
         ("Cosine similarity", case.cosine.map(|cosine| format!("{cosine:.6}"))),
         ("Relative L2 distance", case.relative_l2.map(|distance| format!("{distance:.6}"))),
     ];

@@ -50,6 +50,19 @@ fn qa_72_a_canary_finds_a_regression() {
 }
 
 #[test]
+fn a_strict_canary_fails_for_a_model_that_was_quantized() {
+    let sandbox = recorded();
+    let line = "canary create llama --prompt 12+34= --strict -o strict.json -q";
+    sandbox.apr(line).ok();
+    sandbox.apr("canary check llama --canary strict.json").clean();
+    sandbox.apr("quantize llama --type q4_0 -o small.gguf -q").ok();
+    sandbox.apr("canary check small.gguf --canary canary.json").ok();
+    let report =
+        sandbox.apr("canary check small.gguf --canary strict.json --json").fails(5, &[]).json();
+    assert!(report["cases"][0]["logprob_change"].as_f64() > Some(0.01), "{report}");
+}
+
+#[test]
 fn a_quantized_model_that_fails_a_canary_does_not_appear() {
     let sandbox = recorded();
     let quantize = |model: &str, output: &str, more: &[&str]| {

@@ -18,8 +18,8 @@ use crate::subject::{Subject, floats};
 /// Tokens that are recorded at the first position.
 const FIRST: usize = 5;
 
-/// Records what a model answers to inputs, each with its name; generation is greedy, and has
-/// `max_tokens` at most.
+/// Records what a model answers to inputs, each with its name, and how far another answer may be
+/// from that; generation is greedy, and has `max_tokens` at most.
 ///
 /// # Errors
 /// E001 for an answer that is no reference, as it has NaN or is too long; what loading the files
@@ -29,6 +29,7 @@ pub fn record(
     file: &str,
     inputs: Vec<(String, CanaryInput)>,
     max_tokens: Option<usize>,
+    tolerance: Tolerance,
     load: &Load<'_>,
 ) -> RunResult<Canary> {
     let mut model = Respondent::of(runner);
@@ -36,7 +37,6 @@ pub fn record(
     for (name, input) in inputs {
         let sample = input.sample(&name, load)?;
         let expected = model.answer(&input, &sample, max_tokens)?;
-        let tolerance = Tolerance::default();
         cases.push(CanaryCase { name, input, max_tokens, original: None, expected, tolerance });
     }
     let canary = Canary::new(CanaryModel::of(file, runner.facts()), cases);

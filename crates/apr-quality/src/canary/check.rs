@@ -5,7 +5,10 @@ use apr_run::{RunError, RunResult, Runner};
 use serde::Serialize;
 
 use super::answer::Respondent;
-use super::{Canary, CanaryCase, CanaryInput, CanaryModel, Expected, Load, Numbers, Tolerance};
+use super::{
+    Canary, CanaryCase, CanaryInput, CanaryModel, Expected, Load, Numbers, TokenProbability,
+    Tolerance,
+};
 use crate::distance::l2_and_cosine;
 use crate::error_rates::{edits, ratio};
 use crate::perplexity::Done;
@@ -46,6 +49,10 @@ pub struct CaseReport {
     /// expected label's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probability_change: Option<f64>,
+    /// Largest change of the natural logarithm of a token's probability at the first position,
+    /// where the tolerance has a bound of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprob_change: Option<f64>,
     /// Least cosine similarity of the arrays.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cosine: Option<f64>,
@@ -207,7 +214,7 @@ fn judge_text(report: &mut CaseReport, expected: &Expected, found: &Expected, mo
 
     // Of tokens that are in one list alone, the other model says no more than that they are less
     // likely than its last.
-    let change = |one: &super::TokenProbability| {
+    let change = |one: &TokenProbability| {
         let other = first.iter().find(|other| other.id == one.id)?;
         Some(other.logprob.exp() - one.logprob.exp())
     };
@@ -216,12 +223,37 @@ fn judge_text(report: &mut CaseReport, expected: &Expected, found: &Expected, mo
     let worst = worst.unwrap_or(-expected_first[0].logprob.exp());
     report.probability_change = Some(worst);
     within(report, "a probability at the first position", worst, most);
-    let same = |lists: [&[super::TokenProbability]; 2]| {
+    if let Some(allowed) = most.logprob {
+        judge_logprobs(report, expected_first, first, allowed);
+    }
+    let same = |lists: [&[TokenProbability]; 2]| {
         let [left, right] = lists.map(|list| list.first().map(|one| one.id));
         left == right
     };
     if !same([expected_first, first]) {
         report.failures.push("the likeliest first token differs".to_owned());
+    }
+}
+
+/// Adds a failure where the logarithm of a probability changed by more than is allowed. Of a token
+/// that is in one list alone, the other model says no more than that it is less likely than its last.
+fn judge_logprobs(
+    report: &mut CaseReport,
+    expected: &[TokenProbability],
+    found: &[TokenProbability],
+    allowed: f64,
+) {
+    let least = found.iter().map(|one| one.logprob).fold(f64::INFINITY, f64::min);
+    let change = |one: &TokenProbability| {
+        let other = found.iter().find(|other| other.id == one.id);
+        other.map_or((one.logprob - least).max(0.0), |other| (other.logprob - one.logprob).abs())
+    };
+    let worst = expected.iter().map(change).fold(0.0, f64::max);
+    report.logprob_change = Some(worst);
+    if worst > allowed {
+        report.failures.push(format!(
+            "a log probability at the first position changed by {worst:.4}, and {allowed} is allowed"
+        ));
     }
 }
 
@@ -325,6 +357,23 @@ mod tests {
         let other = judge(&expected, &text("sitting", &[(2, -0.1), (1, -3.0)]));
         assert_eq!(other.character_error_rate, Some(0.5));
         assert_eq!(other.failures.len(), 3, "{other:?}");
+    }
+
+    #[test]
+    fn a_strict_canary_lets_rounding_pass_and_nothing_else() {
+        let mut expected = case(text("six", &[(1, -0.1), (2, -3.0), (3, -5.0)]));
+        let found = |third: (i64, f64)| text("six", &[(1, -0.1001), (2, -3.0), third]);
+        assert!(judge(&expected, &found((3, -5.5))).passed(), "far below what is usual");
+        expected.tolerance = Tolerance::strict();
+        assert!(judge(&expected, &found((3, -5.001))).passed());
+        assert!(judge(&expected, &found((4, -4.999))).passed(), "the third is as likely");
+        let changed = judge(&expected, &found((3, -5.0625)));
+        assert_eq!(
+            (changed.logprob_change, changed.failures.len()),
+            (Some(0.0625), 1),
+            "{changed:?}"
+        );
+        assert!(!judge(&expected, &found((4, -5.5))).passed(), "the third is less likely");
     }
 
     #[test]

@@ -167,12 +167,37 @@ pub struct Tolerance {
     pub cosine: f64,
     /// Most of the relative L2 distance of vectors and arrays.
     pub relative_l2: f64,
+    /// Most that the natural logarithm of a probability at the first position may change; not
+    /// compared where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprob: Option<f64>,
+}
+
+impl Tolerance {
+    /// For the very model that was recorded: other processors and numbers of threads round
+    /// differently, and nothing else may change.
+    #[must_use]
+    pub fn strict() -> Self {
+        Self {
+            character_error_rate: 0.0,
+            probability: 0.001,
+            cosine: 0.999_99,
+            relative_l2: 0.005,
+            logprob: Some(0.01),
+        }
+    }
 }
 
 impl Default for Tolerance {
     fn default() -> Self {
         // Vectors of one length with this cosine are 0.141 apart.
-        Self { character_error_rate: 0.0, probability: 0.1, cosine: 0.99, relative_l2: 0.15 }
+        Self {
+            character_error_rate: 0.0,
+            probability: 0.1,
+            cosine: 0.99,
+            relative_l2: 0.15,
+            logprob: None,
+        }
     }
 }
 
@@ -228,9 +253,9 @@ impl Canary {
                 let name = apr_core::Escaped::short(&case.name);
                 Err(Error::format(format!("the canary '{name}' {what}")))
             };
-            let Tolerance { character_error_rate, probability, cosine, relative_l2 } =
+            let Tolerance { character_error_rate, probability, cosine, relative_l2, logprob } =
                 case.tolerance;
-            let most = [character_error_rate, probability, relative_l2];
+            let most = [character_error_rate, probability, relative_l2, logprob.unwrap_or(0.0)];
             if most.iter().any(|most| most.is_nan() || *most < 0.0) {
                 return wrong("has a tolerance that is not a number from 0 on");
             }
