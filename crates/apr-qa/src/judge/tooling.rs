@@ -13,7 +13,7 @@ use apr_ops::explain::{error_code, known_tensor};
 use apr_ops::inspect::inspect;
 use apr_ops::lint::{Severity, lint as remarks_of};
 use apr_ops::physics::Violation;
-use apr_quality::{CanaryInput, check, record};
+use apr_quality::{CanaryInput, Tolerance, check, record};
 use apr_run::{RunOptions, Runner};
 use apr_testkit::SparseSource;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry, Apr2Footer};
@@ -359,7 +359,7 @@ pub(crate) fn canary(bench: &Bench<'_>) -> Judgement {
     let canary = whole.run_with(
         &options,
         |_, _| {},
-        |runner: &Runner<'_>| record(runner, "made", inputs, Some(4), &load),
+        |runner: &Runner<'_>| record(runner, "made", inputs, Some(4), Tolerance::default(), &load),
     )?;
     let passes = |model: &apr::Model| {
         model.run_with(
