@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 34] = [
+pub(crate) const PORTABLE: [&str; 35] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -27,6 +27,7 @@ pub(crate) const PORTABLE: [&str; 34] = [
     "apr-numpy",
     "apr-onnx",
     "apr-pytorch",
+    "apr-tflite",
     "apr-torchscript",
     "apr-safetensors",
     "apr-registry",
@@ -197,7 +198,7 @@ fn features(steps: &mut Steps) {
             (&["apr-registry"], "std"),
             (&["apr-registry"], "std,gguf"),
             (&["apr-registry"], "std,onnx"),
-            (&["apr-registry"], "std,numpy,pytorch"),
+            (&["apr-registry"], "std,numpy,pytorch,tflite"),
             (&["apr"], "std"),
             (&["apr"], "native"),
             (&["apr"], "native,compression,ndarray"),

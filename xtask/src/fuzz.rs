@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 19] = [
+const TARGETS: [&str; 20] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
@@ -23,6 +23,7 @@ const TARGETS: [&str; 19] = [
     "read_plan",
     "read_pytorch",
     "read_safetensors",
+    "read_tflite",
     "roundtrip_apr2",
     "roundtrip_gguf",
     "scan_any",
@@ -72,6 +73,7 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/numpy",
         "fixtures/onnx",
         "fixtures/scan",
+        "fixtures/tflite",
         "fixtures/torch",
     ];
     for folder in fixtures {

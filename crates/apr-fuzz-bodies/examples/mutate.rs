@@ -12,7 +12,7 @@ use apr_testkit::{excessive, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 19] = [
+const BODIES: [(&str, Body); 20] = [
     ("decode_block", bodies::decode_block),
     ("dequantize_any", bodies::dequantize_any),
     ("open_encrypted", bodies::open_encrypted),
@@ -29,6 +29,7 @@ const BODIES: [(&str, Body); 19] = [
     ("read_plan", bodies::read_plan),
     ("read_pytorch", bodies::read_pytorch),
     ("read_safetensors", bodies::read_safetensors),
+    ("read_tflite", bodies::read_tflite),
     ("roundtrip_apr2", bodies::roundtrip_apr2),
     ("roundtrip_gguf", bodies::roundtrip_gguf),
     ("scan_any", bodies::scan_any),

@@ -54,6 +54,13 @@ pub fn read_pytorch(data: &[u8]) {
         .expect("memory can be read");
 }
 
+/// Reads the input as a TensorFlow Lite model.
+pub fn read_tflite(data: &[u8]) {
+    if let Ok(reader) = apr_registry::tflite::open(data.to_vec(), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
 /// Lists what loading the input would run, under each name that loaders go by.
 pub fn scan_any(data: &[u8]) {
     for name in ["input", "config.json", "a.yaml", "a.jinja", "modeling_a.py", "a.pmml", "a.keras"]

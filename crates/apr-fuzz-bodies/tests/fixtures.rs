@@ -5,7 +5,7 @@ use std::path::Path;
 use apr_fuzz_bodies::{
     decode_block, dequantize_any, open_encrypted, probe_any, read_answers, read_apr1, read_apr2,
     read_aprn, read_ggml, read_gguf, read_manifest, read_numpy, read_onnx, read_plan, read_pytorch,
-    read_safetensors, roundtrip_apr2, roundtrip_gguf, scan_any,
+    read_safetensors, read_tflite, roundtrip_apr2, roundtrip_gguf, scan_any,
 };
 use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
@@ -16,7 +16,7 @@ use apr_testkit::{corrupt, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 19] = [
+const BODIES: [(&str, Body); 20] = [
     ("read_answers", read_answers),
     ("decode_block", decode_block),
     ("open_encrypted", open_encrypted),
@@ -32,6 +32,7 @@ const BODIES: [(&str, Body); 19] = [
     ("read_plan", read_plan),
     ("read_pytorch", read_pytorch),
     ("read_safetensors", read_safetensors),
+    ("read_tflite", read_tflite),
     ("roundtrip_apr2", roundtrip_apr2),
     ("roundtrip_gguf", roundtrip_gguf),
     ("probe_any", probe_any),

@@ -40,14 +40,13 @@ pub struct Chosen {
 }
 
 /// Formats by the extensions of their files, the preferred first.
-const FORMATS: [&[&str]; 5] =
-    [&["safetensors"], &["apr"], &["gguf"], &["bin", "pt", "pth", "ckpt"], &["onnx"]];
+const FORMATS: [&[&str]; 6] =
+    [&["safetensors"], &["apr"], &["gguf"], &["bin", "pt", "pth", "ckpt"], &["onnx"], &["tflite"]];
 
 /// Weights that are not read, or lie there for other programs.
-const FOREIGN: [&str; 12] = [
+const FOREIGN: [&str; 11] = [
     "h5",
     "msgpack",
-    "tflite",
     "ot",
     "npz",
     "pb",

@@ -1,4 +1,4 @@
-//! The formats that apr knows. One that is added gets an entry here, and nothing else changes.
+//! The formats that apr knows, an entry for each: readers, writers and messages follow from it.
 
 use apr_core::{
     ByteSource, CheckpointReader, CheckpointWriter, Format, Metadata, Result, SourceSet, TensorInfo,
@@ -238,8 +238,17 @@ pub(crate) static FORMATS: &[Registration] = &[
     },
     #[cfg(feature = "onnx")]
     told_apart(&apr_onnx::ORT),
-    told_apart(&crate::unread::HDF5),
+    #[cfg(feature = "tflite")]
+    Registration {
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_tflite::open(source, name, &options.limits)?))
+        }),
+        in_folder: InFolder { rank: 4, extensions: &["tflite"], ..InFolder::NONE },
+        ..told_apart(&apr_tflite::FORMAT)
+    },
+    #[cfg(not(feature = "tflite"))]
     told_apart(&crate::unread::TFLITE),
+    told_apart(&crate::unread::HDF5),
 ];
 
 /// An entry that says nothing but the format.

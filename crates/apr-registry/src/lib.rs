@@ -55,6 +55,8 @@ pub use apr_onnx as onnx;
 #[cfg(feature = "pytorch")]
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
+#[cfg(feature = "tflite")]
+pub use apr_tflite as tflite;
 #[cfg(feature = "torchscript")]
 pub use apr_torchscript as torchscript;
 pub use folder::{FolderCheckpoint, alone, open_folder, with_companions, with_config};

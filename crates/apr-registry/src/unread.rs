@@ -10,7 +10,8 @@ pub(crate) static HDF5: Format = Format {
     ..Format::READ_ONLY
 };
 
-/// TensorFlow Lite.
+/// TensorFlow Lite, in builds without its reader.
+#[cfg(not(feature = "tflite"))]
 pub(crate) static TFLITE: Format = Format {
     id: "tflite",
     name: "TensorFlow Lite",

@@ -23,6 +23,8 @@ pub use apr_registry::onnx::FORMAT as ONNX;
 pub use apr_registry::pytorch::FORMAT as PYTORCH;
 pub use apr_registry::safetensors::FORMAT as SAFETENSORS;
 #[cfg(feature = "formats")]
+pub use apr_registry::tflite::FORMAT as TFLITE;
+#[cfg(feature = "formats")]
 pub use apr_registry::torchscript::FORMAT as TORCHSCRIPT;
 pub use apr_registry::{
     formats as all, recognise, recognise_file, target_by_extension, targets as writable,

@@ -75,9 +75,10 @@
 //! | safetensors | files, shards | files, shards, folders | yes | quantized tensors as integers and scales |
 //! | GGUF | v1 to v3, both byte orders, splits | v3, splits | yes | all of ggml's types |
 //! | PyTorch | ZIP, pre-ZIP, TAR, TorchScript, shards, `.distcp`, `.pt2` | state dicts | yes | nothing in a file is run |
-//! | ONNX | files of any version, external data | of models with a graph | | `graph`; opset 11 to 25 |
+//! | ONNX | files of any version, external data | of models with a graph | | `graph`; opset 11 to 28 |
 //! | TorchScript | weights, as PyTorch | of models with a graph | | a `forward` that torch runs |
 //! | NumPy | `.npy`, `.npz` | no | | no objects |
+//! | TensorFlow Lite | weights, scales, associated files | no | | no graph |
 //! | GGML, GGMF, GGJT | yes | no | | eleven families |
 //! | APR1, APRN, dialects of APR v2 | yes | APR1, APRN | yes | `typed` |
 //!
@@ -88,7 +89,7 @@
 //! | none | [`open`] and [`plan`] for `.apr` and safetensors, for browsers too | 30 | 0 |
 //! | `std` | kernels chosen by the processor's features at run time | 33 | 0 |
 //! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 42 | 0 |
-//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy | 55 | 0 |
+//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, TensorFlow Lite | 55 | 0 |
 //! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 90 | 0 |
 //! | `quantize` | tensors get ggml's types; they are read without it | 90 | 0 |
 //! | `prune` | pruning and sparse tensors: the module `prune` | 91 | 0 |

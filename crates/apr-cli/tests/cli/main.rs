@@ -74,6 +74,7 @@ mod shards;
 mod support;
 mod tensors;
 mod terminal;
+mod tflite;
 mod torchscript;
 mod trace;
 mod trace_diff;

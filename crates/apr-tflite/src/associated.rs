@@ -1,0 +1,70 @@
+//! The files that follow a model as a ZIP archive: labels, vocabularies.
+
+use std::sync::Arc;
+
+use apr_archive::{Archive, Decoded, Section};
+use apr_core::{ByteSource, Companion, Error, Limits, Result, read_vec};
+
+/// Bytes of the record that an archive ends with, and of the longest comment behind it.
+const END_RECORD: u64 = 22;
+const LONGEST_COMMENT: u64 = 65_535;
+
+/// A source that the model and its archive share.
+pub(crate) type Shared = Arc<dyn ByteSource>;
+
+/// The files of an archive behind the flatbuffer.
+pub(crate) struct Associated {
+    archive: Archive,
+    content: Decoded<Arc<Section<Shared>>>,
+    /// Numbers of the entries that are companions.
+    entries: Vec<usize>,
+    pub(crate) companions: Vec<Companion>,
+    /// Names of those that are larger than a companion may be.
+    pub(crate) left_out: Vec<String>,
+}
+
+impl Associated {
+    /// Reads the directory, where there is one.
+    ///
+    /// # Errors
+    /// E002 for a damaged archive, E007 when reading fails, E008 over a limit.
+    pub(crate) fn find(source: &Shared, limits: &Limits) -> Result<Option<Self>> {
+        let tail = source.len().min(END_RECORD + LONGEST_COMMENT);
+        let tail = read_vec(source, source.len() - tail, tail)?;
+        if !tail.windows(4).any(|bytes| bytes == b"PK\x05\x06") {
+            return Ok(None);
+        }
+
+        // Places count from the archive's start, or from the file's.
+        let (_, before, _) = Archive::survey(source, limits)?;
+        let len = source.len().saturating_sub(before);
+        let archive_source = Arc::new(Section::new(Arc::clone(source), before, len)?);
+        let mut archive = Archive::read(&archive_source, limits)?;
+        let content = archive.decoded(archive_source)?;
+        let (mut entries, mut companions, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, entry) in archive.entries.iter().enumerate() {
+            if entry.name.ends_with('/') {
+                continue;
+            }
+            if entry.len > limits.max_companion.min(limits.max_metadata) {
+                left_out.push(entry.name.clone());
+                continue;
+            }
+            entries.push(number);
+            companions.push(Companion { name: entry.name.clone(), len: entry.len });
+        }
+        Ok(Some(Self { archive, content, entries, companions, left_out }))
+    }
+
+    /// The bytes of a companion.
+    ///
+    /// # Errors
+    /// E002 for damaged bytes, E004 for a wrong checksum, E007 when reading fails.
+    pub(crate) fn read(&self, companion: usize) -> Result<Vec<u8>> {
+        let entry = self.entries.get(companion).and_then(|&entry| self.archive.entries.get(entry));
+        let entry = entry.ok_or_else(|| Companion::absent(companion))?;
+        let mut limits = Limits::default();
+        limits.max_metadata = entry.len;
+        entry.content(&self.content, &limits).map_err(|error: Error| error)
+    }
+}

@@ -1,0 +1,203 @@
+//! A flatbuffer, read field by field at the places where the fields are.
+//!
+//! Offsets count from where they are written, forwards, except for that from a table to the table
+//! of its fields, which counts backwards. Integers are little-endian.
+
+use std::cell::{Cell, RefCell};
+
+use apr_core::{ByteSource, Error, Limits, Result, read_vec};
+
+/// Bytes that are read at a time: tables lie together.
+const WINDOW: u64 = 64 << 10;
+
+/// What a table, or an item of a list, costs of the index's limit, besides texts.
+const ITEM: u64 = 32;
+
+/// A flatbuffer in a file.
+pub(crate) struct Flatbuffer<'a> {
+    source: &'a dyn ByteSource,
+    /// Where the bytes that were read last are.
+    window: RefCell<(u64, Vec<u8>)>,
+    limits: &'a Limits,
+    /// How much was looked at. Lists may lie over each other, so that a file's length bounds no
+    /// work.
+    spent: Cell<u64>,
+}
+
+impl<'a> Flatbuffer<'a> {
+    pub(crate) fn new(source: &'a dyn ByteSource, limits: &'a Limits) -> Self {
+        Self { source, window: RefCell::new((0, Vec::new())), limits, spent: Cell::new(0) }
+    }
+
+    /// The table that all others are in.
+    pub(crate) fn root(&self) -> Result<Table<'_>> {
+        self.table(self.target(0)?)
+    }
+
+    fn spend(&self, cost: u64) -> Result<()> {
+        self.spent.set(self.spent.get().saturating_add(cost));
+        self.limits.check_index(self.spent.get())
+    }
+
+    fn bytes<const N: usize>(&self, at: u64) -> Result<[u8; N]> {
+        let mut out = [0; N];
+        let mut window = self.window.borrow_mut();
+        let within = |window: &(u64, Vec<u8>)| {
+            let from = usize::try_from(at.checked_sub(window.0)?).ok()?;
+            window.1.get(from..from.checked_add(N)?)?.try_into().ok()
+        };
+        if let Some(bytes) = within(&window) {
+            return Ok(bytes);
+        }
+        let left = self.source.len().checked_sub(at).filter(|left| *left >= N as u64);
+        let left = left.ok_or_else(|| Error::corrupt("the flatbuffer ends early").at(at))?;
+        *window = (at, read_vec(self.source, at, left.min(WINDOW))?);
+        if let Some(bytes) = within(&window) {
+            out = bytes;
+        }
+        Ok(out)
+    }
+
+    fn u16(&self, at: u64) -> Result<u16> {
+        self.bytes(at).map(u16::from_le_bytes)
+    }
+
+    fn u32(&self, at: u64) -> Result<u32> {
+        self.bytes(at).map(u32::from_le_bytes)
+    }
+
+    /// Where an offset leads to.
+    fn target(&self, at: u64) -> Result<u64> {
+        let offset = self.u32(at)?;
+        if offset == 0 {
+            return Err(Error::corrupt("an offset of the flatbuffer leads to itself").at(at));
+        }
+        Ok(at + u64::from(offset))
+    }
+
+    fn table(&self, at: u64) -> Result<Table<'_>> {
+        self.spend(ITEM)?;
+        let back = i64::from(self.u32(at)?.cast_signed());
+        let bad = || Error::corrupt("a table of the flatbuffer has no list of fields").at(at);
+        let fields = at.checked_add_signed(-back).ok_or_else(bad)?;
+        let len = u64::from(self.u16(fields)?);
+        if len < 4 || !len.is_multiple_of(2) {
+            return Err(bad());
+        }
+        Ok(Table { buffer: self, at, fields, len })
+    }
+
+    fn vector(&self, at: u64, width: u64) -> Result<Vector<'_>> {
+        let len = u64::from(self.u32(at)?);
+        let first = at + 4;
+        let left = self.source.len().saturating_sub(first);
+        if len * width > left {
+            let message = format!("a list of {len} items ends past the file's end");
+            return Err(Error::corrupt(message).at(at));
+        }
+        Ok(Vector { buffer: self, at: first, len })
+    }
+}
+
+/// A table: fields by their numbers, all of which may be left out.
+#[derive(Clone, Copy)]
+pub(crate) struct Table<'b> {
+    buffer: &'b Flatbuffer<'b>,
+    at: u64,
+    /// Where the list of its fields is, and how many bytes that has.
+    fields: u64,
+    len: u64,
+}
+
+impl<'b> Table<'b> {
+    /// Where a field is.
+    fn field(&self, number: u64) -> Result<Option<u64>> {
+        let entry = 4 + 2 * number;
+        if entry + 2 > self.len {
+            return Ok(None);
+        }
+        let offset = self.buffer.u16(self.fields + entry)?;
+        Ok((offset != 0).then(|| self.at + u64::from(offset)))
+    }
+
+    pub(crate) fn u8(&self, number: u64) -> Result<u8> {
+        let Some(at) = self.field(number)? else { return Ok(0) };
+        self.buffer.bytes(at).map(|[byte]| byte)
+    }
+
+    pub(crate) fn u32(&self, number: u64) -> Result<u32> {
+        self.field(number)?.map_or(Ok(0), |at| self.buffer.u32(at))
+    }
+
+    pub(crate) fn u64(&self, number: u64) -> Result<u64> {
+        let Some(at) = self.field(number)? else { return Ok(0) };
+        self.buffer.bytes(at).map(u64::from_le_bytes)
+    }
+
+    pub(crate) fn table(&self, number: u64) -> Result<Option<Self>> {
+        let Some(at) = self.field(number)? else { return Ok(None) };
+        self.buffer.table(self.buffer.target(at)?).map(Some)
+    }
+
+    /// A list of items of so many bytes; an empty one where it is left out.
+    pub(crate) fn list(&self, number: u64, width: u64) -> Result<Vector<'b>> {
+        match self.field(number)? {
+            Some(at) => self.buffer.vector(self.buffer.target(at)?, width),
+            None => Ok(Vector { buffer: self.buffer, at: self.at, len: 0 }),
+        }
+    }
+
+    /// A list of tables.
+    pub(crate) fn tables(
+        &self,
+        number: u64,
+    ) -> Result<impl Iterator<Item = Result<Self>> + use<'b>> {
+        let Vector { buffer, at, len } = self.list(number, 4)?;
+        Ok((0..len).map(move |item| buffer.table(buffer.target(at + 4 * item)?)))
+    }
+
+    /// A text; bytes that are not UTF-8 are replaced.
+    pub(crate) fn text(&self, number: u64) -> Result<Option<String>> {
+        let bytes = self.list(number, 1)?;
+        if self.field(number)?.is_none() {
+            return Ok(None);
+        }
+        self.buffer.spend(bytes.len)?;
+        let bytes = read_vec(self.buffer.source, bytes.at, bytes.len)?;
+        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+}
+
+/// A list of numbers.
+#[derive(Clone, Copy)]
+pub(crate) struct Vector<'b> {
+    buffer: &'b Flatbuffer<'b>,
+    /// Where its first item is in the file.
+    pub(crate) at: u64,
+    /// Number of items.
+    pub(crate) len: u64,
+}
+
+impl<'b> Vector<'b> {
+    /// The table that an item leads to.
+    pub(crate) fn table(&self, item: u64) -> Result<Table<'b>> {
+        self.buffer.table(self.buffer.target(self.at + 4 * item)?)
+    }
+
+    /// The items, of four bytes each.
+    pub(crate) fn i32s(&self) -> Result<Vec<i32>> {
+        self.buffer.spend(self.len.saturating_mul(4))?;
+        (0..self.len).map(|item| Ok(self.buffer.u32(self.at + 4 * item)?.cast_signed())).collect()
+    }
+
+    /// Whether all items, of eight bytes each, are 0.
+    pub(crate) fn are_zero(&self) -> Result<bool> {
+        self.buffer.spend(self.len.saturating_mul(8))?;
+        for item in 0..self.len {
+            if self.buffer.bytes::<8>(self.at + 8 * item)? != [0; 8] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

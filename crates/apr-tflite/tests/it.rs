@@ -1,0 +1,184 @@
+//! Models whose weights the package `tflite` read (`fixtures/tflite`), by their bytes; broken ones
+//! are errors.
+
+use std::path::PathBuf;
+
+use apr_core::{CheckpointReader, Code, DType, Limits, Result};
+use apr_testkit::{corrupt, locate, peak_memory, read_everything};
+use apr_tflite::{METADATA, TfliteReader};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+#[global_allocator]
+static ALLOCATOR: apr_testkit::PeakAlloc = apr_testkit::PeakAlloc;
+
+fn fixture(name: &str) -> Vec<u8> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/tflite");
+    std::fs::read(folder.join(name)).expect("the fixture is in the repository")
+}
+
+fn open(file: Vec<u8>) -> Result<TfliteReader> {
+    apr_tflite::open(file, "a.tflite", &Limits::default())
+}
+
+fn bytes_of(reader: &TfliteReader, name: &str, piece: usize) -> Vec<u8> {
+    let tensor = reader.tensors().iter().position(|info| info.name == name);
+    let tensor = tensor.unwrap_or_else(|| panic!("no {name}"));
+    let len = reader.tensors()[tensor].byte_len().expect("a possible length");
+    let mut bytes = vec![0; usize::try_from(len).expect("a small tensor")];
+    let mut offset = 0;
+    for chunk in bytes.chunks_mut(piece) {
+        reader.read_tensor(tensor, offset, chunk).expect("readable");
+        offset += chunk.len() as u64;
+    }
+    bytes
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Compares a model with what another program found in it.
+fn compare(file: &str, reader: &TfliteReader, expected: &Value) {
+    let expected = expected.as_object().expect("an object");
+    let entry = reader.metadata().object(METADATA).expect("what the file says");
+    let quantized = entry.get("quantized").cloned().unwrap_or_default();
+    for (name, weight) in expected {
+        let info = reader.tensors().iter().find(|info| info.name == *name);
+        let info = info.unwrap_or_else(|| panic!("{file}: no {name}"));
+        let shape: Vec<u64> = serde_json::from_value(weight["shape"].clone()).expect("sizes");
+        assert_eq!(info.shape.dims(), shape, "{file}: {name}");
+        for piece in [1, 3, 1 << 20] {
+            let found = digest(&bytes_of(reader, name, piece));
+            assert_eq!(weight["sha256"], found, "{file}: {name} by {piece}");
+        }
+        let Some(scales) = weight.get("scales") else { continue };
+        let entry = &quantized[name];
+        assert_eq!(entry.get("axis"), weight.get("axis").filter(|axis| !axis.is_null()), "{name}");
+        let named = |key: &str| entry.get(key).and_then(Value::as_str);
+        let found = bytes_of(reader, named("scales").expect("scales"), 1 << 20);
+        assert_eq!(*scales, digest(&found), "{file}: {name}");
+        let zero_points = named("zero_points").map(|name| bytes_of(reader, name, 1 << 20));
+        let zero_points: Option<Vec<i64>> = zero_points.map(|bytes| {
+            let numbers = bytes.as_chunks().0.iter();
+            numbers.map(|bytes| i64::from_le_bytes(*bytes)).collect()
+        });
+        assert_eq!(json!(zero_points), weight["zero_points"], "{file}: {name}");
+    }
+    let own = reader.tensors().iter().filter(|info| {
+        let base = info.name.rsplit_once('.').filter(|(_, key)| {
+            ["scales", "zero_points"].contains(&key.split('#').next().unwrap_or_default())
+        });
+        base.is_none_or(|(base, _)| !expected.contains_key(base))
+    });
+    assert_eq!(own.count(), expected.len(), "{file}");
+}
+
+#[test]
+fn every_weight_has_the_bytes_that_another_program_reads() {
+    let expected: Value = serde_json::from_slice(&fixture("expected.json")).expect("JSON");
+    for (name, weights) in expected.as_object().expect("an object") {
+        let reader = open(fixture(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        compare(name, &reader, weights);
+    }
+}
+
+#[test]
+fn models_of_others_have_the_bytes_that_another_program_reads() {
+    let Some(folder) = locate::shared_data("tflite") else { return };
+    let expected: Value = serde_json::from_slice(&fixture("shared.json")).expect("JSON");
+    for (name, weights) in expected.as_object().expect("an object") {
+        let file = std::fs::read(folder.join(name)).expect("a model");
+        let reader = open(file).unwrap_or_else(|error| panic!("{name}: {error}"));
+        compare(name, &reader, weights);
+    }
+}
+
+#[test]
+fn what_is_no_weight_is_described_or_left_out_by_name() {
+    let reader = open(fixture("labels.tflite")).expect("a model");
+    let entry = reader.metadata().object(METADATA).expect("what the file says");
+    assert_eq!(entry["operators"], json!({ "BROADCAST_TO": 1, "FULLY_CONNECTED": 2, "Mine": 1 }));
+    assert_eq!(
+        entry["signatures"],
+        json!({ "serving_default": { "inputs": ["x"], "outputs": ["y"] } })
+    );
+    assert_eq!(entry["description"], "every kind of weight");
+    let output = &entry["subgraphs"][0]["outputs"][0];
+    assert_eq!((&output["dtype"], &output["shape"]), (&json!("float32"), &json!([-1, 2])));
+    let blocks = json!({ "block_size": 4, "scales": "blocks/scales" });
+    assert_eq!(entry["quantized"]["blocks"], blocks);
+
+    assert_eq!(
+        reader.left_out(),
+        [
+            "words (no format here holds elements of string)",
+            "sparse (sparse tensors are not supported)",
+            "the graph of 4 operators",
+            "metadata 'min_runtime_version'"
+        ]
+    );
+    let names: Vec<&str> = reader.companions().iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(names, ["labels.txt", "vocabulary.txt"]);
+    assert_eq!(reader.read_companion(0).expect("labels"), b"cat\ndog\n");
+    assert_eq!(reader.read_companion(1).expect("words"), "word ".repeat(100).as_bytes());
+    assert!(reader.read_companion(2).is_err());
+    let bias: Vec<DType> = reader
+        .tensors()
+        .iter()
+        .filter(|info| info.name == "body/bias")
+        .map(|info| info.dtype)
+        .collect();
+    assert_eq!(bias, [DType::F64]);
+}
+
+#[test]
+fn broken_files_are_errors_or_readable_within_bounded_memory() {
+    for name in ["kinds.tflite", "outside.tflite", "labels.tflite"] {
+        let file = fixture(name);
+        let broken = corrupt::truncations(&file).chain(corrupt::bit_flips(&file, 0..file.len()));
+        for broken in broken {
+            let ((), peak) = peak_memory(|| {
+                if let Ok(reader) = open(broken) {
+                    // Damaged weights are met where they are read.
+                    let _ = read_everything(&reader);
+                }
+            });
+            assert!(peak < 4 << 20, "{name}: {peak} bytes");
+        }
+    }
+}
+
+#[test]
+fn lists_that_lie_over_each_other_end_at_the_limit() {
+    // Every offset of the list of subgraphs leads to the same table: the file's length bounds no
+    // work.
+    let error = open(overlapping(200_000, 40_000)).expect_err("too much");
+    assert_eq!(error.code(), Code::Memory, "{error}");
+}
+
+/// A model of `subgraphs` entries that are all one table, with a name of so many bytes.
+fn overlapping(subgraphs: u32, name: u32) -> Vec<u8> {
+    let mut file = Vec::new();
+    let word = |file: &mut Vec<u8>, number: u32| file.extend(number.to_le_bytes());
+    word(&mut file, 24);
+    file.extend(b"TFL3");
+    // Fields of the model: version at 4, subgraphs at 8.
+    file.extend([14, 0, 12, 0, 4, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0]);
+    word(&mut file, 16);
+    word(&mut file, 3);
+    word(&mut file, 4);
+    word(&mut file, subgraphs);
+    // The table of all of them is behind the list: its fields, itself, its name.
+    let list = file.len();
+    let table = list + 4 * subgraphs as usize + 16;
+    for entry in 0..subgraphs as usize {
+        word(&mut file, u32::try_from(table - list - 4 * entry).expect("near"));
+    }
+    file.extend([14, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]);
+    word(&mut file, 16);
+    word(&mut file, 4);
+    word(&mut file, name);
+    file.resize(file.len() + name as usize, b'a');
+    file
+}
