@@ -39,6 +39,9 @@ pub mod keys {
     /// How weights were factorized: method, rank or energy, tensors, and how far they are from
     /// what they were.
     pub const FACTORIZED: &str = "factorized";
+    /// Integers that stand for floats, `scale * (quant - zero_point)`: for each tensor `scales`,
+    /// `zero_points` (both names of tensors) and `axis` or `block_size`.
+    pub const AFFINE: &str = "affine";
     /// Names of tensors stored once and used twice: tensor to tensor.
     pub const TIED: &str = "tied";
     /// The mel filterbank that an import added: `{"tensor": NAME}`.

@@ -22,7 +22,7 @@
 //!
 //! They are integers as the file has them, and `value = scale * (quant - zero_point)`. `NAME.scales`
 //! (f32) and `NAME.zero_points` (i64) have one number for the tensor, or one for each index of the
-//! dimension that the metadata names: key `tflite`, `quantized`. 4-bit integers are widened to `i8`
+//! dimension that the metadata names ([`keys::AFFINE`](apr_core::keys::AFFINE)). 4-bit integers are widened to `i8`
 //! as they are read. Scales for blocks of a row are in tensors of the file's own, which the metadata
 //! names too.
 //!
@@ -63,8 +63,7 @@ use apr_core::Format;
 
 pub use reader::{TfliteReader, open};
 
-/// The key of the metadata: version, signatures, inputs and outputs, operators, how weights are
-/// quantized.
+/// The key of the metadata: description, inputs and outputs, signatures, operators.
 pub const METADATA: &str = "tflite";
 
 /// A model.

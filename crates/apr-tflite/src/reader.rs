@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use apr_core::{
     ByteSource, CheckpointReader, Companion, ContainerFacts, Error, FileInfo, Format, Limits,
-    Metadata, Result, Shape, Stored, TensorInfo, check_range, counted, has_own,
+    Metadata, Result, Shape, Stored, TensorInfo, check_range, counted, has_own, keys,
 };
 use serde_json::{Value, json};
 
@@ -74,12 +74,11 @@ fn open_shared(source: Shared, name: &str, limits: &Limits) -> Result<TfliteRead
     };
     skipped.extend(associated.iter().flat_map(|files| files.left_out.iter().cloned()));
 
-    let mut entry = description.fields.clone();
-    if !quantized.is_empty() {
-        entry.insert("quantized".into(), quantized.into());
-    }
     let mut metadata = Metadata::new();
-    metadata.set(METADATA, entry);
+    metadata.set(METADATA, description.fields.clone());
+    if !quantized.is_empty() {
+        metadata.set(keys::AFFINE, quantized);
+    }
     let mut fields = json!({ "container": "tflite" });
     fields.as_object_mut().into_iter().for_each(|all| all.extend(description.fields.clone()));
     let info = |weight: &Weight| TensorInfo {

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use apr_core::{CheckpointReader, Code, DType, Limits, Result};
+use apr_core::{CheckpointReader, Code, DType, Limits, Result, keys};
 use apr_testkit::{corrupt, locate, peak_memory, read_everything};
 use apr_tflite::{METADATA, TfliteReader};
 use serde_json::{Value, json};
@@ -41,8 +41,7 @@ fn digest(bytes: &[u8]) -> String {
 /// Compares a model with what another program found in it.
 fn compare(file: &str, reader: &TfliteReader, expected: &Value) {
     let expected = expected.as_object().expect("an object");
-    let entry = reader.metadata().object(METADATA).expect("what the file says");
-    let quantized = entry.get("quantized").cloned().unwrap_or_default();
+    let quantized = json!(reader.metadata().object(keys::AFFINE));
     for (name, weight) in expected {
         let info = reader.tensors().iter().find(|info| info.name == *name);
         let info = info.unwrap_or_else(|| panic!("{file}: no {name}"));
@@ -107,7 +106,7 @@ fn what_is_no_weight_is_described_or_left_out_by_name() {
     let output = &entry["subgraphs"][0]["outputs"][0];
     assert_eq!((&output["dtype"], &output["shape"]), (&json!("float32"), &json!([-1, 2])));
     let blocks = json!({ "block_size": 4, "scales": "blocks/scales" });
-    assert_eq!(entry["quantized"]["blocks"], blocks);
+    assert_eq!(reader.metadata().object(keys::AFFINE).expect("some")["blocks"], blocks);
 
     assert_eq!(
         reader.left_out(),

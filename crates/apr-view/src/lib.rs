@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod affine;
 mod base;
 pub mod chunks;
 mod cut;
@@ -45,6 +46,7 @@ pub mod values;
 mod view;
 mod windows;
 
+pub use affine::{AffineQuantization, AffineUnit};
 pub use base::Base;
 pub use filter::{named, parse_filter, parse_search};
 pub use first_use::sort_by_first_use;

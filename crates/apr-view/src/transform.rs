@@ -9,6 +9,7 @@ pub(crate) mod tests;
 
 use apr_core::{DType, Error, Result, Shape, Strided, TensorInfo};
 
+use crate::affine::{Affine, AffineQuantization};
 use crate::four_bits::FourBits;
 use crate::strided::{Gather, Woven};
 
@@ -30,6 +31,8 @@ pub(crate) enum ChangeKind {
     Woven(Woven),
     /// Four-bit floats, put together.
     FourBits(FourBits),
+    /// Integers as the floats that they stand for.
+    Affine(Affine),
     /// The same of tensors whose blocks are decoded to this dtype first.
     Decoded(Box<ChangeKind>, DType),
 }
@@ -284,6 +287,20 @@ impl Change {
         Ok(Self(ChangeKind::Pieces(pieces.collect())))
     }
 
+    /// Integers of a tensor of the base as floats of `dtype`, of which `tensors` are the base's.
+    ///
+    /// # Errors
+    /// E001 where the scales do not fit the tensor.
+    pub fn dequantized(
+        tensors: &[TensorInfo],
+        quantization: AffineQuantization,
+        dtype: DType,
+    ) -> Result<(TensorInfo, Self)> {
+        let affine = Affine::new(tensors, quantization, dtype)?;
+        let info = TensorInfo { dtype, ..tensors[quantization.quants].clone() };
+        Ok((info, Self(ChangeKind::Affine(affine))))
+    }
+
     /// The same change of tensors whose blocks are decoded to plain floats of this dtype as they
     /// are read; others are read as they are. It was made for tensors of that dtype.
     #[must_use]
@@ -305,6 +322,10 @@ impl ChangeKind {
             | Self::Gathered(Gather { tensor, .. })
             | Self::Sum { tensor, .. } => {
                 return vec![*tensor];
+            }
+            Self::Affine(Affine { quantization, .. }) => {
+                let AffineQuantization { quants, scales, zero_points, .. } = *quantization;
+                return [quants, scales].into_iter().chain(zero_points).collect();
             }
             Self::FourBits(rows) => return rows.sources(),
             Self::Decoded(kind, _) => return kind.sources(),

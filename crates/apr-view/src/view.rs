@@ -225,6 +225,26 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Makes tensors of the base others, which keep their place: `change` gets the position in the
+    /// base and what the view calls it, and returns `None` for one that stays.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub fn change(
+        &mut self,
+        change: impl Fn(usize, &TensorInfo) -> Result<Option<(TensorInfo, Change)>>,
+    ) -> Result<()> {
+        let Mapping { tensors, origins, .. } = &mut self.mapping;
+        for (info, origin) in tensors.iter_mut().zip(origins) {
+            let TensorOrigin::Base(position) = origin else { continue };
+            if let Some((changed, by)) = change(*position, info)? {
+                *info = changed;
+                *origin = TensorOrigin::Changed(by);
+            }
+        }
+        Ok(())
+    }
+
     /// Leaves out the companions that `wanted` says no to.
     pub fn keep_companions(&mut self, wanted: impl Fn(&str) -> bool) {
         let keep: Vec<bool> =

@@ -21,6 +21,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod affine;
 mod computed;
 mod description;
 mod error;
@@ -35,6 +36,8 @@ mod wishes;
 use apr_registry::{CheckpointReader, Computes, Convention, Error, Format};
 use apr_source::Source;
 use apr_view::{View, sort_by_first_use};
+
+use affine::dequantize;
 
 pub use description::{Job, Naming};
 pub use error::JobError;
@@ -69,6 +72,9 @@ impl Job {
     /// The tensors that are meant, in the order in which they are written.
     fn selected<'a>(&self, reader: &'a dyn CheckpointReader) -> Result<View<'a>, Error> {
         let mut selected = View::new(reader);
+        if let Some(dtype) = self.weights.dequantize {
+            dequantize(&mut selected, reader, dtype)?;
+        }
         if let Some(prefix) = &self.prefix {
             selected.select(prefix)?;
         }

@@ -119,6 +119,7 @@ impl<'a> Planned<'a> {
         options.gate = options.gate.filter(|_| !job.weights.gate_only_tells);
         let seals = job.warnings_of_seals(source.reader())?.into_iter().map(str::to_owned);
         warnings.splice(0..0, seals);
+        warnings.extend(job.dequantized(source.reader()));
         let stops = validator.config().stop;
         let conversion = plan(&content, &options, &job.target)?.validated_by(validator);
         let conversion = conversion.after_losing(losses).after_warning(warnings);

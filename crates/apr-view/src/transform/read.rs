@@ -49,6 +49,9 @@ impl ChangeKind {
             Self::Gathered(gather) => aligned(gather.element, offset, buf, |offset, buf| {
                 gather.read(base, windows, offset, buf)
             }),
+            Self::Affine(affine) => aligned(affine.to.block_bytes(), offset, buf, |offset, buf| {
+                affine.read(base, offset, buf)
+            }),
             Self::FourBits(rows) => {
                 aligned(FourBits::block(), offset, buf, |offset, buf| rows.read(base, offset, buf))
             }
