@@ -143,7 +143,7 @@ pub fn scan_file<S: ByteSource + 'static>(
     // Its mark may be in bytes that a reader of HDF5 goes past.
     let mut found = content::hdf5(&source)?.unwrap_or_default();
     if format.id == "tflite" {
-        found.extend(tflite::judge(&source)?);
+        found.extend(tflite::judge(&source, limits)?);
     }
     match templates(Arc::clone(&source), name, format, limits) {
         Ok(more) => found.extend(more),

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use apr_core::{Error, Result};
+use apr_core::{ByteSource, Error, Limits, Result};
 use serde_json::{Map, Value, json};
 
-use crate::flatbuffer::Table;
+use crate::flatbuffer::{Flatbuffer, Table};
 use crate::model::{subgraph_name, type_name};
 
 /// Names of the operators, by their numbers: `BuiltinOperator` of the schema.
@@ -97,6 +97,27 @@ impl Description {
         let names = names.map(|entry| Ok(entry?.text(field::METADATA_NAME)?.unwrap_or_default()));
         Ok(Self { fields, operators, buffers: names.collect::<Result<_>>()? })
     }
+}
+
+/// The names of custom operators, which are none of TensorFlow Lite's own, as a model lists them.
+///
+/// ```
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tflite/kinds.tflite");
+/// # let file = std::fs::read(path).expect("the fixture");
+/// let names = apr_tflite::custom_operators(&file, &apr_core::Limits::default())?;
+/// assert_eq!(names, ["Mine"]);
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
+/// # Errors
+/// E002 for a damaged file, E007 when reading fails, E008 over a limit.
+pub fn custom_operators(source: &dyn ByteSource, limits: &Limits) -> Result<Vec<String>> {
+    let flatbuffer = Flatbuffer::new(source, limits);
+    let mut names = Vec::new();
+    for code in flatbuffer.root()?.tables(field::OPERATOR_CODES)? {
+        names.extend(code?.text(field::CUSTOM_CODE)?.filter(|name| !name.is_empty()));
+    }
+    Ok(names)
 }
 
 /// What each operator code stands for.

@@ -61,6 +61,7 @@ mod reader;
 
 use apr_core::Format;
 
+pub use description::custom_operators;
 pub use reader::{TfliteReader, open};
 
 /// The key of the metadata: description, inputs and outputs, signatures, operators.

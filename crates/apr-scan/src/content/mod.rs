@@ -63,7 +63,7 @@ impl Examiner<'_> {
             Some(format) if may_hold_code(format) => {
                 return Ok(not_examined(&format!("{} is not unpacked", format.name)));
             }
-            Some(format) if format.id == "tflite" => return tflite::judge(source),
+            Some(format) if format.id == "tflite" => return tflite::judge(source, self.limits),
             Some(_) if !text::is_text(leaf.name, &head) => return Ok(Vec::new()),
             _ => {}
         }

@@ -1,17 +1,11 @@
 //! TensorFlow Lite: operators that are none of its own.
-//!
-//! A flatbuffer: the word at 0 leads to the root table, whose field 1 is a vector of tables
-//! (`OperatorCode`), whose field 1 is the name of a custom operator.
 
-use apr_registry::{ByteSource, Escaped, Result, read_vec};
+use apr_registry::tflite::custom_operators;
+use apr_registry::{ByteSource, Code, Escaped, Limits, Result};
 
 use super::tensorflow::DANGEROUS;
 use super::{ContentRemarks, not_examined};
 use crate::report::FileVerdict;
-
-/// Operators that are looked at, and bytes of their names.
-const MOST: u32 = 10_000;
-const LONGEST: u32 = 256;
 
 /// Custom operators of TensorFlow's own programs, and the beginning of those of TensorFlow itself.
 const KNOWN: [&str; 4] =
@@ -22,9 +16,14 @@ const FLEX: &str = "Flex";
 ///
 /// # Errors
 /// E007 when reading fails.
-pub(crate) fn judge(source: &dyn ByteSource) -> Result<ContentRemarks> {
-    let Some(names) = custom_operators(source) else {
-        return Ok(not_examined("the list of its operators is not where TensorFlow Lite has it"));
+pub(crate) fn judge(source: &dyn ByteSource, limits: &Limits) -> Result<ContentRemarks> {
+    let names = match custom_operators(source, limits) {
+        Ok(names) => names,
+        Err(error) if error.code() == Code::Io => return Err(error),
+        Err(error) => {
+            let message = format!("the list of its operators can't be read: {}", error.message());
+            return Ok(not_examined(&message));
+        }
     };
 
     let mut found = ContentRemarks::new();
@@ -42,66 +41,6 @@ pub(crate) fn judge(source: &dyn ByteSource) -> Result<ContentRemarks> {
         found.truncate(20);
     }
     Ok(found)
-}
-
-/// The names of the custom operators; `None` where the file has no such list.
-fn custom_operators(source: &dyn ByteSource) -> Option<Vec<String>> {
-    let buffer = Buffer(source);
-    let root = u64::from(buffer.word(0)?);
-    let Some(codes) = buffer.field(root, 1)? else { return Some(Vec::new()) };
-    let count = buffer.word(codes)?;
-    if count > MOST {
-        return None;
-    }
-
-    let mut names = Vec::new();
-    for number in 0..u64::from(count) {
-        let place = codes + 4 + 4 * number;
-        let table = place + u64::from(buffer.word(place)?);
-        let Some(name) = buffer.field(table, 1)? else { continue };
-        let len = buffer.word(name)?;
-        let bytes = read_vec(source, name + 4, len.min(LONGEST).into()).ok()?;
-        if !bytes.is_empty() {
-            names.push(String::from_utf8_lossy(&bytes).into_owned());
-        }
-    }
-    Some(names)
-}
-
-struct Buffer<'a>(&'a dyn ByteSource);
-
-impl Buffer<'_> {
-    fn word(&self, at: u64) -> Option<u32> {
-        let mut bytes = [0; 4];
-        self.0.read_at(at, &mut bytes).ok()?;
-        Some(u32::from_le_bytes(bytes))
-    }
-
-    fn half(&self, at: u64) -> Option<u16> {
-        let mut bytes = [0; 2];
-        self.0.read_at(at, &mut bytes).ok()?;
-        Some(u16::from_le_bytes(bytes))
-    }
-
-    /// Where the vector, text or table in a table's field is. `None` within for a field that is
-    /// left out.
-    fn field(&self, table: u64, number: u64) -> Option<Option<u64>> {
-        // Signed, and counted backwards.
-        let back = i64::from(self.word(table)?.cast_signed());
-        let vtable = table.checked_add_signed(back.checked_neg()?)?;
-        let entry = 4 + 2 * number;
-        let len = u64::from(self.half(vtable)?);
-        if entry + 2 > len {
-            // It begins with its own length and that of the table.
-            return (len >= 4).then_some(None);
-        }
-        let offset = self.half(vtable + entry)?;
-        if offset == 0 {
-            return Some(None);
-        }
-        let place = table + u64::from(offset);
-        Some(Some(place + u64::from(self.word(place)?)))
-    }
 }
 
 #[cfg(test)]
@@ -138,12 +77,12 @@ mod tests {
             ("FlexWriteFile", Some(FileVerdict::Dangerous)),
             ("Mine", Some(FileVerdict::NotExamined)),
         ] {
-            let found = judge(&model(name)).expect("readable");
+            let found = judge(&model(name), &Limits::default()).expect("readable");
             assert_eq!(found.first().map(|(verdict, _)| *verdict), expected, "{name}: {found:?}");
         }
         let cut = model("Mine");
         for len in 0..cut.len() - 8 {
-            let found = judge(&cut[..len].to_vec()).expect("readable");
+            let found = judge(&cut[..len].to_vec(), &Limits::default()).expect("readable");
             assert!(!found.is_empty(), "cut at {len}");
         }
     }
