@@ -162,9 +162,8 @@ impl Form {
 }
 
 fn compile(pattern: &str, work: &Work) -> Result<PikeVM> {
-    let wrong = |why: &dyn fmt::Display| {
-        Error::format(format!("'{}': {why}", Escaped::short(pattern)))
-    };
+    let wrong =
+        |why: &dyn fmt::Display| Error::format(format!("'{}': {why}", Escaped::short(pattern)));
     if pattern.len() > MAX_EXPRESSION {
         return Err(wrong(&"the regular expression is too long"));
     }
