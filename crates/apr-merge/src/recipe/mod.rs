@@ -1,8 +1,8 @@
 //! What is merged, and how.
 
-mod parse;
+pub(crate) mod parse;
 mod render;
-mod yaml;
+pub(crate) mod yaml;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

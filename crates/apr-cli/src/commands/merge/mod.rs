@@ -1,6 +1,7 @@
 //! `apr merge`.
 
 mod adapters;
+mod moe;
 mod recipe;
 mod render;
 
@@ -19,7 +20,7 @@ use apr_registry::{
 use apr_source::Source;
 
 use self::recipe::{Description, Location};
-pub(super) use self::render::{render, render_adapters};
+pub(super) use self::render::{render, render_adapters, render_moe};
 use super::convert::{
     self, Destination, Extras, Subject, contain, layout, target_format, validation,
 };
@@ -35,26 +36,40 @@ pub(super) fn run(args: &MergeArgs, context: &Context) -> Outcome {
     if !args.lora.is_empty() {
         return adapters::run(args, context);
     }
-    let Description { recipes, is_file } = recipe::describe(args, context)?;
+    let description = recipe::describe(args, context)?;
     // It is the merge's, and no model's.
     let context = &context.without_config();
     let folder = args.models_dir.as_deref();
-    let named = recipe::locations(&recipes, is_file, folder)?;
-    let target = target(args, named.first().map(|named| named.path.as_path()))?;
-    let opened: Vec<Opened> = named
-        .into_iter()
-        .map(|Location { name, path, adapters }| {
-            let model = convert::open_for(target.format, &path, context)?;
-            let adapters = adapters
-                .into_iter()
-                .map(|path| adapters::open(&path, context))
-                .collect::<Outcome<_>>()?;
-            Ok(Opened { name, model, adapters })
-        })
-        .collect::<Outcome<_>>()?;
+    let (recipes, named) = match description {
+        Description::Moe(recipe) => return moe::run(&recipe, args, context),
+        Description::Options(recipe) => {
+            let named = recipe.models().into_iter().map(Location::given).collect();
+            (vec![*recipe], named)
+        }
+        Description::Merges(recipes) => {
+            let named = recipe::locations(&recipes, folder)?;
+            (recipes, named)
+        }
+    };
+    let target = target(args, named.first().map(|named: &Location| named.path.as_path()))?;
+    let opened = open_all(named, |path| convert::open_for(target.format, path, context), context)?;
     let first = opened.first().map(|first| PathBuf::from(&first.model.name)).unwrap_or_default();
     let job = job(&first, target, args, context)?;
     merge(&recipes, &opened, &job, args, context)
+}
+
+/// Opens models with their adapters.
+fn open_all(
+    named: Vec<Location>,
+    open: impl Fn(&Path) -> Outcome<Model>,
+    context: &Context,
+) -> Outcome<Vec<Opened>> {
+    let one = |Location { name, path, adapters }| {
+        let model = open(&path)?;
+        let adapters = adapters.into_iter().map(|path| adapters::open(&path, context));
+        Ok(Opened { name, model, adapters: adapters.collect::<Outcome<_>>()? })
+    };
+    named.into_iter().map(one).collect()
 }
 
 /// A model that takes part, with adapters that are merged into it before.
@@ -98,12 +113,7 @@ fn merge(
     args: &MergeArgs,
     context: &Context,
 ) -> Outcome {
-    let sources: Vec<(&str, Source<'_>)> = opened
-        .iter()
-        .map(|Opened { name, model, .. }| {
-            Ok((name.as_str(), context.source(&*model.reader, &model.name)?))
-        })
-        .collect::<Outcome<_>>()?;
+    let sources = sources(opened, context)?;
     check_families(&sources)?;
     let relaxed = args.write.relaxed || args.write.force;
     let poll = poll(context);
@@ -132,6 +142,14 @@ fn merge(
     let adapters = || adapted.iter().map(|adapted| adapted.report()).collect();
     let extras = Extras { merge: Some(&report), adapters: Some(&adapters), ..Extras::default() };
     convert::write_subject(job, subject, Destination::of(&args.write), extras, context)
+}
+
+/// Models with what they are, by the names that a recipe has for them.
+fn sources<'a>(opened: &'a [Opened], context: &'a Context) -> Outcome<Vec<(&'a str, Source<'a>)>> {
+    let source = |one: &'a Opened| {
+        Ok((one.name.as_str(), context.source(&*one.model.reader, &one.model.name)?))
+    };
+    opened.iter().map(source).collect()
 }
 
 /// Ends a long measurement where the user interrupts.
