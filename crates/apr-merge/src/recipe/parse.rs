@@ -49,10 +49,31 @@ pub fn parse(text: &str) -> Result<Vec<Recipe>> {
         }
         recipes.push(recipe);
     }
+    check_stages(&recipes)?;
     if several && recipes.iter().rev().skip(1).any(|recipe| recipe.name.is_none()) {
         return Err(Error::format("of several merges, all but the last need a 'name'"));
     }
     Ok(recipes)
+}
+
+/// Merges of merges are computed anew for each that reads them: one that grows by itself is refused.
+fn check_stages(recipes: &[Recipe]) -> Result<()> {
+    let mut reads: BTreeMap<&str, u64> = BTreeMap::new();
+    for recipe in recipes {
+        let of = |model: &str| reads.get(model).copied().unwrap_or(1);
+        let all = recipe.models().into_iter().map(of).fold(0, u64::saturating_add);
+        if all > MOST as u64 {
+            let name = short(recipe.name.as_deref().unwrap_or_default());
+            return Err(Error::memory(format!(
+                "the merge '{name}' would read models {all} times, as it merges merges of merges: \
+                 write earlier ones to files"
+            )));
+        }
+        if let Some(name) = &recipe.name {
+            reads.insert(name, all);
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn short(text: &str) -> String {
@@ -454,6 +475,20 @@ tokenizer_source: union
         let Parts::Slices(slices) = &recipe.parts else { panic!("slices") };
         assert_eq!(slices[0].sources[1].layers, 0..2);
         assert_eq!(slices[0].settings["t"].0[0].values, [0.0, 0.5]);
+    }
+
+    #[test]
+    fn merges_of_merges_that_multiply_are_refused() {
+        let mut text = String::new();
+        for stage in 0..40 {
+            let (a, b) = (format!("m{}", stage - 1), format!("m{}", stage - 2));
+            text += &format!(
+                "---\nmerge_method: linear\nname: m{stage}\nmodels: [{{model: {a}}}, {{model: \
+                 {b}}}]\n"
+            );
+        }
+        let error = parse(&text).unwrap_err().to_string();
+        assert!(error.contains("times"), "{error}");
     }
 
     #[test]

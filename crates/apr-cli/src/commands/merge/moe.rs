@@ -12,21 +12,26 @@ use apr_run::{Facts, Prepared, RunOptions, RunResult, Tokenizer, with_runner};
 use apr_source::Source;
 use apr_view::View;
 
-use super::recipe::Location;
+use super::recipe::{Location, models_dir};
 use super::{
-    Opened, adapters, as_framework, check_families, has_card, job, open_all, poll, sources, target,
-    title_of,
+    Made, Opened, adapters, as_framework, check_families, files_of, has_card, inputs_of, job,
+    open_all, poll, sources, target, title_of,
 };
 use crate::args::MergeArgs;
-use crate::commands::convert::{self, Destination, Extras, Subject};
+use crate::commands::convert::Extras;
 use crate::commands::run::terse_host;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
 
-/// Writes the mixture.
-pub(super) fn run(recipe: &Recipe, args: &MergeArgs, context: &Context) -> Outcome {
-    let folder = args.models_dir.as_deref();
+/// Plans the mixture, and calls `then` with it.
+pub(super) fn with_made<R>(
+    recipe: &Recipe,
+    args: &MergeArgs,
+    context: &Context,
+    then: impl FnOnce(Made<'_>) -> Outcome<R>,
+) -> Outcome<R> {
+    let folder = models_dir(args);
     let named = recipe.models().into_iter().map(|name| Location::named(name, folder));
     let named: Vec<Location> = named.collect::<Outcome<_>>()?;
     let target = target(args, named.first().map(|named| named.path.as_path()))?;
@@ -48,12 +53,12 @@ pub(super) fn run(recipe: &Recipe, args: &MergeArgs, context: &Context) -> Outco
         mixture = mixture.with_card(&title.unwrap_or_else(|| "mixture".to_owned()))?;
     }
     let name = recipe.models().join(" + ");
-    let notes: Vec<String> = opened.iter().flat_map(|one| one.model.notes.clone()).collect();
-    let subject = Subject { reader: &mixture, name: &name, notes: &notes };
     let adapters = || adapted.iter().map(|adapted| adapted.report()).collect();
     let moe = Some(mixture.report().clone());
     let extras = Extras { moe, adapters: Some(&adapters), ..Extras::default() };
-    convert::write_subject(&job, subject, Destination::of(&args.write), extras, context)
+    let files = files_of(&opened).concat();
+    let (job, reader, inputs) = (&job, &mixture, inputs_of(&opened));
+    then(Made { job, reader, name: &name, inputs, files, extras, context })
 }
 
 /// The models under the names that frameworks have for tensors.

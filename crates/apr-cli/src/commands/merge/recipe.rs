@@ -2,6 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use apr_io::is_remote;
 use apr_merge::{Method, Recipe, Setting, Settings, Source, Tokenizer, moe, parse};
 use apr_registry::{ByteSource, Error, Escaped, read_vec};
 
@@ -101,7 +102,7 @@ fn read(path: &Path, context: &Context) -> Outcome<String> {
 
 /// The merge that options stand for.
 fn of_options(args: &MergeArgs) -> Outcome<Recipe> {
-    let name = |path: &Path| path.display().to_string();
+    let name = |path: &Path| named(path, args);
     let method = args.strategy.unwrap_or(match args.weights.is_empty() {
         true => Method::Average,
         false => Method::Linear,
@@ -115,7 +116,7 @@ fn of_options(args: &MergeArgs) -> Outcome<Recipe> {
     recipe.tokenizer = args.tokenizer.as_deref().map(|source| match source {
         "union" => Tokenizer::Union,
         "base" => Tokenizer::Base,
-        model => Tokenizer::Model(model.to_owned()),
+        model => Tokenizer::Model(name(Path::new(model))),
     });
     spread(&mut recipe, args)?;
     let mut set = |name: &str, value: Option<f64>| {
@@ -139,6 +140,19 @@ fn of_options(args: &MergeArgs) -> Outcome<Recipe> {
     }
     recipe.text = recipe.to_yaml();
     Ok(recipe)
+}
+
+/// What a model is called that the command line or a plan has by this path.
+pub(super) fn named(path: &Path, args: &MergeArgs) -> String {
+    let folder = Some(&args.plan_folder).filter(|folder| !folder.as_os_str().is_empty());
+    let inside = folder.and_then(|folder| path.strip_prefix(folder).ok());
+    inside.unwrap_or(path).display().to_string()
+}
+
+/// The folder of the models that a configuration names.
+pub(super) fn models_dir(args: &MergeArgs) -> Option<&Path> {
+    let of_plan = Some(args.plan_folder.as_path()).filter(|path| !path.as_os_str().is_empty());
+    args.models_dir.as_deref().or(of_plan)
 }
 
 /// Gives each model its weight and density.
@@ -203,9 +217,13 @@ pub(super) fn locations(recipes: &[Recipe], folder: Option<&Path>) -> Outcome<Ve
 }
 
 impl Location {
-    /// Of a model that the command line names.
-    pub(super) fn given(name: &str) -> Self {
-        Self { name: name.to_owned(), path: PathBuf::from(name), adapters: Vec::new() }
+    /// Of a model that the command line or a plan names.
+    pub(super) fn given(name: &str, args: &MergeArgs) -> Self {
+        let path = match is_remote(Path::new(name)) {
+            true => PathBuf::from(name),
+            false => args.plan_folder.join(name),
+        };
+        Self { name: name.to_owned(), path, adapters: Vec::new() }
     }
 
     /// Of a model that a configuration names, with adapters after it.
