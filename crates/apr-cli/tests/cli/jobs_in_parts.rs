@@ -136,7 +136,7 @@ fn merges_in_parts_are_the_files_of_one_process() {
     assert_eq!(plan["inputs"].as_array().map(Vec::len), Some(3));
     sandbox.apr("run-part plan.json 1").ok();
     sandbox.write("n.safetensors", weights(0.4));
-    sandbox.apr("run-part plan.json 2").fails(4, &["n.safetensors", "make a new plan"]);
+    sandbox.apr("run-part plan.json 2").fails(5, &["n.safetensors", "make a new plan"]);
     sandbox.write("merge.yml", "merge_method: linear\nmodels: [{model: m.safetensors}]\n");
     sandbox.apr("plan --parts 3 -o p.json merge merge.yml -o o.apr").fails(2, &["--config FILE"]);
 }
