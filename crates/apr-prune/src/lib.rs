@@ -41,6 +41,8 @@ mod mask;
 mod plan;
 mod pruned;
 mod report;
+#[cfg(feature = "second-order")]
+pub mod second_order;
 mod sparse;
 mod weights;
 mod widths;
