@@ -75,9 +75,19 @@ pub(crate) enum PruneScope {
     Global,
 }
 
+/// What a calibration run is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PruneMethod {
+    /// Weigh magnitudes by the norms of inputs
+    Wanda,
+    /// Weigh by the products of inputs, and update what stays, layer by layer
+    Sparsegpt,
+}
+
 /// Options about pruning that the help of `convert` leaves to that of `prune`.
-pub(crate) const IN_PRUNE: [&str; 8] = [
+pub(crate) const IN_PRUNE: [&str; 9] = [
     "prune_scope",
+    "prune_method",
     "prune_nm",
     "prune_threshold",
     "prune_layers",
@@ -101,6 +111,9 @@ pub(crate) struct PruneArgs {
     /// What --prune is a share of [default: tensor]
     #[arg(long, value_enum, value_name = "SCOPE", requires = "prune", hide_short_help = true)]
     pub(crate) prune_scope: Option<PruneScope>,
+    /// What --calibration is for [default: wanda]
+    #[arg(long, value_enum, value_name = "METHOD", hide_short_help = true)]
+    pub(crate) prune_method: Option<PruneMethod>,
     /// Keep N of every M consecutive weights of a row, such as 2:4
     #[arg(
         long, value_name = "N:M", value_parser = parse_pattern,

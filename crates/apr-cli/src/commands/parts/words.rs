@@ -34,7 +34,8 @@ const OF_RUNS: [&str; 12] = [
 ];
 
 /// Options that need the whole job at once, and what to do instead.
-const WHOLE: [(&str, &str); 8] = [
+const WHOLE: [(&str, &str); 9] = [
+    ("prune-method", "each part would prune the whole model"),
     ("search", "types are chosen by running the model, which parts do not do"),
     ("dry-run", "`apr plan` writes nothing but the plan"),
     ("analyze-source", "its output can't be split"),

@@ -1,5 +1,7 @@
 //! `apr convert --prune` and its kin: the model that a job reads, with weights or layers less.
 
+mod second_order;
+
 use std::io::{self, Write};
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -15,7 +17,7 @@ use apr_view::parse_filter;
 
 use super::convert::Changed;
 use super::imatrix;
-use crate::args::{ConvertArgs, PruneArgs, PruneScope, QuantizeOptions};
+use crate::args::{ConvertArgs, PruneArgs, PruneMethod, PruneScope, QuantizeOptions};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -124,19 +126,32 @@ fn zeroed(
     pruning.targets = args.target.as_deref().map(parse_filter).transpose().map_err(unsuited)?;
     pruning.dequantize = job.weights.dequantize;
     let mut notes = Vec::new();
-    if let Some(data) = &options.calibration {
+    pruning.updates = args.prune_method == Some(PruneMethod::Sparsegpt);
+    let calibration = options.calibration.as_deref();
+    if let Some(data) = calibration.filter(|_| !pruning.updates) {
         let (matrix, told) = imatrix::calibrated(data, path, context)?;
         pruning.importance = Some(matrix);
         notes = told;
     }
     let source = context.source(&*model.reader, &model.name)?;
+    let updates = pruning.updates;
     let planned = plan(&source, pruning).map_err(|error| unsuited_weights(error, &model))?;
     drop(source);
 
-    signals::stop_cleanly(&context.interrupt)?;
-    let bar = Bar::new(&context.printer, bytes(&model));
-    let (reader, report) = planned.apply(model.reader, &context.pipeline()?, &bar)?;
-    model.reader = reader;
+    let report = match calibration.filter(|_| updates) {
+        Some(data) => {
+            let report;
+            (model, report) = second_order::prune(planned, (path, data), model, context)?;
+            report
+        }
+        None => {
+            signals::stop_cleanly(&context.interrupt)?;
+            let bar = Bar::new(&context.printer, bytes(&model));
+            let (reader, report) = planned.apply(model.reader, &context.pipeline()?, &bar)?;
+            model.reader = reader;
+            report
+        }
+    };
     let mut job = job;
     if let (Some(gate), None) = (job.weights.gate, &job.weights.quantize) {
         let failures = report.failures(&gate);
@@ -159,11 +174,24 @@ fn zeroed(
 
 /// Refuses options that would do nothing, and what would be measured of other layers.
 fn check(args: &ConvertArgs) -> Outcome {
-    let (options, factorizes) = (&args.requantize.options, args.lowrank.is_asked());
-    let args = &args.prune;
+    let (requantize, factorizes) = (&args.requantize, args.lowrank.is_asked());
+    let (options, args) = (&requantize.options, &args.prune);
     if args.target.is_some() && !args.has_zeros() && args.sparse.is_none() && !factorizes {
         return Err(Failure::Usage(
             "--target applies to --prune, --prune-nm, --prune-threshold, --lowrank and --sparse"
+                .to_owned(),
+        ));
+    }
+    if args.prune_method.is_some() && (options.calibration.is_none() || !args.has_zeros()) {
+        return Err(Failure::Usage(
+            "--prune-method says what --calibration is for: it goes with that, and with --prune or \
+             --prune-nm"
+                .to_owned(),
+        ));
+    }
+    if args.prune_method == Some(PruneMethod::Sparsegpt) && requantize.dequantize.is_some() {
+        return Err(Failure::Usage(
+            "--prune-method sparsegpt runs the model and prunes floats: dequantize in a run before"
                 .to_owned(),
         ));
     }
@@ -302,9 +330,13 @@ pub(super) fn render(out: &mut dyn Write, report: &PruneReport) -> io::Result<()
     worst.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
     writeln!(out, "  {DIM}the worst:{DIM:#}")?;
     for tensor in worst.into_iter().take(SHOWN) {
+        let of_outputs = tensor.output_error;
+        let of_outputs = of_outputs
+            .map(|error| format!("outputs {:>6.2}%  ", 100.0 * error))
+            .unwrap_or_default();
         writeln!(
             out,
-            "    {:>7.2}%  cosine {:.6}  {:>6.2} % zero  {}",
+            "    {:>7.2}%  {of_outputs}cosine {:.6}  {:>6.2} % zero  {}",
             100.0 * tensor.relative_error,
             tensor.cosine,
             100.0 * tensor.share(),
