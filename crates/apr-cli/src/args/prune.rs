@@ -126,7 +126,8 @@ pub(crate) struct PruneArgs {
         hide_short_help = true
     )]
     pub(crate) prune_threshold: Option<f32>,
-    /// Drop layers: so many before the last one, or a list such as 3,7,9-11, counted from 0
+    /// Drop layers: so many before the last one, or with --calibration those that change least;
+    /// or a list such as 3,7,9-11, counted from 0
     #[arg(long, value_name = "LAYERS", value_parser = parse_layers, hide_short_help = true)]
     pub(crate) prune_layers: Option<LayerChoice>,
     /// Drop so many attention heads of every layer, those with the smallest weights; heads that
@@ -156,6 +157,11 @@ impl PruneArgs {
     /// Whether weights become zero.
     pub(crate) fn has_zeros(&self) -> bool {
         self.prune.is_some() || self.prune_nm.is_some() || self.threshold().is_some()
+    }
+
+    /// Whether layers go that inputs may choose.
+    pub(crate) fn counts_layers(&self) -> bool {
+        matches!(self.prune_layers, Some(LayerChoice::Count(_)))
     }
 
     /// Whether layers, heads or neurons go.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use apr::job::Output;
 use apr_core::counted;
-use apr_importance::{Inputs, MeasureOptions, Measured, measure};
+use apr_importance::{Inputs, MeasureOptions, Measured, layer_influence, measure};
 use apr_quality::{Sample, Subject, WindowOptions, Windows};
 use apr_quantize::{ColumnSums, Imatrix, ImatrixSums};
 use apr_registry::Escaped;
@@ -211,6 +211,22 @@ pub(super) fn calibrated(
         not_measured.iter().map(|name| format!("the importance of {name} was not measured"));
     let notes = idle.chain(not_measured).collect();
     Ok((sums.means()?, notes))
+}
+
+/// How much each layer of a model changes what passes through it, on a text, a sound, an image or
+/// arrays.
+pub(super) fn influence(path: &Path, model_path: &Path, context: &Context) -> Outcome<Vec<f64>> {
+    let opened = Opened::new(model_path, context)?;
+    let data = Data::of_calibration(path, opened.facts(), context);
+    let found = opened.with_runner(context, &running::reading(context, 1), |runner| {
+        let subject = Subject::of(runner)?;
+        with_data(&subject, &data, context, |inputs, _| {
+            let bar = Bar::counting(&context.printer, inputs.len() as u64);
+            Ok(layer_influence(&subject, inputs, &mut |at| bar.reached(at as u64))?)
+        })
+    })?;
+    context.sources.check_unchanged()?;
+    Ok(found)
 }
 
 fn measured(

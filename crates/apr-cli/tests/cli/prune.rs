@@ -312,9 +312,37 @@ fn sparsegpt_prunes_a_model_as_a_transcription_of_the_paper_does() {
     for (line, expected) in [
         ("prune llama -o m.apr --prune 0.5 --prune-method sparsegpt", "--calibration"),
         (&format!("{line} --prune 0.5 --prune-scope global"), "--prune-scope tensor"),
+        (&format!("{line} --prune 0.5 --dequantize f16"), "dequantize in a run before"),
     ] {
         sandbox.apr(line).fails(2, &[expected]);
     }
+}
+
+#[test]
+fn inputs_choose_the_layers_that_change_least_as_transformers_measures_them() {
+    let folder = locate::fixture("prune");
+    let sandbox = with_llama();
+    sandbox.write("text.txt", fs::read(folder.join("sparsegpt.txt")).expect("a fixture"));
+    let expected = fs::read(folder.join("influence.json")).expect("a fixture");
+    let expected: Vec<f64> = serde_json::from_slice(&expected).expect("numbers");
+    let line = "prune llama -o m.apr --prune-layers 1 --calibration text.txt";
+    let report = sandbox.apr(&format!("{line} --json")).ok().json();
+    let found = report["layers"]["influence"].as_array().expect("a list").iter();
+    let found: Vec<f64> = found.map(|value| value.as_f64().expect("a number")).collect();
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(&expected) {
+        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+    }
+    // The last layer of this model changes less than the first, which would go without inputs.
+    assert_eq!(report["layers"]["dropped"], serde_json::json!([1]));
+    sandbox.apr("prune llama -o n.apr --prune-layers 1").ok().says(&["dropped 1 of 2 layers (0)"]);
+    for (more, said) in
+        [("--prune-neurons 1", "where nothing else goes"), ("--quality-check", "judge weights")]
+    {
+        sandbox.apr(&format!("{line} -f {more}")).fails(2, &[said]);
+    }
+    let listed = "prune llama -o m.apr -f --prune-layers 0, --calibration text.txt";
+    sandbox.apr(listed).fails(2, &["--calibration"]);
 }
 
 #[test]

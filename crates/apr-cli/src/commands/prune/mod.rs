@@ -9,8 +9,9 @@ use std::path::Path;
 use apr_core::counted;
 use apr_ops::job::Job;
 use apr_prune::{
-    Amount, LayerReport, Left, PruneReport, PrunedTensor, Pruning, Scope, SparseReport, Sparsity,
-    WidthChoice, WidthReport, plan, plan_layers, plan_widths, sparsify,
+    Amount, LayerChoice, LayerReport, Left, PruneReport, PrunedTensor, Pruning, Scope,
+    SparseReport, Sparsity, WidthChoice, WidthReport, least_influential, plan, plan_layers,
+    plan_widths, sparsify,
 };
 use apr_registry::{Error, Escaped};
 use apr_view::parse_filter;
@@ -39,9 +40,14 @@ pub(super) fn pruned(
     let (options, path) = (&args.requantize.options, args.model.as_path());
     check(args)?;
     let args = &args.prune;
-    if let Some(layers) = &args.prune_layers {
+    let chosen = chosen_layers(args, (path, options.calibration.as_deref()), context)?;
+    if let Some((layers, influence)) = chosen {
         let source = context.source(&*model.reader, &model.name)?;
-        let planned = plan_layers(&source, layers).map_err(unsuited)?;
+        let planned = plan_layers(&source, &layers).map_err(unsuited)?;
+        let planned = match influence {
+            Some(influence) => planned.with_influence(influence),
+            None => planned,
+        };
         drop(source);
         let (reader, report) = planned.apply(model.reader)?;
         model.reader = reader;
@@ -62,6 +68,22 @@ pub(super) fn pruned(
     }
     let (job, model) = zeroed(args, options, path, (job, model), &mut found, context)?;
     Ok((job, model, found))
+}
+
+/// The layers that go: where inputs are given, those that change least what passes through them,
+/// with how much each does.
+fn chosen_layers(
+    args: &PruneArgs,
+    (path, data): (&Path, Option<&Path>),
+    context: &Context,
+) -> Outcome<Option<(LayerChoice, Option<Vec<f64>>)>> {
+    let Some(choice) = &args.prune_layers else { return Ok(None) };
+    let (LayerChoice::Count(count), Some(data)) = (choice, data) else {
+        return Ok(Some((choice.clone(), None)));
+    };
+    let influence = imatrix::influence(data, path, context)?;
+    let choice = least_influential(&influence, *count).map_err(unsuited)?;
+    Ok(Some((choice, Some(influence))))
 }
 
 /// The model that a job reads, with tensors that are stored without their zeros, where that is
@@ -196,11 +218,21 @@ fn check(args: &ConvertArgs) -> Outcome {
         ));
     }
     if options.calibration.is_some() && args.has_less() {
-        return Err(Failure::Usage(
-            "--calibration measures the whole model: drop layers, heads and neurons in a run of \
-             its own"
-                .to_owned(),
-        ));
+        let is_alone = !args.has_zeros() && args.prune_heads.is_none();
+        if !(args.counts_layers() && is_alone && args.prune_neurons.is_none()) {
+            return Err(Failure::Usage(
+                "--calibration measures the whole model: drop layers, heads and neurons in a run \
+                 of its own; it chooses the layers of --prune-layers N, where nothing else goes"
+                    .to_owned(),
+            ));
+        }
+        if requantize.quantize.is_none() && (options.quality_check || options.max_drift.is_some()) {
+            return Err(Failure::Usage(
+                "--quality-check and --max-drift judge weights, and layers that go have none: \
+                 compare the models with `apr validate A B --quality`"
+                    .to_owned(),
+            ));
+        }
     }
     if options.calibration.is_some() && args.prune_scope == Some(PruneScope::Global) {
         return Err(Failure::Usage(
@@ -263,6 +295,17 @@ pub(super) fn render_layers(out: &mut dyn Write, report: &LayerReport) -> io::Re
         counted(report.tensors as u64, "tensor"),
         human::bytes(report.bytes)
     )?;
+    if let Some(influence) = &report.influence {
+        writeln!(
+            out,
+            "  {DIM}influence of each layer (1 - cosine of its input and output):{DIM:#}"
+        )?;
+        for (layer, influence) in influence.iter().enumerate() {
+            let went = report.dropped.contains(&(layer as u64));
+            let mark = if went { "dropped" } else { "" };
+            writeln!(out, "    {layer:>4}  {influence:.6}  {mark}")?;
+        }
+    }
     writeln!(out, "  {DIM}counted anew: {}{DIM:#}", Escaped(&report.configuration.join(", ")))
 }
 
