@@ -79,6 +79,6 @@ fn safetensors(matrices: impl Iterator<Item = (String, [u64; 2])>) -> Box<dyn Ch
     let header = serde_json::to_vec(&header).expect("names and numbers");
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend_from_slice(&header);
-    file.extend((0..end).map(|at| if at % 4 == 3 { 0x3e } else { at as u8 }));
+    file.extend((0..end).map(|at| if at % 4 == 3 { 0x3e } else { at.to_le_bytes()[0] }));
     Box::new(safetensors::open(file, NAME, &limits()).expect("a valid file"))
 }

@@ -7,14 +7,15 @@ use apr_core::{CheckpointReader, Limits};
 use apr_prune::second_order::Gram;
 use apr_prune::{Amount, Scope};
 use apr_testkit::locate;
-use apr_view::values;
 
 fn golden(reader: &dyn CheckpointReader, name: &str) -> Vec<f32> {
     let position = reader.tensors().iter().position(|info| info.name == name);
     let position = position.unwrap_or_else(|| panic!("no tensor {name}"));
     let count = reader.tensors()[position].shape.elements().expect("few");
-    let values = values::read(reader, position, 0..count).expect("readable");
-    values.into_iter().map(|value| value as f32).collect()
+    let mut bytes = vec![0; usize::try_from(4 * count).expect("few")];
+    reader.read_tensor(position, 0, &mut bytes).expect("readable");
+    let four = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().expect("four bytes"));
+    bytes.chunks(4).map(four).collect()
 }
 
 #[test]
