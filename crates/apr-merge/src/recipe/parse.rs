@@ -56,7 +56,8 @@ pub fn parse(text: &str) -> Result<Vec<Recipe>> {
     Ok(recipes)
 }
 
-/// Merges of merges are computed anew for each that reads them: one that grows by itself is refused.
+/// Merges of merges are computed anew for each that reads them: one that grows by itself is
+/// refused.
 fn check_stages(recipes: &[Recipe]) -> Result<()> {
     let mut reads: BTreeMap<&str, u64> = BTreeMap::new();
     for recipe in recipes {
