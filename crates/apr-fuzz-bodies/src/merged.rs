@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use apr_core::CheckpointReader;
 use apr_lora::{AdaptOptions, Adapted, Adapter, SecondMatrices};
-use apr_merge::{MergeOptions, Merged, Model, parse};
+use apr_merge::{MergeOptions, Merged, Model, moe, parse};
 use apr_registry::safetensors;
 use apr_view::View;
 
@@ -16,9 +16,12 @@ use crate::{NAME, limits};
 const SIDE: u64 = 4;
 const RANK: u64 = 2;
 
-/// Reads the input as a configuration of mergekit, and merges small models by it.
+/// Reads the input as a configuration of mergekit or mergekit-moe, and merges small models by it.
 pub fn read_merge(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(Some(recipe)) = moe::parse(text) {
+        return mix(&recipe);
+    }
     let Ok(recipes) = parse(text) else { return };
     let base = base();
     let mut models: Vec<Model<'_>> = Vec::new();
@@ -32,6 +35,28 @@ pub fn read_merge(data: &[u8]) {
         }
         let Ok(merged) = Merged::plan(recipe, &models, &MergeOptions::default()) else { return };
         black_box(apr_testkit::read_everything(&merged).is_ok());
+    }
+}
+
+/// Puts small models together as experts.
+fn mix(recipe: &moe::Recipe) {
+    let config = br#"{"model_type":"llama","torch_dtype":"bfloat16"}"#;
+    let base = base();
+    let models = recipe.models().into_iter().take(8).map(|name| {
+        let mut reader = View::new(&*base);
+        reader.add_companion("config.json", config.to_vec());
+        Model { name: name.to_owned(), reader: Arc::new(reader) }
+    });
+    let models: Vec<Model<'_>> = models.collect();
+    let gates = match recipe.gate {
+        gate if gate.is_random() => moe::Gates::random(recipe),
+        _ => moe::Gates::of_embeddings(recipe, &*base, |prompt| {
+            Ok(prompt.bytes().map(|byte| i64::from(byte % 5)).collect())
+        }),
+    };
+    let Ok(gates) = gates else { return };
+    if let Ok(mixture) = moe::Moe::plan(recipe, &models, gates, true) {
+        black_box(apr_testkit::read_everything(&mixture).is_ok());
     }
 }
 
@@ -55,7 +80,8 @@ pub fn read_adapter(data: &[u8]) {
 
 fn modules() -> impl Iterator<Item = String> {
     (0..3).flat_map(|layer| {
-        ["self_attn.q_proj", "mlp.up_proj"].map(|last| format!("model.layers.{layer}.{last}"))
+        ["self_attn.q_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
+            .map(|last| format!("model.layers.{layer}.{last}"))
     })
 }
 

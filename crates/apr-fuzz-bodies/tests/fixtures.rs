@@ -96,7 +96,10 @@ fn broken_configurations_of_merges_and_adapters_are_read_or_refused() {
         {filter: mlp, value: 1}]}}\ndtype: bfloat16\n";
     let several = b"merge_method: linear\nname: c\nmodels: &m\n- {model: a}\n- {model: b, \
         parameters: {weight: 2}}\n---\nmerge_method: passthrough\nmodels: [{model: c}]\n";
-    for good in [&slices[..], several] {
+    let experts = b"base_model: a\ngate_mode: cheap_embed\nexperts:\n- {source_model: b, \
+        positive_prompts: [x, yz], residual_scale: 0.5}\n- {source_model: c, positive_prompts: \
+        [y], negative_prompts: [z], noise_scale: 0.1}\n";
+    for good in [&slices[..], several, experts] {
         read_merge(good);
         corrupt::truncations(good).for_each(|broken| read_merge(&broken));
         flipped(good, 1).for_each(|broken| read_merge(&broken));

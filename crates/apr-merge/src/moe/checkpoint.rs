@@ -25,6 +25,9 @@ use crate::random::Draws;
 /// Elements that are computed at a time.
 const BLOCK: u64 = 1 << 14;
 
+/// Experts whose vectors are compared, which takes the cube of their number.
+const COMPARED: usize = 128;
+
 /// Routers whose rows are as alike as this leave experts idle.
 const ALIKE: f64 = 5.0;
 
@@ -295,10 +298,10 @@ fn fit_metadata(metadata: &mut Metadata, configuration: &Map<String, Value>) {
 
 /// The condition of each layer's router, once where all are the same.
 fn conditions(recipe: &Recipe, gates: &Gates, layers: usize) -> Vec<Option<f64>> {
-    if recipe.gate.is_random() {
+    let experts = recipe.gated().count();
+    if recipe.gate.is_random() || experts > COMPARED {
         return Vec::new();
     }
-    let experts = recipe.gated().count();
     let layers = if gates.is_same() { layers.min(1) } else { layers };
     let of = |layer| {
         let rows: Vec<&[f32]> = (0..experts).filter_map(|at| gates.row(at, layer)).collect();

@@ -152,7 +152,8 @@ pub struct MoeReport {
     /// What the rows of routers are.
     pub gate_mode: GateMode,
     /// Ratio of the largest and the smallest singular value of each layer's router: the larger, the
-    /// more alike are the experts' prompts. None where vectors are the same.
+    /// more alike are the experts' prompts. None where vectors are the same; left out for random
+    /// gates and more than 128 experts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Option<f64>>,
     /// Tensors of the base.

@@ -14,6 +14,9 @@ use crate::layers::in_layer;
 use crate::plan::Model;
 use crate::recipe::parse::MOST;
 
+/// Tensors of experts that a result may have: a large mixture has a few ten thousand.
+const MOST_TENSORS: usize = 1 << 20;
+
 /// The stack of layers, under the name that frameworks have for it.
 const STACK: &str = "model.layers";
 
@@ -113,6 +116,11 @@ impl<'r, 'a> Planner<'r, 'a> {
             && rows.iter().any(|layers_of| layers_of.len() != layers)
         {
             return Err(Error::format(format!("states of other than {layers} layers")));
+        }
+        let of_layer = self.recipe.all().count() * Projection::ALL.len();
+        let count = layers.saturating_mul(of_layer);
+        if count > MOST_TENSORS {
+            return Err(Error::memory(format!("{count} tensors of experts are too many")));
         }
         let mut plan = Plan {
             tensors: Vec::new(),
