@@ -6,11 +6,12 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 20] = [
+const TARGETS: [&str; 22] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
     "probe_any",
+    "read_adapter",
     "read_answers",
     "read_apr1",
     "read_apr2",
@@ -18,6 +19,7 @@ const TARGETS: [&str; 20] = [
     "read_ggml",
     "read_gguf",
     "read_manifest",
+    "read_merge",
     "read_numpy",
     "read_onnx",
     "read_plan",
@@ -75,6 +77,9 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/scan",
         "fixtures/tflite",
         "fixtures/torch",
+        "fixtures/merge",
+        "fixtures/lora/patterns",
+        "fixtures/lora/tokens",
     ];
     for folder in fixtures {
         let Ok(files) = fs::read_dir(workspace().join(folder)) else { continue };

@@ -12,11 +12,12 @@ use apr_testkit::{excessive, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 20] = [
+const BODIES: [(&str, Body); 22] = [
     ("decode_block", bodies::decode_block),
     ("dequantize_any", bodies::dequantize_any),
     ("open_encrypted", bodies::open_encrypted),
     ("probe_any", bodies::probe_any),
+    ("read_adapter", bodies::read_adapter),
     ("read_answers", bodies::read_answers),
     ("read_apr1", bodies::read_apr1),
     ("read_apr2", bodies::read_apr2),
@@ -24,6 +25,7 @@ const BODIES: [(&str, Body); 20] = [
     ("read_ggml", bodies::read_ggml),
     ("read_gguf", bodies::read_gguf),
     ("read_manifest", bodies::read_manifest),
+    ("read_merge", bodies::read_merge),
     ("read_numpy", bodies::read_numpy),
     ("read_onnx", bodies::read_onnx),
     ("read_plan", bodies::read_plan),

@@ -4,6 +4,7 @@
 //! it should be, and panics when it is not; errors are as good an answer as any other.
 
 mod generated;
+mod merged;
 mod packed;
 
 use apr_arch::Families;
@@ -17,6 +18,7 @@ use apr_tensor::block::{can_dequantize, can_quantize, dequantize, needs_importan
 
 pub use apr_hub::answers::read_any as read_answers;
 pub use generated::{roundtrip_apr2, roundtrip_gguf};
+pub use merged::{read_adapter, read_merge};
 pub use packed::{decode_block, open_encrypted, read_aprn, read_manifest, read_plan};
 
 /// Name of the input in error messages.

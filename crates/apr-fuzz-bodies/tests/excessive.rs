@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use apr_fuzz_bodies::{
-    read_apr1, read_apr2, read_aprn, read_ggml, read_gguf, read_numpy, read_onnx, read_pytorch,
-    read_safetensors, scan_any,
+    read_adapter, read_apr1, read_apr2, read_aprn, read_ggml, read_gguf, read_numpy, read_onnx,
+    read_pytorch, read_safetensors, scan_any,
 };
 use apr_testkit::excessive::{self, Construct};
 use apr_testkit::{PeakAlloc, asked_memory, peak_memory};
@@ -20,6 +20,9 @@ const FREE: u64 = 24 << 20;
 const FASTER: u64 = 3;
 
 fn body(construct: &Construct) -> fn(&[u8]) {
+    if construct.file == "adapter_config.json" {
+        return read_adapter;
+    }
     match Path::new(construct.file).extension().and_then(|extension| extension.to_str()) {
         Some("onnx") => read_onnx,
         Some("pkl" | "pt") => read_pytorch,

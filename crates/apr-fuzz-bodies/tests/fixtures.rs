@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use apr_fuzz_bodies::{
-    decode_block, dequantize_any, open_encrypted, probe_any, read_answers, read_apr1, read_apr2,
-    read_aprn, read_ggml, read_gguf, read_manifest, read_numpy, read_onnx, read_plan, read_pytorch,
-    read_safetensors, read_tflite, roundtrip_apr2, roundtrip_gguf, scan_any,
+    decode_block, dequantize_any, open_encrypted, probe_any, read_adapter, read_answers, read_apr1,
+    read_apr2, read_aprn, read_ggml, read_gguf, read_manifest, read_merge, read_numpy, read_onnx,
+    read_plan, read_pytorch, read_safetensors, read_tflite, roundtrip_apr2, roundtrip_gguf,
+    scan_any,
 };
 use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
@@ -16,7 +17,8 @@ use apr_testkit::{corrupt, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 20] = [
+const BODIES: [(&str, Body); 22] = [
+    ("read_adapter", read_adapter),
     ("read_answers", read_answers),
     ("decode_block", decode_block),
     ("open_encrypted", open_encrypted),
@@ -27,6 +29,7 @@ const BODIES: [(&str, Body); 20] = [
     ("read_apr2", read_apr2),
     ("read_ggml", read_ggml),
     ("read_gguf", read_gguf),
+    ("read_merge", read_merge),
     ("read_numpy", read_numpy),
     ("read_onnx", read_onnx),
     ("read_plan", read_plan),
@@ -85,6 +88,30 @@ fn broken_copies_of_a_safetensors_file_convert_or_fail() {
     read_safetensors(&good);
     corrupt::truncations(&good).for_each(|broken| probe_any(&broken));
     corrupt::bit_flips(&good, 0..good.len()).for_each(|broken| read_safetensors(&broken));
+}
+
+#[test]
+fn broken_configurations_of_merges_and_adapters_are_read_or_refused() {
+    let slices =
+        b"base_model: a\nmerge_method: ties\nslices:\n- sources:\n  - {model: a, layer_range: \
+        [0, 2]}\n  - {model: b, layer_range: [1, 3], parameters: {density: 0.5, weight: [0, \
+        {filter: mlp, value: 1}]}}\ndtype: bfloat16\n";
+    let several = b"merge_method: linear\nname: c\nmodels: &m\n- {model: a}\n- {model: b, \
+        parameters: {weight: 2}}\n---\nmerge_method: passthrough\nmodels: [{model: c}]\n";
+    let experts = b"base_model: a\ngate_mode: cheap_embed\nexperts:\n- {source_model: b, \
+        positive_prompts: [x, yz], residual_scale: 0.5}\n- {source_model: c, positive_prompts: \
+        [y], negative_prompts: [z], noise_scale: 0.1}\n";
+    for good in [&slices[..], several, experts] {
+        read_merge(good);
+        corrupt::truncations(good).for_each(|broken| read_merge(&broken));
+        flipped(good, 1).for_each(|broken| read_merge(&broken));
+    }
+
+    let good = std::fs::read(locate::fixture("lora/patterns/adapter_config.json"));
+    let good = good.expect("the fixture is there");
+    read_adapter(&good);
+    corrupt::truncations(&good).for_each(|broken| read_adapter(&broken));
+    flipped(&good, 3).for_each(|broken| read_adapter(&broken));
 }
 
 #[test]

@@ -1,17 +1,21 @@
 //! What an adapter's configuration says: PEFT's and MLX's `adapter_config.json`, the keys of a GGUF
 //! adapter.
 
-use apr_core::{CheckpointReader, Error, Escaped, Result};
+use apr_core::{CheckpointReader, Error, Escaped, Result, Work};
 use apr_source::adapter::ADAPTER_CONFIG;
-use regex_automata::nfa::thompson;
-use regex_automata::nfa::thompson::pikevm::PikeVM;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// Bytes of the automaton that a pattern may take.
-const MAX_PATTERN: usize = 1 << 20;
+use crate::patterns::{Pairs, Patterns};
 
-/// Patterns of modules that a configuration may have.
-const MAX_PATTERNS: usize = 1 << 12;
+/// Parameters that a configuration may target.
+const MAX_PARAMETERS: usize = 1 << 12;
+
+/// Steps that any adapter may take to find out what its configuration says of its modules.
+const FREE: u64 = 1 << 32;
+
+/// Steps that a tensor of an adapter justifies beside those.
+const OF_TENSOR: u64 = 1 << 15;
 
 /// Who wrote the adapter: names and orientation of the matrices follow from that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,9 +32,9 @@ pub(crate) struct Configuration {
     pub(crate) base: Option<String>,
     /// Numerator of the scale.
     alpha: Option<f64>,
-    alphas: Vec<(PikeVM, f64)>,
+    alphas: Patterns,
     rank: Option<f64>,
-    ranks: Vec<(PikeVM, f64)>,
+    ranks: Patterns,
     /// The scale divides by the root of the rank (rsLoRA, arXiv 2312.03732).
     is_root: bool,
     /// The scale as such, which MLX states.
@@ -41,6 +45,16 @@ pub(crate) struct Configuration {
     pub(crate) token_rows: Vec<(String, Vec<u64>)>,
     /// Parameters that are changed themselves, as those of experts are: ends of their names.
     pub(crate) parameters: Vec<String>,
+    /// What may be spent on questions about modules.
+    pub(crate) work: Work,
+}
+
+/// The patterns of a configuration, in the order of the file, of which the first that matches
+/// counts.
+#[derive(Deserialize)]
+struct InOrder {
+    alpha_pattern: Option<Pairs>,
+    rank_pattern: Option<Pairs>,
 }
 
 /// Keys of PEFT whose values, unless empty, make of an adapter something that can't be added to
@@ -68,13 +82,15 @@ impl Configuration {
     /// E001 where it is of a kind that can't be merged, with what it is; E007 and E008 when it
     /// can't be read.
     pub(crate) fn read(reader: &dyn CheckpointReader) -> Result<Self> {
+        let tensors = reader.tensors().len() as u64;
+        let work = Work::of_file(FREE.saturating_add(tensors.saturating_mul(OF_TENSOR)));
         let pairs = reader.metadata().key_values()?;
         if let Some(pairs) = pairs.filter(|pairs| pairs.text("general.type") == Some("adapter")) {
             if let Some(kind) = pairs.text("adapter.type").filter(|kind| *kind != "lora") {
                 return Err(unsupported(kind));
             }
             let alpha = pairs.find("adapter.lora.alpha").and_then(|value| value.json().as_f64());
-            return Ok(Self { alpha, ..Self::of(Writer::LlamaCpp) });
+            return Ok(Self { alpha, ..Self::of(Writer::LlamaCpp, work) });
         }
 
         let position = reader.companions().iter().position(|file| file.name == ADAPTER_CONFIG);
@@ -82,28 +98,38 @@ impl Configuration {
             return Err(Error::format(format!("it is no adapter: it has no {ADAPTER_CONFIG}")));
         };
         let bytes = reader.read_companion(position)?;
-        let config: Map<String, Value> = serde_json::from_slice(&bytes)
-            .map_err(|error| Error::format(format!("{ADAPTER_CONFIG}: {error}")))?;
-        if config.contains_key("peft_type") { Self::peft(&config) } else { Self::mlx(&config) }
+        Self::parse(&bytes, work)
     }
 
-    fn of(writer: Writer) -> Self {
+    /// Reads the text of an `adapter_config.json`.
+    pub(crate) fn parse(text: &[u8], work: Work) -> Result<Self> {
+        let wrong = |error| Error::format(format!("{ADAPTER_CONFIG}: {error}"));
+        let config: Map<String, Value> = serde_json::from_slice(text).map_err(wrong)?;
+        if config.contains_key("peft_type") {
+            Self::peft(&config, &serde_json::from_slice(text).map_err(wrong)?, work)
+        } else {
+            Self::mlx(&config, work)
+        }
+    }
+
+    fn of(writer: Writer, work: Work) -> Self {
         Self {
             writer,
             base: None,
             alpha: None,
-            alphas: Vec::new(),
+            alphas: Patterns::default(),
             rank: None,
-            ranks: Vec::new(),
+            ranks: Patterns::default(),
             is_root: false,
             scale: None,
             fan_in_fan_out: false,
             token_rows: Vec::new(),
             parameters: Vec::new(),
+            work,
         }
     }
 
-    fn peft(config: &Map<String, Value>) -> Result<Self> {
+    fn peft(config: &Map<String, Value>, in_order: &InOrder, work: Work) -> Result<Self> {
         let kind = config.get("peft_type").and_then(Value::as_str).unwrap_or_default();
         let is_lora = kind.eq_ignore_ascii_case("lora");
         if !is_lora && !["LOHA", "LOKR"].iter().any(|known| kind.eq_ignore_ascii_case(known)) {
@@ -139,18 +165,18 @@ impl Configuration {
         Ok(Self {
             base: base.filter(|name| !name.is_empty()).map(str::to_owned),
             alpha: Some(number(config, alpha)?),
-            alphas: patterns(config, "alpha_pattern")?,
+            alphas: patterns("alpha_pattern", in_order.alpha_pattern.as_ref(), &work)?,
             rank: Some(number(config, "r")?),
-            ranks: patterns(config, "rank_pattern")?,
+            ranks: patterns("rank_pattern", in_order.rank_pattern.as_ref(), &work)?,
             is_root: flag("use_rslora"),
             fan_in_fan_out: flag("fan_in_fan_out"),
             token_rows: token_rows(config)?,
             parameters: parameters(config),
-            ..Self::of(Writer::Peft)
+            ..Self::of(Writer::Peft, work)
         })
     }
 
-    fn mlx(config: &Map<String, Value>) -> Result<Self> {
+    fn mlx(config: &Map<String, Value>, work: Work) -> Result<Self> {
         let kind = config.get("fine_tune_type").and_then(Value::as_str).unwrap_or("lora");
         if !["lora", "dora"].contains(&kind) {
             return Err(unsupported(kind));
@@ -164,7 +190,7 @@ impl Configuration {
         Ok(Self {
             base: base.map(str::to_owned),
             scale: Some(number(parameters, "scale")?),
-            ..Self::of(Writer::Mlx)
+            ..Self::of(Writer::Mlx, work)
         })
     }
 
@@ -172,9 +198,9 @@ impl Configuration {
     /// configuration counts.
     ///
     /// # Errors
-    /// E001 where the configuration states another rank.
+    /// E001 where the configuration states another rank; E008 where finding out takes too much.
     pub(crate) fn scale(&self, module: &str, rank: Option<u64>) -> Result<f64> {
-        let told = own(&self.ranks, module).or(self.rank);
+        let told = self.ranks.find(module, &self.work)?.or(self.rank);
         let rank = rank.map(|rank| rank as f64);
         if let (Some(told), Some(rank)) = (told, rank)
             && told != rank
@@ -185,7 +211,7 @@ impl Configuration {
         if let Some(scale) = self.scale {
             return Ok(scale);
         }
-        let alpha = own(&self.alphas, module).or(self.alpha);
+        let alpha = self.alphas.find(module, &self.work)?.or(self.alpha);
         // llama.cpp takes an adapter without alpha as it is.
         let is_none = |alpha: &f64| *alpha == 0.0 && self.writer == Writer::LlamaCpp;
         let Some(alpha) = alpha.filter(|alpha| !is_none(alpha)) else { return Ok(1.0) };
@@ -196,7 +222,7 @@ impl Configuration {
 
 fn parameters(config: &Map<String, Value>) -> Vec<String> {
     let names = config.get("target_parameters").and_then(Value::as_array).into_iter().flatten();
-    names.filter_map(Value::as_str).take(MAX_PATTERNS).map(str::to_owned).collect()
+    names.filter_map(Value::as_str).take(MAX_PARAMETERS).map(str::to_owned).collect()
 }
 
 fn unsupported(kind: &str) -> Error {
@@ -212,36 +238,12 @@ fn number(config: &Map<String, Value>, key: &str) -> Result<f64> {
     found.ok_or_else(|| Error::format(format!("{ADAPTER_CONFIG} has no number under {key}")))
 }
 
-/// Modules that have an alpha or a rank of their own. The keys are regular expressions that a
-/// module's name, or its end after a dot, must match.
-fn patterns(config: &Map<String, Value>, key: &str) -> Result<Vec<(PikeVM, f64)>> {
-    let Some(patterns) = config.get(key).and_then(Value::as_object) else {
-        return Ok(Vec::new());
-    };
-    if patterns.len() > MAX_PATTERNS {
-        let message = format!("{ADAPTER_CONFIG}: {} patterns are too many", patterns.len());
-        return Err(Error::memory(message));
-    }
-    patterns
-        .iter()
-        .map(|(pattern, value)| {
-            let wrong = |why: &dyn std::fmt::Display| {
-                let pattern = Escaped::short(pattern);
-                Error::format(format!("{ADAPTER_CONFIG}: {key} '{pattern}': {why}"))
-            };
-            let value = value.as_f64().ok_or_else(|| wrong(&"expected a number"))?;
-            let config = thompson::Config::new().nfa_size_limit(Some(MAX_PATTERN));
-            let whole = format!(r"\A(?:.*\.)?(?:{pattern})\z");
-            let built = PikeVM::builder().thompson(config).build(&whole);
-            Ok((built.map_err(|error| wrong(&error))?, value))
-        })
-        .collect()
-}
-
-/// The number of the first pattern that a module's name matches.
-fn own(patterns: &[(PikeVM, f64)], module: &str) -> Option<f64> {
-    let is_match = |pattern: &PikeVM| pattern.is_match(&mut pattern.create_cache(), module);
-    patterns.iter().find(|(pattern, _)| is_match(pattern)).map(|(_, number)| *number)
+/// The patterns under a key.
+fn patterns(key: &str, pairs: Option<&Pairs>, work: &Work) -> Result<Patterns> {
+    let pairs = pairs.map(|pairs| pairs.0.as_slice()).unwrap_or_default();
+    Patterns::new(pairs, work).map_err(|error| {
+        Error::new(error.code(), format!("{ADAPTER_CONFIG}: {key}: {}", error.message()))
+    })
 }
 
 /// The rows of embeddings that were trained: a list for all, or one for each module.
@@ -268,7 +270,7 @@ mod tests {
     use super::*;
 
     fn peft(config: &Value) -> Result<Configuration> {
-        Configuration::peft(config.as_object().expect("an object"))
+        Configuration::parse(config.to_string().as_bytes(), Work::new(FREE))
     }
 
     #[test]
@@ -305,9 +307,27 @@ mod tests {
     }
 
     #[test]
-    fn hostile_patterns_are_bounded() {
-        let mut config = json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8});
-        config["alpha_pattern"] = json!({"(?:(?:a{1000}){1000}){1000}": 1});
-        assert!(peft(&config).err().expect("refused").to_string().contains("alpha_pattern"));
+    fn patterns_are_tried_in_the_order_of_the_file() {
+        let config = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8,
+            "alpha_pattern": {"v_proj": 4, "[qv]_proj": 16}, "rank_pattern": null}"#;
+        let config = Configuration::parse(config.as_bytes(), Work::new(FREE)).expect("valid");
+        for (module, expected) in [("0.v_proj", 1.0), ("0.q_proj", 4.0), ("0.o_proj", 2.0)] {
+            assert_eq!(config.scale(module, Some(4)).expect("the rank is stated"), expected);
+        }
+    }
+
+    #[test]
+    fn patterns_that_are_none_are_refused_by_name() {
+        for (pattern, expected) in [
+            (json!({"(?:(?:a{1000}){1000}){1000}": 1}), "alpha_pattern: '(?:(?:a"),
+            (json!({"(": 1}), "alpha_pattern: '('"),
+            (json!({"q": "much"}), "expected f64"),
+            (json!(["q"]), "expected an object"),
+        ] {
+            let mut config = json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8});
+            config["alpha_pattern"] = pattern;
+            let error = peft(&config).err().expect("refused").to_string();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 }

@@ -16,6 +16,7 @@ mod beside;
 mod configuration;
 mod form;
 mod matrix;
+mod patterns;
 mod plan;
 mod ported;
 mod report;

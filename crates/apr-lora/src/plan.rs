@@ -1,6 +1,6 @@
 //! What becomes of each tensor of a base: which adapters change it, and how.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo, counted};
 
@@ -14,6 +14,9 @@ const EMBEDDINGS: [&str; 4] = ["embed_tokens", "wte", "embed_in", "word_embeddin
 
 /// Last parts of the names of output projections.
 const OUTPUTS: [&str; 3] = ["lm_head", "embed_out", "output_layer"];
+
+/// Steps of comparing a module with one of the names that a configuration lists.
+const PARAMETER: u64 = 200;
 
 /// Where a tensor's elements come from before they change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +118,7 @@ impl Plan {
             is_tied: beside::is_tied(base)?,
             warnings: Vec::new(),
             is_untied: false,
+            added: HashMap::new(),
             relaxed,
             decoded: 0,
         };
@@ -141,6 +145,8 @@ struct Planner {
     is_tied: bool,
     warnings: Vec<String>,
     is_untied: bool,
+    /// Slots of tensors that the base lacks, by their names.
+    added: HashMap<String, usize>,
     relaxed: bool,
     /// Quantized weights that change.
     decoded: usize,
@@ -159,12 +165,13 @@ impl Planner {
             self.replace(&targets, name, (position, tensor), adapter)?;
         }
 
-        let (mut scales, mut ranks, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut scales, mut ranks, mut skipped) = (Vec::new(), BTreeSet::new(), Vec::new());
+        let mut seen = HashSet::new();
         let mut changed = 0;
         let layers = self.layer_orientation(&contents, &targets, tensors);
-        let mut taken = Vec::new();
+        let mut taken = HashSet::new();
         for (module, parts) in &contents.modules {
-            let stacked = |planner: &Self, taken: &[usize]| {
+            let stacked = |planner: &Self, taken: &HashSet<usize>| {
                 let parameters = contents.configuration.parameters.as_slice();
                 let fits = |slot: &usize| {
                     let weight = &planner.slots[*slot].info;
@@ -172,7 +179,12 @@ impl Planner {
                 };
                 parameters_of(module, parameters, &targets).into_iter().find(fits)
             };
-            let found = self.slot(&targets, module).or_else(|| stacked(self, &taken));
+            let mut found = self.slot(&targets, module);
+            if found.is_none() {
+                let parameters = contents.configuration.parameters.len() as u64;
+                contents.configuration.work.spend(parameters.saturating_mul(PARAMETER))?;
+                found = stacked(self, &taken);
+            }
             taken.extend(found);
             let Some(slot) = found else {
                 if self.relaxed {
@@ -199,10 +211,10 @@ impl Planner {
             if !single.is_finite() {
                 return Err(named(Error::format(format!("the scale is {scale}")), tensors, parts));
             }
-            if !scales.contains(&own) {
+            if seen.insert(own.to_bits()) {
                 scales.push(own);
             }
-            ranks.extend(form.rank.filter(|rank| !ranks.contains(rank)));
+            ranks.extend(form.rank);
             let magnitude = parts.get(&Part::Magnitude).copied();
             if let Some(magnitude) = magnitude {
                 check_magnitude(&tensors[magnitude], &form, &self.slots[slot].info)?;
@@ -225,14 +237,13 @@ impl Planner {
             let name = Escaped::short(&adapter.name);
             self.warnings.push(format!("{name}: left out, as the base lacks it: {first}{rest}"));
         }
-        ranks.sort_unstable();
         let kind = apr_source::adapter::adapter_of(reader)?.map(|adapter| adapter.kind);
         Ok(MergedAdapter {
             name: adapter.name.clone(),
             kind: kind.unwrap_or_else(|| "LoRA".to_owned()),
             trained_on: contents.configuration.base.clone(),
             weight: adapter.weight,
-            ranks,
+            ranks: ranks.into_iter().collect(),
             scales,
             modules: changed,
             replaced: contents.replaced.len(),
@@ -272,7 +283,7 @@ impl Planner {
             return None;
         }
         let name = targets.name(&format!("{module}.weight"));
-        if let Some(known) = self.slots.iter().position(|slot| slot.info.name == name) {
+        if let Some(&known) = self.added.get(&name) {
             return Some(known);
         }
         let is_embedding = |slot: &&Slot| {
@@ -293,9 +304,15 @@ impl Planner {
              alone",
             Escaped::short(&name)
         ));
-        self.slots.push(slot);
         self.is_untied = true;
-        Some(self.slots.len() - 1)
+        Some(self.push(slot))
+    }
+
+    /// Adds a tensor that the base lacks.
+    fn push(&mut self, slot: Slot) -> usize {
+        self.added.insert(slot.info.name.clone(), self.slots.len());
+        self.slots.push(slot);
+        self.slots.len() - 1
     }
 
     /// Puts a tensor that was trained as a whole in the place of the base's.
@@ -328,7 +345,7 @@ impl Planner {
             let info = TensorInfo { name, ..info.clone() };
             let columns = columns(&info);
             let (stages, is_as_stored) = (Vec::new(), true);
-            self.slots.push(Slot { info, source, stages, columns, is_as_stored });
+            self.push(Slot { info, source, stages, columns, is_as_stored });
             return Ok(());
         };
         let slot = &mut self.slots[slot];
@@ -448,6 +465,7 @@ fn trained_rows(
     slot: &Slot,
 ) -> Result<HashMap<u64, u64>> {
     let all = &contents.configuration.token_rows;
+    contents.configuration.work.spend((all.len() as u64).saturating_mul(PARAMETER))?;
     let is_of =
         |name: &str| name.is_empty() || module == name || module.ends_with(&format!(".{name}"));
     let rows = all.iter().find(|(name, _)| is_of(name)).map(|(_, rows)| rows.as_slice());

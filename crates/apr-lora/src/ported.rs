@@ -38,6 +38,8 @@ pub struct SecondMatrices<'a> {
     adapter: &'a dyn CheckpointReader,
     view: View<'a>,
     modules: Vec<Module>,
+    /// Modules by the names of their weights.
+    by_weight: HashMap<String, usize>,
     /// What llama.cpp multiplies by the strength and divides by the rank.
     alpha: f64,
     /// The base, as the adapter names it.
@@ -47,8 +49,6 @@ pub struct SecondMatrices<'a> {
 /// A module that an adapter changes.
 struct Module {
     name: String,
-    /// The base's name of its weight.
-    weight: String,
     first: usize,
     rank: u64,
     /// What the second matrix is multiplied by, so that the alpha of all holds for it.
@@ -74,7 +74,7 @@ impl<'a> SecondMatrices<'a> {
         }
         let targets = Targets::new(base.tensors(), contents.modules.keys().map(String::as_str));
         let mut modules = Vec::with_capacity(contents.modules.len());
-        let mut names = HashMap::new();
+        let (mut names, mut by_weight) = (HashMap::new(), HashMap::new());
         let mut alpha = None;
         for (module, parts) in &contents.modules {
             let pair = (parts.get(&Part::LoraA), parts.get(&Part::LoraB));
@@ -105,8 +105,9 @@ impl<'a> SecondMatrices<'a> {
             }
             let weight = base.tensors()[weight].name.clone();
             names.insert(second, weight.clone());
+            by_weight.entry(weight).or_insert(modules.len());
             let module = module.strip_suffix(".weight").unwrap_or(module).to_owned();
-            modules.push(Module { name: module, weight, first, rank: *rank, factor });
+            modules.push(Module { name: module, first, rank: *rank, factor });
         }
         let mut view = View::new(adapter);
         view.rename(|position, _| names.get(&position).cloned());
@@ -118,7 +119,8 @@ impl<'a> SecondMatrices<'a> {
             view.add_companion(CONFIG, base.read_companion(at)?);
         }
         let alpha = alpha.unwrap_or(1.0);
-        Ok(Self { adapter, view, modules, alpha, base: contents.configuration.base })
+        let base = contents.configuration.base;
+        Ok(Self { adapter, view, modules, by_weight, alpha, base })
     }
 
     /// As a checkpoint, for whoever finds out its family.
@@ -129,7 +131,7 @@ impl<'a> SecondMatrices<'a> {
 
     /// The module whose weight has this name.
     fn module(&self, weight: &str) -> Option<&Module> {
-        self.modules.iter().find(|module| module.weight == weight)
+        self.modules.get(*self.by_weight.get(weight)?)
     }
 }
 
@@ -271,12 +273,12 @@ impl<'a> PortedAdapter<'a> {
             modules.insert(known.to_owned(), module.rank);
         }
         if modules.len() < halves.modules.len() {
-            let has = |module: &&Module| {
-                self.places
-                    .iter()
-                    .any(|place| matches!(place, Place::First(at) if *at == module.first))
+            let first = |place: &Place| match place {
+                Place::First(at) => Some(*at),
+                Place::Second(..) => None,
             };
-            let lost = halves.modules.iter().find(|module| !has(module));
+            let kept: HashSet<usize> = self.places.iter().filter_map(first).collect();
+            let lost = halves.modules.iter().find(|module| !kept.contains(&module.first));
             let lost = lost.map(|module| module.name.clone()).unwrap_or_default();
             let message = format!("the other form has no place for '{}'", Escaped::short(&lost));
             return Err(Error::format(message));

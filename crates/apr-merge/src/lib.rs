@@ -23,6 +23,7 @@ mod grid;
 mod layers;
 mod merged;
 mod method;
+pub mod moe;
 mod parameters;
 mod plan;
 mod random;

@@ -1,5 +1,6 @@
 //! The checkpoint that a merge is: computed as it is read.
 
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use apr_core::{
@@ -68,6 +69,8 @@ pub struct Merged<'a> {
     made: Vec<Made<'a>>,
     metadata: Metadata,
     files: Vec<FileInfo>,
+    /// The first file of each model among them.
+    first_files: HashMap<String, usize>,
     companions: Vec<Companion>,
     /// Where their contents are.
     contents: Vec<Content>,
@@ -145,7 +148,13 @@ impl<'a> Merged<'a> {
             });
             tensors.push(info);
         }
-        let files = models.iter().flat_map(|model| model.reader.files()).cloned().collect();
+        // Only of those that have a part in it: earlier merges bring all files of theirs.
+        let named = recipe.models();
+        let (mut files, mut first_files) = (Vec::new(), HashMap::new());
+        for model in models.iter().filter(|model| named.contains(&model.name.as_str())) {
+            first_files.insert(model.name.clone(), files.len());
+            files.extend(model.reader.files().iter().cloned());
+        }
         warnings.extend(main.warnings().iter().cloned());
         let mut merged = Self {
             recipe: recipe.clone(),
@@ -158,6 +167,7 @@ impl<'a> Merged<'a> {
             tensors,
             made,
             files,
+            first_files,
             warnings,
         };
         merged.adapt(plan.layers.as_deref(), vocabulary.changed.as_ref())?;
@@ -297,8 +307,7 @@ impl<'a> Merged<'a> {
 
     /// The first file of a model among [`files`](CheckpointReader::files).
     fn first_file(&self, input: &Input<'_>) -> usize {
-        let before = self.models.iter().take_while(|model| *model.name != *input.model);
-        before.map(|model| model.reader.files().len()).sum()
+        self.first_files.get(&*input.model).copied().unwrap_or_default()
     }
 }
 

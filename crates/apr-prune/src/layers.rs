@@ -40,7 +40,7 @@ pub enum LayerChoice {
 }
 
 /// What layers went.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LayerReport {
     /// Layers of the source.
@@ -53,6 +53,9 @@ pub struct LayerReport {
     pub bytes: u64,
     /// Entries of the configuration that were changed.
     pub configuration: Vec<String>,
+    /// How much each layer of the source changes what passes through it, where that chose.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub influence: Option<Vec<f64>>,
 }
 
 /// A checkpoint without some of its layers.
@@ -119,8 +122,23 @@ pub fn plan_layers(source: &Source<'_>, choice: &LayerChoice) -> Result<LayerPla
         tensors.push((position, name));
     }
 
-    let report = LayerReport { layers, dropped, tensors: gone, bytes, configuration: Vec::new() };
+    let (configuration, influence) = (Vec::new(), None);
+    let report = LayerReport { layers, dropped, tensors: gone, bytes, configuration, influence };
     Ok(LayerPlan { tensors, report })
+}
+
+/// The layers that change least what passes through them: so many; of equal ones the later.
+///
+/// # Errors
+/// E001 where there are not as many.
+pub fn least_influential(influence: &[f64], count: usize) -> Result<LayerChoice> {
+    if count == 0 || count >= influence.len() {
+        let layers = influence.len();
+        return Err(Error::format(format!("{count} of {layers} layers can't go")));
+    }
+    let mut order: Vec<usize> = (0..influence.len()).collect();
+    order.sort_by(|a, b| influence[*a].total_cmp(&influence[*b]).then(b.cmp(a)));
+    Ok(LayerChoice::Listed(order[..count].iter().map(|layer| *layer as u64).collect()))
 }
 
 /// The layers that go, in order.
@@ -179,6 +197,12 @@ fn count_anew(config: &mut Map<String, Value>, layers: u64, dropped: &[u64]) -> 
 }
 
 impl LayerPlan {
+    /// With the figures that chose the layers, for the report.
+    pub fn with_influence(mut self, influence: Vec<f64>) -> Self {
+        self.report.influence = Some(influence);
+        self
+    }
+
     /// Drops the layers of the checkpoint that was planned for.
     ///
     /// # Errors

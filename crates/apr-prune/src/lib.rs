@@ -41,12 +41,14 @@ mod mask;
 mod plan;
 mod pruned;
 mod report;
+#[cfg(feature = "second-order")]
+pub mod second_order;
 mod sparse;
 mod weights;
 mod widths;
 
 pub use apr_tensor::sparse::SparseLayout;
-pub use layers::{LayerChoice, LayerPlan, LayerReport, plan_layers};
+pub use layers::{LayerChoice, LayerPlan, LayerReport, least_influential, plan_layers};
 pub use plan::{Amount, Left, PrunePlan, Pruning, Scope, plan};
 pub use report::{PruneReport, PruneTotal, PrunedTensor};
 pub use sparse::{SparseReport, SparseTensor, Sparsity, sparsify};

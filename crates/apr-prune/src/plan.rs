@@ -57,13 +57,16 @@ pub struct Pruning {
     pub importance: Option<Imatrix>,
     /// Quantized tensors become floats of this dtype first.
     pub dequantize: Option<DType>,
+    /// What stays is updated by the inputs of a calibration run (SparseGPT), which
+    /// `second_order` does.
+    pub updates: bool,
 }
 
 impl Pruning {
     /// By magnitude, of what is pruned where nothing else is said.
     #[must_use]
     pub const fn new(amount: Amount) -> Self {
-        Self { amount, targets: None, importance: None, dequantize: None }
+        Self { amount, targets: None, importance: None, dequantize: None, updates: false }
     }
 }
 
@@ -159,7 +162,7 @@ fn check(pruning: &Pruning) -> Result<()> {
             format!("a pattern of {keep} of {of} prunes nothing, or all")
         }
         Amount::Share { scope: Scope::Global, .. } | Amount::Threshold(_)
-            if pruning.importance.is_some() =>
+            if pruning.importance.is_some() || pruning.updates =>
         {
             "activations weigh the weights of a row: they go with a share of each tensor, or with \
              a pattern"
@@ -207,6 +210,32 @@ impl PrunePlan {
         self.tensors.is_empty()
     }
 
+    /// How much goes.
+    #[must_use]
+    pub fn amount(&self) -> Amount {
+        self.pruning.amount
+    }
+
+    /// The share of weights that is to become zero, where one is asked for.
+    #[must_use]
+    pub fn share(&self) -> Option<f64> {
+        match self.pruning.amount {
+            Amount::Share { share, .. } => Some(share),
+            _ => None,
+        }
+    }
+
+    /// Positions of the tensors that are pruned.
+    pub fn positions(&self) -> impl Iterator<Item = usize> {
+        self.tensors.iter().map(|(position, _)| *position)
+    }
+
+    /// Tensors that are left alone, and why.
+    #[must_use]
+    pub fn left(&self) -> &[Left] {
+        &self.left
+    }
+
     /// Finds the thresholds, and prunes the checkpoint that was planned for.
     ///
     /// # Errors
@@ -220,12 +249,8 @@ impl PrunePlan {
         let masks = self.masks(&*base, pipeline, progress)?;
         let pruned = Pruned::new(base, masks, self.pruning.dequantize)?;
         let (total, tensors) = pruned.measure(pipeline, progress)?;
-        let share = match self.pruning.amount {
-            Amount::Share { share, .. } => Some(share),
-            _ => None,
-        };
-        let report =
-            PruneReport { method: self.method(), share, total, tensors, left: self.left.clone() };
+        let (method, share) = (self.method(), self.share());
+        let report = PruneReport { method, share, total, tensors, left: self.left.clone() };
         Ok((Box::new(pruned.recorded(&report, self.scope())), report))
     }
 
@@ -236,8 +261,9 @@ impl PrunePlan {
         }
     }
 
-    fn method(&self) -> String {
+    pub(crate) fn method(&self) -> String {
         let measure = match self.pruning.importance {
+            _ if self.pruning.updates => "sparsegpt",
             Some(_) => "wanda",
             None => "magnitude",
         };
@@ -297,7 +323,7 @@ impl PrunePlan {
 }
 
 /// So many of all, rounded half to even.
-fn share_of(share: f64, all: u64) -> u64 {
+pub(crate) fn share_of(share: f64, all: u64) -> u64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to all")]
     let count = (share * all as f64).round_ties_even() as u64;
     count.min(all)

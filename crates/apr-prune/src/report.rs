@@ -9,7 +9,7 @@ use crate::plan::Left;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PruneReport {
-    /// `magnitude`, `threshold`, `wanda`, or a pattern such as `2:4`.
+    /// `magnitude`, `threshold`, `wanda`, `sparsegpt`, or a pattern such as `2:4`.
     pub method: String,
     /// The share of weights that was to become zero, where one was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,6 +52,10 @@ pub struct PrunedTensor {
     pub relative_error: f64,
     /// Cosine of the angle between the tensor before and now.
     pub cosine: f64,
+    /// Norm of the difference of its outputs over the calibration data, relative to their norm,
+    /// where what stays was updated to keep it small.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_error: Option<f64>,
 }
 
 impl PruneReport {
@@ -138,6 +142,7 @@ impl Counts {
             zeros,
             relative_error,
             cosine: cosine(relative_error),
+            output_error: None,
         }
     }
 

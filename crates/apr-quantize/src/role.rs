@@ -123,6 +123,17 @@ fn is_of_floats(info: &TensorInfo) -> bool {
     matches!(info.dtype.kind(), DTypeKind::Float | DTypeKind::MiniFloat | DTypeKind::Quantized)
 }
 
+/// What a measurement of importance calls each tensor by position: its name in GGUF files, or its
+/// own where these do not have the family.
+#[must_use]
+pub fn measured_names(
+    reader: &dyn CheckpointReader,
+    model: Option<&FamilyModel<'_>>,
+) -> Vec<String> {
+    let names = gguf_names(reader, model).into_iter().zip(reader.tensors());
+    names.map(|(name, info)| name.unwrap_or_else(|| info.name.clone())).collect()
+}
+
 /// Names that llama.cpp's rules know, for families that it has.
 pub(super) fn gguf_names(
     reader: &dyn CheckpointReader,

@@ -22,6 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub use apr_merge::moe;
 pub use apr_merge::{
     Change, ChatTemplate, Choice, MergeOptions, MergeReport, Merged, MergedModel, Method, Model,
     Parts, Recipe, Setting, Settings, Slice, Source, TensorChange, TokenChoice, TokenRow,

@@ -24,5 +24,6 @@
 pub use apr_prune::{
     Amount, LayerChoice, LayerPlan, LayerReport, LayerWidth, Left, PrunePlan, PruneReport,
     PruneTotal, PrunedTensor, Pruning, Scope, SparseLayout, SparseReport, SparseTensor, Sparsity,
-    WidthChoice, WidthPlan, WidthReport, plan, plan_layers, plan_widths, sparsify,
+    WidthChoice, WidthPlan, WidthReport, least_influential, plan, plan_layers, plan_widths,
+    sparsify,
 };

@@ -94,6 +94,14 @@ pub(crate) struct ConvertArgs {
     pub(crate) container: ContainerArgs,
 }
 
+impl ConvertArgs {
+    /// Whether what is written is another model, which calibration data may be for.
+    pub(crate) fn changes_weights(&self) -> bool {
+        let chooses = self.prune.counts_layers() && self.requantize.options.calibration.is_some();
+        self.prune.has_zeros() || self.lowrank.is_asked() || chooses
+    }
+}
+
 /// Arguments of `export`.
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {

@@ -94,6 +94,9 @@ pub(crate) struct MergeArgs {
     /// Folder of the models that a configuration names [default: the current folder]
     #[arg(long, value_name = "DIR")]
     pub(crate) models_dir: Option<PathBuf>,
+    /// Folder of a plan, which its paths begin with and names of models do not.
+    #[arg(skip)]
+    pub(crate) plan_folder: PathBuf,
     /// Target format [default: by the output's extension, else that of the first model]
     #[arg(long, value_name = "FORMAT", value_parser = parse_target())]
     pub(crate) format: Option<&'static Format>,

@@ -49,7 +49,7 @@ pub(crate) use lowrank::LowRankArgs;
 pub(crate) use merge::MergeArgs;
 pub(crate) use onnx::OnnxArgs;
 pub(crate) use parts::{FinishArgs, PlanArgs, RunPartArgs};
-pub(crate) use prune::{PruneArgs, PruneScope};
+pub(crate) use prune::{PruneArgs, PruneMethod, PruneScope};
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs, SearchArgs};
 pub(crate) use remote::{DownloadArgs, RemoteArgs};
 pub(crate) use run::{PoolingWay, RunArgs};

@@ -28,8 +28,8 @@ pub(crate) struct PlanArgs {
     /// Identify inputs by size and modification time, without reading their weights
     #[arg(long)]
     pub(crate) no_digests: bool,
-    /// The job, as it would be typed without the parts: convert, import, quantize, encrypt,
-    /// validate or diff, and its options
+    /// The job, as it would be typed without the parts: convert, prune, factorize, merge, import,
+    /// quantize, encrypt, validate or diff, and its options
     #[arg(
         required = true,
         trailing_var_arg = true,

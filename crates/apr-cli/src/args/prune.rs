@@ -75,9 +75,19 @@ pub(crate) enum PruneScope {
     Global,
 }
 
+/// What a calibration run is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PruneMethod {
+    /// Weigh magnitudes by the norms of inputs
+    Wanda,
+    /// Weigh by the products of inputs, and update what stays, layer by layer
+    Sparsegpt,
+}
+
 /// Options about pruning that the help of `convert` leaves to that of `prune`.
-pub(crate) const IN_PRUNE: [&str; 8] = [
+pub(crate) const IN_PRUNE: [&str; 9] = [
     "prune_scope",
+    "prune_method",
     "prune_nm",
     "prune_threshold",
     "prune_layers",
@@ -101,6 +111,9 @@ pub(crate) struct PruneArgs {
     /// What --prune is a share of [default: tensor]
     #[arg(long, value_enum, value_name = "SCOPE", requires = "prune", hide_short_help = true)]
     pub(crate) prune_scope: Option<PruneScope>,
+    /// What --calibration is for [default: wanda]
+    #[arg(long, value_enum, value_name = "METHOD", hide_short_help = true)]
+    pub(crate) prune_method: Option<PruneMethod>,
     /// Keep N of every M consecutive weights of a row, such as 2:4
     #[arg(
         long, value_name = "N:M", value_parser = parse_pattern,
@@ -113,7 +126,8 @@ pub(crate) struct PruneArgs {
         hide_short_help = true
     )]
     pub(crate) prune_threshold: Option<f32>,
-    /// Drop layers: so many before the last one, or a list such as 3,7,9-11, counted from 0
+    /// Drop layers: so many before the last one, or with --calibration those that change least;
+    /// or a list such as 3,7,9-11, counted from 0
     #[arg(long, value_name = "LAYERS", value_parser = parse_layers, hide_short_help = true)]
     pub(crate) prune_layers: Option<LayerChoice>,
     /// Drop so many attention heads of every layer, those with the smallest weights; heads that
@@ -143,6 +157,11 @@ impl PruneArgs {
     /// Whether weights become zero.
     pub(crate) fn has_zeros(&self) -> bool {
         self.prune.is_some() || self.prune_nm.is_some() || self.threshold().is_some()
+    }
+
+    /// Whether layers go that inputs may choose.
+    pub(crate) fn counts_layers(&self) -> bool {
+        matches!(self.prune_layers, Some(LayerChoice::Count(_)))
     }
 
     /// Whether layers, heads or neurons go.

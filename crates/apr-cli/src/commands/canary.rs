@@ -347,6 +347,7 @@ mod tests {
             chat: false,
             system: None,
             max_tokens: None,
+            strict: false,
             embed: false,
             output: locate::fixture("tiny-llama/canary.json"),
             overwrite: false,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use apr::job::Output;
 use apr_core::counted;
-use apr_importance::{Inputs, MeasureOptions, Measured, measure};
+use apr_importance::{Inputs, MeasureOptions, Measured, layer_influence, measure};
 use apr_quality::{Sample, Subject, WindowOptions, Windows};
 use apr_quantize::{ColumnSums, Imatrix, ImatrixSums};
 use apr_registry::Escaped;
@@ -112,7 +112,7 @@ fn idle((name, entry): (&String, &ColumnSums)) -> Option<IdleExperts> {
 }
 
 /// What a model is measured on.
-enum Data<'d> {
+pub(super) enum Data<'d> {
     Text {
         path: &'d Path,
         args: WindowArgs,
@@ -122,9 +122,50 @@ enum Data<'d> {
     Files(Vec<&'d Path>),
 }
 
+impl<'d> Data<'d> {
+    /// Of a file of calibration data, for a model that says this about itself.
+    pub(super) fn of_calibration(path: &'d Path, facts: &Facts, context: &Context) -> Self {
+        let is_text = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("txt"));
+        match is_text {
+            true if running::generating(context).generates(facts) => {
+                Self::Text { path, args: WindowArgs::default() }
+            }
+            true => Self::Lines(path),
+            false => Self::Files(vec![path]),
+        }
+    }
+}
+
+/// Calls `then` with data as inputs of a model, and what they are called.
+pub(super) fn with_data<R>(
+    subject: &Subject<'_>,
+    data: &Data<'_>,
+    context: &Context,
+    then: impl FnOnce(Inputs<'_>, &str) -> Outcome<R>,
+) -> Outcome<R> {
+    match data {
+        Data::Text { path, args } => {
+            let windows = cut(path, *args, subject)?;
+            then(Inputs::Windows(&windows), &path.display().to_string())
+        }
+        Data::Lines(path) => {
+            let samples = lines(&read_text(path)?, usize::MAX)?;
+            then(Inputs::Samples(&samples), &path.display().to_string())
+        }
+        Data::Files(paths) => {
+            let sample = |path: &&Path| {
+                Ok(Sample::of_file(&path.display().to_string(), read_media(path, context)?)?)
+            };
+            let samples = paths.iter().map(sample).collect::<Outcome<Vec<_>>>()?;
+            let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+            then(Inputs::Samples(&samples), &names.join(", "))
+        }
+    }
+}
+
 /// How a text is cut.
 #[derive(Clone, Copy, Default)]
-struct WindowArgs {
+pub(super) struct WindowArgs {
     options: WindowOptions,
     part: Option<TextShare>,
 }
@@ -159,15 +200,7 @@ pub(super) fn calibrated(
         return Err(Failure::Usage(message.to_owned()));
     }
     let opened = Opened::new(model_path, context)?;
-    let is_text = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("txt"));
-    let facts = Facts::of(&*opened.model().reader)?;
-    let data = match is_text {
-        true if running::generating(context).generates(&facts) => {
-            Data::Text { path, args: WindowArgs::default() }
-        }
-        true => Data::Lines(path),
-        false => Data::Files(vec![path]),
-    };
+    let data = Data::of_calibration(path, opened.facts(), context);
     let found = measured(&opened, &data, MeasureOptions::default(), context)?;
     let Measured { sums, not_measured, .. } = found.measured;
     let idle = sums.entries.iter().filter_map(idle).map(|found| {
@@ -180,6 +213,22 @@ pub(super) fn calibrated(
     Ok((sums.means()?, notes))
 }
 
+/// How much each layer of a model changes what passes through it, on a text, a sound, an image or
+/// arrays.
+pub(super) fn influence(path: &Path, model_path: &Path, context: &Context) -> Outcome<Vec<f64>> {
+    let opened = Opened::new(model_path, context)?;
+    let data = Data::of_calibration(path, opened.facts(), context);
+    let found = opened.with_runner(context, &running::reading(context, 1), |runner| {
+        let subject = Subject::of(runner)?;
+        with_data(&subject, &data, context, |inputs, _| {
+            let bar = Bar::counting(&context.printer, inputs.len() as u64);
+            Ok(layer_influence(&subject, inputs, &mut |at| bar.reached(at as u64))?)
+        })
+    })?;
+    context.sources.check_unchanged()?;
+    Ok(found)
+}
+
 fn measured(
     opened: &Opened,
     data: &Data<'_>,
@@ -190,33 +239,16 @@ fn measured(
     let model = source.family()?;
     let found = opened.with_runner(context, &running::reading(context, 1), |runner| {
         let subject = Subject::of(runner)?;
-        let (windows, samples);
-        let (inputs, dataset) = match data {
-            Data::Text { path, args } => {
-                windows = cut(path, *args, &subject)?;
-                (Inputs::Windows(&windows), path.display().to_string())
-            }
-            Data::Lines(path) => {
-                samples = lines(&read_text(path)?, usize::MAX)?;
-                (Inputs::Samples(&samples), path.display().to_string())
-            }
-            Data::Files(paths) => {
-                let sample = |path: &&Path| {
-                    Ok(Sample::of_file(&path.display().to_string(), read_media(path, context)?)?)
-                };
-                samples = paths.iter().map(sample).collect::<Outcome<Vec<_>>>()?;
-                let names = paths.iter().map(|path| path.display().to_string());
-                (Inputs::Samples(&samples), names.collect::<Vec<_>>().join(", "))
-            }
-        };
-        let bar = Bar::counting(&context.printer, inputs.len() as u64);
-        let mut done = |at: usize| bar.reached(at as u64);
-        let measured = measure(&subject, model, inputs, &dataset, options, &mut done)?;
-        let window = match inputs {
-            Inputs::Windows(windows) => Some(windows.context()),
-            Inputs::Samples(_) => None,
-        };
-        Ok(Measurement { measured, chunks: inputs.len(), window })
+        with_data(&subject, data, context, |inputs, dataset| {
+            let bar = Bar::counting(&context.printer, inputs.len() as u64);
+            let mut done = |at: usize| bar.reached(at as u64);
+            let measured = measure(&subject, model, inputs, dataset, options, &mut done)?;
+            let window = match inputs {
+                Inputs::Windows(windows) => Some(windows.context()),
+                Inputs::Samples(_) => None,
+            };
+            Ok(Measurement { measured, chunks: inputs.len(), window })
+        })
     })?;
     context.sources.check_unchanged()?;
     Ok(found)

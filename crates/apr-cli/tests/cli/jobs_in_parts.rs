@@ -48,6 +48,13 @@ fn run_parts(sandbox: &Sandbox, options: &str) {
     }
 }
 
+fn run_parts_of(sandbox: &Sandbox, path: &str) {
+    let plan: Value = serde_json::from_slice(&sandbox.read(path)).expect("a plan is JSON");
+    for part in 0..plan["parts"].as_array().expect("a list").len() {
+        sandbox.apr(&format!("run-part {path} {part}")).ok();
+    }
+}
+
 /// Does a job in parts into `out.apr` and in one process into `one/out.apr`, and compares all
 /// files.
 #[track_caller]
@@ -100,6 +107,68 @@ fn parts_in_any_order_are_the_files_of_one_process() {
     ] {
         same_files(&sandbox, 4, command, options);
     }
+}
+
+#[test]
+fn merges_in_parts_are_the_files_of_one_process() {
+    let sandbox = model();
+    sandbox.write("n.safetensors", weights(0.2));
+    sandbox.write("o.safetensors", weights(0.3));
+    let models = "m.safetensors n.safetensors o.safetensors";
+    for options in [
+        "",
+        "--weights 1,2,3 --precision bf16",
+        "--strategy ties --base m.safetensors --density 0.5 --compress",
+        "--strategy dare --density 0.5 --seed 7 --quantize int8",
+    ] {
+        same_files(&sandbox, 3, &format!("merge {models}"), options);
+    }
+    sandbox.write(
+        "merge.yml",
+        "merge_method: linear\nparameters: {weight: 1}\nmodels: [{model: m.safetensors}, {model: \
+                                n.safetensors, parameters: {weight: 3}}]\n",
+    );
+    same_files(&sandbox, 3, "merge --config merge.yml", "");
+
+    // Each model is one of the plan's inputs, and none may change.
+    sandbox.apr(&format!("plan --parts 3 -o plan.json -f merge {models} -o out.apr")).ok();
+    let plan = plan(&sandbox);
+    assert_eq!(plan["inputs"].as_array().map(Vec::len), Some(3));
+    sandbox.apr("run-part plan.json 1").ok();
+    sandbox.write("n.safetensors", weights(0.4));
+    sandbox.apr("run-part plan.json 2").fails(5, &["n.safetensors", "make a new plan"]);
+    sandbox.write("merge.yml", "merge_method: linear\nmodels: [{model: m.safetensors}]\n");
+    sandbox.apr("plan --parts 3 -o p.json merge merge.yml -o o.apr").fails(2, &["--config FILE"]);
+}
+
+#[test]
+fn adapters_are_merged_in_parts_from_any_folder() {
+    let sandbox = Sandbox::new();
+    for folder in ["llama", "lora", "dora"] {
+        let path = locate::fixture("lora").join(folder);
+        for file in fs::read_dir(path).expect("a fixture").map(|entry| entry.expect("an entry")) {
+            let name = file.file_name().into_string().expect("UTF-8");
+            let bytes = fs::read(file.path()).expect("a file");
+            sandbox.write(&format!("work/{folder}/{name}"), bytes);
+        }
+    }
+    sandbox
+        .apr(
+            "plan --parts 3 -o work/plan.json merge work/llama --lora work/lora:0.5 --lora \
+             work/dora -o work/out.apr",
+        )
+        .ok();
+    run_parts_of(&sandbox, "work/plan.json");
+    sandbox.apr("finish work/plan.json").ok();
+    sandbox.apr("join work/out.apr -o joined.apr").ok();
+    sandbox.shell("cd work && $APR merge llama --lora lora:0.5 --lora dora -o whole.apr").ok();
+    let tensors = |model: &str| {
+        let report = sandbox.apr(&format!("tensors {model} --stats --json")).ok().json();
+        let mut tensors = report["tensors"].as_array().expect("a list").clone();
+        tensors.iter_mut().for_each(|tensor| tensor["file"] = Value::Null);
+        tensors
+    };
+    assert!(tensors("joined.apr") == tensors("work/whole.apr"));
 }
 
 #[test]

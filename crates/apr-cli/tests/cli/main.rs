@@ -35,6 +35,7 @@ mod lora_merge;
 mod lowrank;
 mod memory;
 mod merge;
+mod moe;
 mod onnx;
 mod onnx_back;
 mod onnx_export;

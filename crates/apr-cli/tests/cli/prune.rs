@@ -272,6 +272,80 @@ fn what_can_not_be_pruned_is_refused_before_anything_is_written() {
 }
 
 #[test]
+fn sparsegpt_prunes_a_model_as_a_transcription_of_the_paper_does() {
+    let folder = locate::fixture("prune");
+    let sandbox = Sandbox::new();
+    let text = fs::read(folder.join("sparsegpt.txt")).expect("a fixture");
+    sandbox.write("text.txt", text);
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        let bytes = fs::read(locate::fixture("tiny-llama").join(file)).expect("a fixture");
+        sandbox.write(&format!("llama/{file}"), bytes);
+    }
+    let line = "prune llama -o m.safetensors --calibration text.txt --prune-method sparsegpt";
+    let report = sandbox.apr(&format!("{line} --prune 0.5 --json")).ok().json();
+    assert_eq!(report["pruning"]["method"], "sparsegpt");
+    assert_eq!(report["pruning"]["total"]["zeros"], 147_456);
+    for tensor in report["pruning"]["tensors"].as_array().expect("a list") {
+        let error = tensor["output_error"].as_f64().expect("a number");
+        assert!(error > 0.0 && error < 0.06, "{tensor}");
+        assert!(tensor["relative_error"].as_f64() > Some(0.2), "{tensor}");
+    }
+
+    let name = "model.layers.1.self_attn.k_proj";
+    let of = |file: &[u8], name: &str| {
+        let found = tensors(file).into_iter().find(|(known, _)| known == name);
+        let (_, bytes) = found.unwrap_or_else(|| panic!("no tensor {name}"));
+        let value = |pair: &[u8]| f32::from_bits(u32::from_le_bytes([0, 0, pair[0], pair[1]]));
+        bytes.chunks(2).map(value).collect::<Vec<f32>>()
+    };
+    let golden = fs::read(folder.join("sparsegpt.safetensors")).expect("a fixture");
+    let expected = of(&golden, &format!("llama/{name}"));
+    let found = of(&sandbox.read("m.safetensors"), &format!("{name}.weight"));
+    let other = found.iter().zip(&expected).filter(|(a, b)| (**a == 0.0) != (**b == 0.0)).count();
+    // Sums in another order may choose another weight of two that cost the same.
+    assert!(other <= 8, "{other} of {} weights", found.len());
+    let far = found.iter().zip(&expected).filter(|(a, b)| (**a - **b).abs() > 0.01).count();
+    assert!(far <= 64, "{far} of {} weights", found.len());
+
+    sandbox.apr(&format!("{line} -f --prune-nm 2:4")).ok().says(&["sparsegpt 2:4", "outputs"]);
+    sandbox.apr(&format!("{line} -f --prune 0.5 --max-memory 1MB")).fails(1, &["E008"]);
+    for (line, expected) in [
+        ("prune llama -o m.apr --prune 0.5 --prune-method sparsegpt", "--calibration"),
+        (&format!("{line} --prune 0.5 --prune-scope global"), "--prune-scope tensor"),
+        (&format!("{line} --prune 0.5 --dequantize f16"), "dequantize in a run before"),
+    ] {
+        sandbox.apr(line).fails(2, &[expected]);
+    }
+}
+
+#[test]
+fn inputs_choose_the_layers_that_change_least_as_transformers_measures_them() {
+    let folder = locate::fixture("prune");
+    let sandbox = with_llama();
+    sandbox.write("text.txt", fs::read(folder.join("sparsegpt.txt")).expect("a fixture"));
+    let expected = fs::read(folder.join("influence.json")).expect("a fixture");
+    let expected: Vec<f64> = serde_json::from_slice(&expected).expect("numbers");
+    let line = "prune llama -o m.apr --prune-layers 1 --calibration text.txt";
+    let report = sandbox.apr(&format!("{line} --json")).ok().json();
+    let found = report["layers"]["influence"].as_array().expect("a list").iter();
+    let found: Vec<f64> = found.map(|value| value.as_f64().expect("a number")).collect();
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(&expected) {
+        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+    }
+    // The last layer of this model changes less than the first, which would go without inputs.
+    assert_eq!(report["layers"]["dropped"], serde_json::json!([1]));
+    sandbox.apr("prune llama -o n.apr --prune-layers 1").ok().says(&["dropped 1 of 2 layers (0)"]);
+    for (more, said) in
+        [("--prune-neurons 1", "where nothing else goes"), ("--quality-check", "judge weights")]
+    {
+        sandbox.apr(&format!("{line} -f {more}")).fails(2, &[said]);
+    }
+    let listed = "prune llama -o m.apr -f --prune-layers 0, --calibration text.txt";
+    sandbox.apr(listed).fails(2, &["--calibration"]);
+}
+
+#[test]
 fn calibration_goes_with_rows_of_the_whole_model() {
     let sandbox = with_llama().with("t.txt", "12+34=46\n".repeat(60));
     for (line, said) in [

@@ -1,10 +1,10 @@
 //! What is merged, and how.
 
-mod parse;
+pub(crate) mod parse;
 mod render;
-mod yaml;
+pub(crate) mod yaml;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use apr_core::DType;
@@ -181,7 +181,6 @@ impl Recipe {
     /// and the one of the tokenizer, where they are not among them.
     #[must_use]
     pub fn models(&self) -> Vec<&str> {
-        let mut models: Vec<&str> = Vec::new();
         let tokenizer = match &self.tokenizer {
             Some(Tokenizer::Model(model)) => Some(model.as_str()),
             _ => None,
@@ -197,12 +196,8 @@ impl Recipe {
             }
         };
         let all = sources.into_iter().chain(bases).chain(self.base.as_deref()).chain(tokenizer);
-        for model in all {
-            if !models.contains(&model) {
-                models.push(model);
-            }
-        }
-        models
+        let mut seen = BTreeSet::new();
+        all.filter(|model| seen.insert(*model)).collect()
     }
 }
 

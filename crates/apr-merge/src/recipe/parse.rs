@@ -16,7 +16,7 @@ use super::{
 use crate::method::Method;
 
 /// Layers, models or values of a list: more are a mistake, or meant to cost time.
-const MOST: usize = 10_000;
+pub(crate) const MOST: usize = 10_000;
 
 /// Reads a configuration of mergekit: one merge, or several documents of which later ones may name
 /// earlier ones as models.
@@ -49,24 +49,46 @@ pub fn parse(text: &str) -> Result<Vec<Recipe>> {
         }
         recipes.push(recipe);
     }
+    check_stages(&recipes)?;
     if several && recipes.iter().rev().skip(1).any(|recipe| recipe.name.is_none()) {
         return Err(Error::format("of several merges, all but the last need a 'name'"));
     }
     Ok(recipes)
 }
 
-fn short(text: &str) -> String {
+/// Merges of merges are computed anew for each that reads them: one that grows by itself is
+/// refused.
+fn check_stages(recipes: &[Recipe]) -> Result<()> {
+    let mut reads: BTreeMap<&str, u64> = BTreeMap::new();
+    for recipe in recipes {
+        let of = |model: &str| reads.get(model).copied().unwrap_or(1);
+        let all = recipe.models().into_iter().map(of).fold(0, u64::saturating_add);
+        if all > MOST as u64 {
+            let name = short(recipe.name.as_deref().unwrap_or_default());
+            return Err(Error::memory(format!(
+                "the merge '{name}' would read models {all} times, as it merges merges of merges: \
+                 write earlier ones to files"
+            )));
+        }
+        if let Some(name) = &recipe.name {
+            reads.insert(name, all);
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn short(text: &str) -> String {
     Escaped::short(text).to_string()
 }
 
 /// A mapping whose keys are taken out as they are understood.
-struct Keys {
+pub(crate) struct Keys {
     place: String,
     left: Map<String, Value>,
 }
 
 impl Keys {
-    fn of(value: &Value, place: &str) -> Result<Self> {
+    pub(crate) fn of(value: &Value, place: &str) -> Result<Self> {
         match value {
             Value::Object(object) => {
                 // A key without a value is as good as absent.
@@ -78,11 +100,11 @@ impl Keys {
         }
     }
 
-    fn take(&mut self, key: &str) -> Option<Value> {
+    pub(crate) fn take(&mut self, key: &str) -> Option<Value> {
         self.left.remove(key)
     }
 
-    fn text(&mut self, key: &str) -> Result<Option<String>> {
+    pub(crate) fn text(&mut self, key: &str) -> Result<Option<String>> {
         match self.take(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -91,7 +113,7 @@ impl Keys {
     }
 
     /// Nothing may be left.
-    fn finish(self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
         match self.left.keys().next() {
             None => Ok(()),
             Some(key) => {
@@ -171,7 +193,7 @@ fn source(keys: &mut Keys, method: Method, layers: Range<u64>) -> Result<Source>
     })
 }
 
-fn list(value: Value, name: &str) -> Result<Vec<Value>> {
+pub(crate) fn list(value: Value, name: &str) -> Result<Vec<Value>> {
     match value {
         Value::Array(values) if values.is_empty() || values.len() > MOST => {
             Err(Error::format(format!("'{name}' has {} entries", values.len())))
@@ -195,7 +217,7 @@ fn layers(value: Option<Value>) -> Result<Range<u64>> {
 }
 
 /// A model's name: text, or the mapping that mergekit writes in its place.
-fn model(value: &Value) -> Result<String> {
+pub(crate) fn model(value: &Value) -> Result<String> {
     let name = match value {
         Value::String(name) => name.clone(),
         Value::Object(_) => {
@@ -231,7 +253,7 @@ fn model(value: &Value) -> Result<String> {
     Ok(name)
 }
 
-fn dtype(keys: &mut Keys, key: &str) -> Result<Option<DType>> {
+pub(crate) fn dtype(keys: &mut Keys, key: &str) -> Result<Option<DType>> {
     let Some(name) = keys.text(key)? else { return Ok(None) };
     match name.strip_prefix("torch.").unwrap_or(&name) {
         "float32" | "float" | "fp32" | "f32" => Ok(Some(DType::F32)),
@@ -406,7 +428,7 @@ fn numbers(value: &Value, name: &str) -> Result<Vec<f64>> {
     }
 }
 
-fn number(value: &Value, name: &str) -> Result<f64> {
+pub(crate) fn number(value: &Value, name: &str) -> Result<f64> {
     let number = match value {
         Value::Bool(flag) => Some(if *flag { 1.0 } else { 0.0 }),
         Value::Number(number) => number.as_f64(),
@@ -454,6 +476,20 @@ tokenizer_source: union
         let Parts::Slices(slices) = &recipe.parts else { panic!("slices") };
         assert_eq!(slices[0].sources[1].layers, 0..2);
         assert_eq!(slices[0].settings["t"].0[0].values, [0.0, 0.5]);
+    }
+
+    #[test]
+    fn merges_of_merges_that_multiply_are_refused() {
+        let mut text = String::new();
+        for stage in 0..40 {
+            let (a, b) = (format!("m{}", stage - 1), format!("m{}", stage - 2));
+            text += &format!(
+                "---\nmerge_method: linear\nname: m{stage}\nmodels: [{{model: {a}}}, {{model: \
+                 {b}}}]\n"
+            );
+        }
+        let error = parse(&text).unwrap_err().to_string();
+        assert!(error.contains("times"), "{error}");
     }
 
     #[test]

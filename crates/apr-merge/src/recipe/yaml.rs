@@ -20,7 +20,7 @@ const MAX_VALUES: usize = 100_000;
 ///
 /// # Errors
 /// E001 for what is not YAML, and E008 for what is too large, by aliases or without.
-pub(super) fn documents(text: &str) -> Result<Vec<Value>> {
+pub(crate) fn documents(text: &str) -> Result<Vec<Value>> {
     if text.len() > MAX_TEXT {
         let len = grouped(text.len() as u64);
         return Err(Error::memory(format!("{len} bytes are too many for a configuration")));

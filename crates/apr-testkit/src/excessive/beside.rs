@@ -49,6 +49,15 @@ pub(super) const ALL: &[Construct] = &[
         format!(r#"{{"model_type":"llama",{sizes},{layers},"intermediate_size":64{spaces}}}"#)
             .into()
     }),
+    of("adapter: patterns", "adapter_config.json", |n| {
+        adapter(&joined(n, |at| format!(r#""(a|b)*{at}|.*":1"#)))
+    }),
+    of("adapter: patterns of classes", "adapter_config.json", |n| {
+        adapter(&joined(n, |at| format!(r#""\\pL{{{}}}":1"#, at % 64 + 1)))
+    }),
+    of("adapter: names", "adapter_config.json", |n| {
+        adapter(&joined(n, |at| format!(r#""layers.{at}.{}q":1"#, ".".repeat(at % 64))))
+    }),
     of("index: shards", "model.safetensors.index.json", |n| {
         let map = joined(n, |at| format!(r#""w{at}":"model-{at}.safetensors""#));
         format!(r#"{{"metadata":{{}},"weight_map":{{{map}}}}}"#).into()
@@ -71,6 +80,12 @@ fn token(at: usize) -> String {
 fn pairs(more: &str, tokens: &str, merges: &str) -> Vec<u8> {
     let model = format!(r#"{{"type":"BPE","vocab":{{{tokens}}},"merges":[{merges}]}}"#);
     format!(r#"{{{more}"model":{model}}}"#).into()
+}
+
+/// Of LoRA, with these alphas of modules.
+fn adapter(alphas: &str) -> Vec<u8> {
+    let alphas = format!(r#""alpha_pattern":{{{alphas}}}"#);
+    format!(r#"{{"peft_type":"LORA","r":1,"lora_alpha":1,{alphas}}}"#).into()
 }
 
 /// With a pattern by which texts are cut.

@@ -45,6 +45,7 @@ impl Construct {
                 vec![weights, ("config.json", br#"{"model_type":"llama"}"#.to_vec())]
             }
             "config.json" | "model.safetensors.index.json" => vec![weights],
+            "adapter_config.json" => vec![("model.safetensors", adapted())],
             _ => Vec::new(),
         }
     }
@@ -64,6 +65,14 @@ impl Construct {
             count *= 2;
         }
     }
+}
+
+/// A matrix, and the pair of matrices that an adapter adds to it: a model that is its own adapter.
+fn adapted() -> Vec<u8> {
+    let header = br#"{"w.weight":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]},
+"w.lora_A.weight":{"dtype":"F32","shape":[1,1],"data_offsets":[4,8]},
+"w.lora_B.weight":{"dtype":"F32","shape":[1,1],"data_offsets":[8,12]}}"#;
+    [&(header.len() as u64).to_le_bytes()[..], header, &[0; 12]].concat()
 }
 
 /// All constructs, format by format.

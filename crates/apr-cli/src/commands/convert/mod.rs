@@ -127,7 +127,7 @@ fn changed_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model, Ch
     let target = layout(target, args.align, args.shard_size)?;
     let job = Job {
         prefix: args.prefix.clone(),
-        weights: match args.prune.has_zeros() || args.lowrank.is_asked() {
+        weights: match args.changes_weights() {
             true => weights::asked_to_change(
                 &args.model,
                 &args.requantize,

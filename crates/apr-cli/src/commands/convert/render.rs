@@ -7,6 +7,7 @@ use apr_importance::SearchReport;
 use apr_lora::AdaptReport;
 use apr_lowrank::ExtractReport;
 use apr_merge::MergeReport;
+use apr_merge::moe::MoeReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::JobReport;
 use apr_ops::physics::Level;
@@ -44,6 +45,9 @@ pub(super) struct WriteReport {
     /// What was merged, and how far the result is from the base.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) merge: Option<MergeReport>,
+    /// What a mixture of experts is made of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) moe: Option<MoeReport>,
     /// How it answered the inputs of a canary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) canary: Option<CanaryReport>,

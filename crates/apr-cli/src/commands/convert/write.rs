@@ -8,6 +8,7 @@ use apr_importance::SearchReport;
 use apr_lora::AdaptReport;
 use apr_lowrank::{ExtractReport, FactorReport};
 use apr_merge::MergeReport;
+use apr_merge::moe::MoeReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::{Job, Planned};
 use apr_prune::{LayerReport, PruneReport, SparseReport, WidthReport};
@@ -128,6 +129,8 @@ impl<'a> Subject<'a> {
 pub(crate) struct Extras<'a> {
     /// What a merge changed, once it is done.
     pub(crate) merge: Option<&'a dyn Fn() -> MergeReport>,
+    /// What a mixture of experts is made of.
+    pub(crate) moe: Option<MoeReport>,
     /// What adapters changed, once it is done.
     pub(crate) adapters: Option<&'a dyn Fn() -> Vec<AdaptReport>>,
     /// What it does to the source, in words.
@@ -182,6 +185,8 @@ struct DryReport<'r> {
     changed: &'r Changed,
     #[serde(skip_serializing_if = "Option::is_none")]
     extracted: Option<&'r ExtractReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moe: Option<&'r MoeReport>,
 }
 
 /// Does a job, or with `--dry-run` reports what would be written.
@@ -216,11 +221,13 @@ pub(crate) fn write_subject(
             search: extras.search.as_ref(),
             changed: &extras.changed,
             extracted: extras.extracted.as_ref(),
+            moe: extras.moe.as_ref(),
         };
         return context.printer.report(&report, |out, report| {
             render_plan(out, report.plan)?;
             report.changed.render(out)?;
             report.extracted.iter().try_for_each(|found| lora::render(out, found))?;
+            report.moe.iter().try_for_each(|found| merge::render_moe(out, found))?;
             report.search.iter().try_for_each(|found| search::render(out, found))
         });
     };
@@ -258,11 +265,20 @@ pub(crate) fn write_subject(
         job.conversion.warnings.extend(model.notes.iter().cloned().chain(context.tell_notes()));
     }
     name_options(&mut job.conversion);
-    let Extras { changes, search, changed, extracted, merge, adapters } = extras;
+    let Extras { changes, search, changed, extracted, merge, moe, adapters } = extras;
     let merge = merge.map(|merged| merged());
     let adapters = adapters.map(|adapted| adapted()).unwrap_or_default();
-    let report =
-        WriteReport { job, changes, search, changed, extracted, adapters, merge, canary: checked };
+    let report = WriteReport {
+        job,
+        changes,
+        search,
+        changed,
+        extracted,
+        adapters,
+        merge,
+        moe,
+        canary: checked,
+    };
     let summary = |out: &mut dyn Write, report: &WriteReport| {
         let target = path.display().to_string();
         writeln!(
@@ -278,6 +294,7 @@ pub(crate) fn write_subject(
         let is_all = report.merge.is_none();
         report.adapters.iter().try_for_each(|found| merge::render_adapters(out, found, is_all))?;
         report.merge.iter().try_for_each(|merge| merge::render(out, merge))?;
+        report.moe.iter().try_for_each(|found| merge::render_moe(out, found))?;
         report.search.iter().try_for_each(|found| search::render(out, found))?;
         render_family(out, report)?;
         report.canary.iter().try_for_each(|canary| canary::render_line(out, canary))?;

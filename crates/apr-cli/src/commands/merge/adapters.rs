@@ -10,9 +10,9 @@ use apr_registry::{CheckpointReader, Convention};
 use apr_source::Source;
 use apr_view::View;
 
-use super::{Opened, as_framework, has_card, job, poll, recipe, target, title_of};
+use super::{Made, Opened, as_framework, has_card, job, poll, recipe, target, title_of};
 use crate::args::MergeArgs;
-use crate::commands::convert::{self, Destination, Extras, Subject};
+use crate::commands::convert::{self, Extras};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::{self, Model};
@@ -25,8 +25,12 @@ pub(super) fn open(path: &Path, context: &Context) -> Outcome<Model> {
     model::open_with_companions(path, context)
 }
 
-/// Merges the adapters of `--lora` into the one model.
-pub(super) fn run(args: &MergeArgs, context: &Context) -> Outcome {
+/// Plans the merge of the adapters of `--lora` into the one model, and calls `then` with it.
+pub(super) fn with_made<R>(
+    args: &MergeArgs,
+    context: &Context,
+    then: impl FnOnce(Made<'_>) -> Outcome<R>,
+) -> Outcome<R> {
     let [base] = &args.models[..] else {
         let message = match (&context.model_config, args.models.len()) {
             (Some(_), _) => "a configuration names its adapters as MODEL+ADAPTER".to_owned(),
@@ -38,28 +42,34 @@ pub(super) fn run(args: &MergeArgs, context: &Context) -> Outcome {
     recipe::refuse(&recipe::of_methods(args), "--lora")?;
     let target = target(args, Some(base))?;
     let opened = convert::open_for(target.format, base, context)?;
-    let adapters: Vec<Model> =
+    let models: Vec<Model> =
         args.lora.iter().map(|(path, _)| open(path, context)).collect::<Outcome<_>>()?;
+    let name = recipe::named(base, args);
     let source = context.source(&*opened.reader, &opened.name)?;
     let job = job(Path::new(&opened.name), target, args, context)?;
 
-    let named = adapters.iter().zip(&args.lora);
+    let named = models.iter().zip(&args.lora);
     let adapters: Vec<Adapter<'_>> = named
-        .map(|(model, (path, weight))| adapter(model, &path.display().to_string(), *weight))
+        .map(|(model, (path, weight))| adapter(model, &recipe::named(path, args), *weight))
         .collect();
     let reader = base_of(&source, &opened, &adapters)?;
     let relaxed = args.write.relaxed || args.write.force;
     let options = AdaptOptions { relaxed, poll: poll(context) };
     let mut adapted =
-        Adapted::plan(reader, &opened.name, &adapters, options)?.with_record(job.target.format);
+        Adapted::plan(reader, &name, &adapters, options)?.with_record(job.target.format);
     if has_card(&job) {
         let title = args.write.output.as_deref().and_then(title_of);
         adapted = adapted.with_card(&title.unwrap_or_else(|| "merged".to_owned()))?;
     }
-    let subject = Subject { reader: &adapted, name: &opened.name, notes: &opened.notes };
     let report = || vec![adapted.report()];
     let extras = Extras { adapters: Some(&report), ..Extras::default() };
-    convert::write_subject(&job, subject, Destination::of(&args.write), extras, context)
+    let inputs = std::iter::once(&opened).chain(&models).collect::<Vec<_>>();
+    let files = inputs
+        .iter()
+        .enumerate()
+        .flat_map(|(input, model)| (0..model.reader.files().len()).map(move |file| (input, file)));
+    let (job, reader, name, files) = (&job, &adapted, opened.name.as_str(), files.collect());
+    then(Made { job, reader, name, inputs, files, extras, context })
 }
 
 /// Merges the adapters that a configuration names into their models.

@@ -1,6 +1,7 @@
 //! `apr merge`.
 
 mod adapters;
+mod moe;
 mod recipe;
 mod render;
 
@@ -19,7 +20,7 @@ use apr_registry::{
 use apr_source::Source;
 
 use self::recipe::{Description, Location};
-pub(super) use self::render::{render, render_adapters};
+pub(super) use self::render::{render, render_adapters, render_moe};
 use super::convert::{
     self, Destination, Extras, Subject, contain, layout, target_format, validation,
 };
@@ -29,32 +30,82 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 
+/// What a merge comes to, before it is written.
+pub(super) struct Made<'m> {
+    pub(super) job: &'m Job,
+    pub(super) reader: &'m dyn CheckpointReader,
+    /// What reports call it.
+    pub(super) name: &'m str,
+    /// The models and adapters that it is made of.
+    pub(super) inputs: Vec<&'m Model>,
+    /// Which file of which of them each file of the reader is.
+    pub(super) files: Vec<(usize, usize)>,
+    pub(super) extras: Extras<'m>,
+    pub(super) context: &'m Context,
+}
+
+impl Made<'_> {
+    /// What is odd about the models.
+    pub(super) fn notes(&self) -> Vec<String> {
+        self.inputs.iter().flat_map(|model| model.notes.clone()).collect()
+    }
+}
+
 /// Merges models.
 pub(super) fn run(args: &MergeArgs, context: &Context) -> Outcome {
     context.sources.expect_whole();
+    with_made(args, context, |made| {
+        let notes = made.notes();
+        let Made { job, reader, name, extras, context, .. } = made;
+        let subject = Subject { reader, name, notes: &notes };
+        convert::write_subject(job, subject, Destination::of(&args.write), extras, context)
+    })
+}
+
+/// Plans a merge, and calls `then` with it.
+pub(super) fn with_made<R>(
+    args: &MergeArgs,
+    context: &Context,
+    then: impl FnOnce(Made<'_>) -> Outcome<R>,
+) -> Outcome<R> {
     if !args.lora.is_empty() {
-        return adapters::run(args, context);
+        return adapters::with_made(args, context, then);
     }
-    let Description { recipes, is_file } = recipe::describe(args, context)?;
+    let description = recipe::describe(args, context)?;
     // It is the merge's, and no model's.
     let context = &context.without_config();
-    let folder = args.models_dir.as_deref();
-    let named = recipe::locations(&recipes, is_file, folder)?;
-    let target = target(args, named.first().map(|named| named.path.as_path()))?;
-    let opened: Vec<Opened> = named
-        .into_iter()
-        .map(|Location { name, path, adapters }| {
-            let model = convert::open_for(target.format, &path, context)?;
-            let adapters = adapters
-                .into_iter()
-                .map(|path| adapters::open(&path, context))
-                .collect::<Outcome<_>>()?;
-            Ok(Opened { name, model, adapters })
-        })
-        .collect::<Outcome<_>>()?;
+    let folder = recipe::models_dir(args);
+    let (recipes, named) = match description {
+        Description::Moe(recipe) => return moe::with_made(&recipe, args, context, then),
+        Description::Options(recipe) => {
+            let given = |name| Location::given(name, args);
+            let named = recipe.models().into_iter().map(given).collect();
+            (vec![*recipe], named)
+        }
+        Description::Merges(recipes) => {
+            let named = recipe::locations(&recipes, folder)?;
+            (recipes, named)
+        }
+    };
+    let target = target(args, named.first().map(|named: &Location| named.path.as_path()))?;
+    let opened = open_all(named, |path| convert::open_for(target.format, path, context), context)?;
     let first = opened.first().map(|first| PathBuf::from(&first.model.name)).unwrap_or_default();
     let job = job(&first, target, args, context)?;
-    merge(&recipes, &opened, &job, args, context)
+    merge(&recipes, &opened, &job, args, context, then)
+}
+
+/// Opens models with their adapters.
+fn open_all(
+    named: Vec<Location>,
+    open: impl Fn(&Path) -> Outcome<Model>,
+    context: &Context,
+) -> Outcome<Vec<Opened>> {
+    let one = |Location { name, path, adapters }| {
+        let model = open(&path)?;
+        let adapters = adapters.into_iter().map(|path| adapters::open(&path, context));
+        Ok(Opened { name, model, adapters: adapters.collect::<Outcome<_>>()? })
+    };
+    named.into_iter().map(one).collect()
 }
 
 /// A model that takes part, with adapters that are merged into it before.
@@ -90,20 +141,16 @@ fn target(args: &MergeArgs, first: Option<&Path>) -> Outcome<PlanOptions> {
     layout(apr::job::Output::layout(format, output), None, args.shard_size)
 }
 
-/// Plans the merges, one over the other, and writes the last one.
-fn merge(
+/// Plans the merges, one over the other, and calls `then` with the last one.
+fn merge<R>(
     recipes: &[Recipe],
     opened: &[Opened],
     job: &Job,
     args: &MergeArgs,
     context: &Context,
-) -> Outcome {
-    let sources: Vec<(&str, Source<'_>)> = opened
-        .iter()
-        .map(|Opened { name, model, .. }| {
-            Ok((name.as_str(), context.source(&*model.reader, &model.name)?))
-        })
-        .collect::<Outcome<_>>()?;
+    then: impl FnOnce(Made<'_>) -> Outcome<R>,
+) -> Outcome<R> {
+    let sources = sources(opened, context)?;
     check_families(&sources)?;
     let relaxed = args.write.relaxed || args.write.force;
     let poll = poll(context);
@@ -112,7 +159,9 @@ fn merge(
     let Some((last, before)) = recipes.split_last() else {
         return Err(Failure::Usage("there is nothing to merge".to_owned()));
     };
+    let mut files = files_of(opened);
     for recipe in before {
+        files.push(files_in(&files, &models, &recipe.models()));
         let options = MergeOptions { relaxed, poll: poll.clone() };
         let merged = Merged::plan(recipe, &models, &options)?;
         let name = recipe.name.clone().unwrap_or_default();
@@ -126,12 +175,51 @@ fn merge(
         merged = merged.with_card(&title)?;
     }
     let name = last.models().join(" + ");
-    let notes: Vec<String> = opened.iter().flat_map(|one| one.model.notes.clone()).collect();
-    let subject = Subject { reader: &merged, name: &name, notes: &notes };
     let report = || merged.report();
     let adapters = || adapted.iter().map(|adapted| adapted.report()).collect();
     let extras = Extras { merge: Some(&report), adapters: Some(&adapters), ..Extras::default() };
-    convert::write_subject(job, subject, Destination::of(&args.write), extras, context)
+    let files = files_in(&files, &models, &last.models());
+    let (reader, inputs) = (&merged, inputs_of(opened));
+    then(Made { job, reader, name: &name, inputs, files, extras, context })
+}
+
+/// Models and adapters, each with its adapters after it.
+fn inputs_of(opened: &[Opened]) -> Vec<&Model> {
+    opened.iter().flat_map(|one| std::iter::once(&one.model).chain(&one.adapters)).collect()
+}
+
+/// Which file of which input each file of a model is, in the order of [`inputs_of`].
+fn files_of(opened: &[Opened]) -> Vec<Vec<(usize, usize)>> {
+    let mut input = 0;
+    let mut of = |model: &Model| {
+        let files = (0..model.reader.files().len()).map(|file| (input, file)).collect::<Vec<_>>();
+        input += 1;
+        files
+    };
+    let all = |one: &Opened| {
+        let mut files = of(&one.model);
+        one.adapters.iter().for_each(|adapter| files.extend(of(adapter)));
+        files
+    };
+    opened.iter().map(all).collect()
+}
+
+/// The files of the models that a recipe names, in the order of the models.
+fn files_in(
+    files: &[Vec<(usize, usize)>],
+    models: &[Input<'_>],
+    names: &[&str],
+) -> Vec<(usize, usize)> {
+    let named = files.iter().zip(models).filter(|(_, model)| names.contains(&&*model.name));
+    named.flat_map(|(files, _)| files.clone()).collect()
+}
+
+/// Models with what they are, by the names that a recipe has for them.
+fn sources<'a>(opened: &'a [Opened], context: &'a Context) -> Outcome<Vec<(&'a str, Source<'a>)>> {
+    let source = |one: &'a Opened| {
+        Ok((one.name.as_str(), context.source(&*one.model.reader, &one.model.name)?))
+    };
+    opened.iter().map(source).collect()
 }
 
 /// Ends a long measurement where the user interrupts.

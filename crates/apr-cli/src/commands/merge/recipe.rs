@@ -2,7 +2,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use apr_merge::{Method, Recipe, Setting, Settings, Source, Tokenizer, parse};
+use apr_io::is_remote;
+use apr_merge::{Method, Recipe, Setting, Settings, Source, Tokenizer, moe, parse};
 use apr_registry::{ByteSource, Error, Escaped, read_vec};
 
 use crate::args::MergeArgs;
@@ -12,22 +13,31 @@ use crate::failure::{Failure, Outcome};
 /// Bytes of a configuration that are read.
 const MAX_CONFIG: u64 = 4 << 20;
 
-/// The merges to do, one after the other.
-pub(super) struct Description {
-    pub(super) recipes: Vec<Recipe>,
-    /// Whether they come from a configuration, which names the models.
-    pub(super) is_file: bool,
+/// What is to be done.
+pub(super) enum Description {
+    /// A merge that options describe.
+    Options(Box<Recipe>),
+    /// Merges that a configuration describes, one after the other.
+    Merges(Vec<Recipe>),
+    /// A mixture of experts that a configuration describes.
+    Moe(Box<moe::Recipe>),
 }
 
 /// Reads what is to be merged.
 pub(super) fn describe(args: &MergeArgs, context: &Context) -> Outcome<Description> {
     let Some(path) = config(args, context)? else {
-        return Ok(Description { recipes: vec![of_options(args)?], is_file: false });
+        return Ok(Description::Options(Box::new(of_options(args)?)));
     };
     check_alone(args)?;
-    let mut recipes = read(&path, context)?;
+    let text = read(&path, context)?;
+    let in_file = |error: Error| error.in_file(path.display());
+    if let Some(mut recipe) = moe::parse(&text).map_err(in_file)? {
+        recipe.seed = args.seed;
+        return Ok(Description::Moe(Box::new(recipe)));
+    }
+    let mut recipes = parse(&text).map_err(in_file)?;
     recipes.iter_mut().for_each(|recipe| recipe.seed = args.seed);
-    Ok(Description { recipes, is_file: true })
+    Ok(Description::Merges(recipes))
 }
 
 /// The file of the configuration: that of `--config`, or the only model where it is one.
@@ -78,7 +88,7 @@ pub(super) fn refuse(given: &[(&str, bool)], beside: &str) -> Outcome {
     }
 }
 
-fn read(path: &Path, context: &Context) -> Outcome<Vec<Recipe>> {
+fn read(path: &Path, context: &Context) -> Outcome<String> {
     let in_file = |error: Error| error.in_file(path.display());
     let file = context.sources.open_file(path)?;
     if file.len() > MAX_CONFIG {
@@ -86,14 +96,13 @@ fn read(path: &Path, context: &Context) -> Outcome<Vec<Recipe>> {
         return Err(in_file(Error::memory(message)).into());
     }
     let bytes = read_vec(&file, 0, file.len()).map_err(in_file)?;
-    let text = String::from_utf8(bytes)
-        .map_err(|_| in_file(Error::format("the configuration is not UTF-8")))?;
-    Ok(parse(&text).map_err(in_file)?)
+    let wrong = |_| in_file(Error::format("the configuration is not UTF-8"));
+    Ok(String::from_utf8(bytes).map_err(wrong)?)
 }
 
 /// The merge that options stand for.
 fn of_options(args: &MergeArgs) -> Outcome<Recipe> {
-    let name = |path: &Path| path.display().to_string();
+    let name = |path: &Path| named(path, args);
     let method = args.strategy.unwrap_or(match args.weights.is_empty() {
         true => Method::Average,
         false => Method::Linear,
@@ -107,7 +116,7 @@ fn of_options(args: &MergeArgs) -> Outcome<Recipe> {
     recipe.tokenizer = args.tokenizer.as_deref().map(|source| match source {
         "union" => Tokenizer::Union,
         "base" => Tokenizer::Base,
-        model => Tokenizer::Model(model.to_owned()),
+        model => Tokenizer::Model(name(Path::new(model))),
     });
     spread(&mut recipe, args)?;
     let mut set = |name: &str, value: Option<f64>| {
@@ -131,6 +140,19 @@ fn of_options(args: &MergeArgs) -> Outcome<Recipe> {
     }
     recipe.text = recipe.to_yaml();
     Ok(recipe)
+}
+
+/// What a model is called that the command line or a plan has by this path.
+pub(super) fn named(path: &Path, args: &MergeArgs) -> String {
+    let folder = Some(&args.plan_folder).filter(|folder| !folder.as_os_str().is_empty());
+    let inside = folder.and_then(|folder| path.strip_prefix(folder).ok());
+    inside.unwrap_or(path).display().to_string()
+}
+
+/// The folder of the models that a configuration names.
+pub(super) fn models_dir(args: &MergeArgs) -> Option<&Path> {
+    let of_plan = Some(args.plan_folder.as_path()).filter(|path| !path.as_os_str().is_empty());
+    args.models_dir.as_deref().or(of_plan)
 }
 
 /// Gives each model its weight and density.
@@ -179,11 +201,7 @@ pub(super) struct Location {
 }
 
 /// The models that merges name, each with where it is; what an earlier merge makes is nowhere.
-pub(super) fn locations(
-    recipes: &[Recipe],
-    is_file: bool,
-    folder: Option<&Path>,
-) -> Outcome<Vec<Location>> {
+pub(super) fn locations(recipes: &[Recipe], folder: Option<&Path>) -> Outcome<Vec<Location>> {
     let mut found: Vec<Location> = Vec::new();
     let mut made: Vec<&str> = Vec::new();
     for recipe in recipes {
@@ -191,20 +209,30 @@ pub(super) fn locations(
             if made.contains(&name) || found.iter().any(|known| known.name == name) {
                 continue;
             }
-            let location = if is_file {
-                let mut parts = name.split('+').map(|part| within(part, folder));
-                let path = parts.next().unwrap_or_else(|| within(name, folder))?;
-                let adapters = parts.collect::<Outcome<_>>()?;
-                Location { name: name.to_owned(), path, adapters }
-            } else {
-                let path = PathBuf::from(name);
-                Location { name: name.to_owned(), path, adapters: Vec::new() }
-            };
-            found.push(location);
+            found.push(Location::named(name, folder)?);
         }
         made.extend(recipe.name.as_deref());
     }
     Ok(found)
+}
+
+impl Location {
+    /// Of a model that the command line or a plan names.
+    pub(super) fn given(name: &str, args: &MergeArgs) -> Self {
+        let path = match is_remote(Path::new(name)) {
+            true => PathBuf::from(name),
+            false => args.plan_folder.join(name),
+        };
+        Self { name: name.to_owned(), path, adapters: Vec::new() }
+    }
+
+    /// Of a model that a configuration names, with adapters after it.
+    pub(super) fn named(name: &str, folder: Option<&Path>) -> Outcome<Self> {
+        let mut parts = name.split('+').map(|part| within(part, folder));
+        let path = parts.next().unwrap_or_else(|| within(name, folder))?;
+        let adapters = parts.collect::<Outcome<_>>()?;
+        Ok(Self { name: name.to_owned(), path, adapters })
+    }
 }
 
 /// Where a model is that a configuration names: within the folder, or on a hub. A configuration may

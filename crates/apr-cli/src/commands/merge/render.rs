@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use apr_core::counted;
 use apr_lora::{AdaptReport, MergedAdapter};
+use apr_merge::moe::MoeReport;
 use apr_merge::{Change, MergeReport, TensorChange};
 use apr_registry::Escaped;
 
@@ -20,6 +21,26 @@ pub(crate) fn render(out: &mut dyn Write, report: &MergeReport) -> io::Result<()
         return Ok(());
     }
     render_change(out, total, worst, compared_with)
+}
+
+/// A line about a mixture of experts, and one for each expert.
+pub(crate) fn render_moe(out: &mut dyn Write, report: &MoeReport) -> io::Result<()> {
+    let MoeReport { architecture, base, experts, shared, per_token, gate_mode, .. } = report;
+    let count = counted(experts.len() as u64, "expert");
+    let (name, gates) = (Escaped::short(base), gate_mode.name());
+    writeln!(
+        out,
+        "  {} of {count} over {name}, {per_token} for each token, gates by {gates}",
+        architecture.name()
+    )?;
+    for (at, expert) in experts.iter().enumerate() {
+        writeln!(out, "    {DIM}expert {at}:{DIM:#} {}", Escaped::short(expert))?;
+    }
+    if let Some(shared) = shared {
+        writeln!(out, "    {DIM}shared:{DIM:#} {}", Escaped::short(shared))?;
+    }
+    let (of_experts, copied) = (counted(report.of_experts as u64, "tensor"), report.copied);
+    writeln!(out, "  {of_experts} of experts, {copied} of {name}")
 }
 
 /// A line about each adapter, one about the change, and unless a merge names its own, the tensors

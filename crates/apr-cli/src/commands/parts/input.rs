@@ -19,17 +19,25 @@ use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::progress::Bar;
 
-/// Gives a location on a hub the commit that it has now: all parts read the same, and note it as
+/// Gives locations on a hub the commit that they have now: all parts read the same, and note it as
 /// the same.
 pub(super) fn pin(job: &mut JobWords, option: &str, context: &Context) -> Outcome {
-    let Some(path) =
-        values(job, option).first().map(|path| PathBuf::from(*path)).filter(|path| is_remote(path))
-    else {
-        return Ok(());
-    };
-    context.sources.is_remote_set(&path)?;
-    if let Some((pinned, _)) = context.sources.state(&path, &[]) {
-        job.options.insert(option.to_owned(), pinned.into());
+    let mut paths: Vec<String> = values(job, option).into_iter().map(str::to_owned).collect();
+    for path in paths.iter_mut().filter(|path| is_remote(Path::new(path))) {
+        let location = PathBuf::from(path.as_str());
+        context.sources.is_remote_set(&location)?;
+        if let Some((pinned, _)) = context.sources.state(&location, &[]) {
+            *path = pinned;
+        }
+    }
+    match &mut paths[..] {
+        [] => {}
+        [path] => {
+            job.options.insert(option.to_owned(), std::mem::take(path).into());
+        }
+        paths => {
+            job.options.insert(option.to_owned(), paths.to_vec().into());
+        }
     }
     Ok(())
 }

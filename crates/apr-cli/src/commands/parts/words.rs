@@ -14,8 +14,8 @@ use crate::args::Cli;
 use crate::failure::{Failure, Outcome};
 
 /// The commands that are done in parts.
-const COMMANDS: [&str; 8] =
-    ["convert", "prune", "factorize", "import", "quantize", "encrypt", "validate", "diff"];
+const COMMANDS: [&str; 9] =
+    ["convert", "prune", "factorize", "merge", "import", "quantize", "encrypt", "validate", "diff"];
 
 /// Options about a run, which are given where a part runs.
 const OF_RUNS: [&str; 12] = [
@@ -34,7 +34,8 @@ const OF_RUNS: [&str; 12] = [
 ];
 
 /// Options that need the whole job at once, and what to do instead.
-const WHOLE: [(&str, &str); 8] = [
+const WHOLE: [(&str, &str); 9] = [
+    ("prune-method", "each part would prune the whole model"),
     ("search", "types are chosen by running the model, which parts do not do"),
     ("dry-run", "`apr plan` writes nothing but the plan"),
     ("analyze-source", "its output can't be split"),
@@ -46,8 +47,14 @@ const WHOLE: [(&str, &str); 8] = [
 ];
 
 /// Options whose values are paths.
-const PATHS: [&str; 10] = [
+const PATHS: [&str; 16] = [
     "model",
+    "models",
+    "base",
+    "lora",
+    "tokenizer",
+    "models-dir",
+    "config",
     "left",
     "right",
     "output",
@@ -60,7 +67,11 @@ const PATHS: [&str; 10] = [
 ];
 
 /// Those of them whose files every part reads.
-pub(super) const SETTINGS: [&str; 4] = ["imatrix", "calibration", "arch-file", "tensor-mapping"];
+pub(super) const SETTINGS: [&str; 5] =
+    ["imatrix", "calibration", "config", "arch-file", "tensor-mapping"];
+
+/// Values of `--tokenizer` that are no paths.
+const VOCABULARIES: [&str; 2] = ["union", "base"];
 
 /// What a user typed after the options of `apr plan`, as the options of a job. `path` says how a
 /// path is written down.
@@ -125,7 +136,7 @@ pub(super) fn parsed(job: &JobWords, folder: &Path) -> Outcome<Cli> {
         let texts = texts_of(value)
             .ok_or_else(|| wrong(format!("the option '{name}' has no such value")))?;
         let placed = |text: &str| {
-            if PATHS.contains(&key.as_str()) { placed(text, folder) } else { text.to_owned() }
+            if is_path(key, text) { placed(text, folder) } else { text.to_owned() }
         };
         match texts {
             None => words.push(format!("--{key}")),
@@ -239,10 +250,26 @@ fn value_of(
         let text = value
             .to_str()
             .ok_or_else(|| Failure::Usage(format!("the value of {key} is not UTF-8")))?;
-        let is_path = PATHS.contains(&key) && !is_remote(Path::new(text));
-        texts.push(Value::String(if is_path { path(text)? } else { text.to_owned() }));
+        texts.push(Value::String(match is_path(key, text) && !is_remote(Path::new(text)) {
+            true if key == "lora" => scaled(text, path)?,
+            true => path(text)?,
+            false => text.to_owned(),
+        }));
     }
     Ok(if texts.len() == 1 { texts.remove(0) } else { Value::Array(texts) })
+}
+
+/// Whether a value of an option is a path.
+fn is_path(key: &str, text: &str) -> bool {
+    PATHS.contains(&key) && !(key == "tokenizer" && VOCABULARIES.contains(&text))
+}
+
+/// The path of an adapter, with the number after its last colon.
+fn scaled(text: &str, path: &dyn Fn(&str) -> Outcome<String>) -> Outcome<String> {
+    match text.rsplit_once(':').filter(|(_, end)| end.parse::<f64>().is_ok()) {
+        Some((adapter, scale)) => Ok(format!("{}:{scale}", path(adapter)?)),
+        None => path(text),
+    }
 }
 
 /// A path as a plan in `folder` has it: relative where it is below that folder, so that the folder

@@ -6,8 +6,8 @@ use apr::job::Output;
 use apr_io::FileSource;
 use apr_ops::job::{Job, JobError, Planned};
 use apr_ops::parts::{
-    Gate, OutputPlan, PartResult, PartsPlan, Pinned, PlannedPart, Read, Sealing, WrittenFile,
-    WrittenReport, bytes_digest, check_relative,
+    Gate, Input, OutputPlan, PartResult, PartsPlan, Pinned, PlannedPart, Read, Sealing,
+    WrittenFile, WrittenReport, bytes_digest, check_relative,
 };
 use apr_registry::apr2::{Encrypt, FOOTER_LEN};
 use apr_registry::crypto::EncrBlock;
@@ -20,7 +20,8 @@ use super::draft::Draft;
 use super::input;
 use super::on_disk::OpenPlan;
 use super::words::{parsed, values};
-use crate::args::{Command, PlanArgs};
+use crate::args::{Command, MergeArgs, PlanArgs};
+use crate::commands::merge::{self, Made};
 use crate::commands::{convert, encrypt, quantize, weights};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -28,26 +29,66 @@ use crate::model::Model;
 use crate::progress::Bar;
 use crate::{secrets, signals};
 
-/// The job of a command that writes, and the model that it reads.
-fn job_of(command: &Command, context: &Context) -> Outcome<(Job, Model)> {
-    let quantize_options = match command {
+/// A job that writes, and what it reads.
+struct Writing<'w> {
+    job: &'w Job,
+    reader: &'w dyn CheckpointReader,
+    name: &'w str,
+    /// The models, as they are on disk or as the job changed them before it writes them.
+    inputs: Vec<&'w Model>,
+    /// Which file of which of them each file of the reader is.
+    files: Vec<(usize, usize)>,
+    context: &'w Context,
+}
+
+/// Calls `then` with the job of a command that writes; `folder` is that of the plan.
+fn with_writing<R>(
+    command: Command,
+    folder: &Path,
+    context: &Context,
+    then: impl FnOnce(Writing<'_>) -> Outcome<R>,
+) -> Outcome<R> {
+    let (job, model) = match command {
         Command::Convert(args) | Command::Prune(args) | Command::Factorize(args) => {
-            Some(&args.requantize.options)
+            weights::check_for_parts(&args.requantize.options)?;
+            convert::convert_job(&args, context)?
         }
-        Command::Import(args) => Some(&args.requantize.options),
-        Command::Quantize(args) => Some(&args.options),
-        _ => None,
+        Command::Import(args) => {
+            weights::check_for_parts(&args.requantize.options)?;
+            convert::import_job(&args, context)?
+        }
+        Command::Quantize(args) => {
+            weights::check_for_parts(&args.options)?;
+            quantize::job(&args, context)?
+        }
+        Command::Encrypt(args) => encrypt::encrypt_job(&args, context)?,
+        Command::Merge(mut args) => {
+            weights::check_for_parts(&args.requantize.options)?;
+            folder.clone_into(&mut args.plan_folder);
+            return with_merge(&args, context, then);
+        }
+        _ => return Err(Failure::Usage("this command writes no model".to_owned())),
     };
-    quantize_options.map_or(Ok(()), weights::check_for_parts)?;
-    match command {
-        Command::Convert(args) | Command::Prune(args) | Command::Factorize(args) => {
-            convert::convert_job(args, context)
-        }
-        Command::Import(args) => convert::import_job(args, context),
-        Command::Quantize(args) => quantize::job(args, context),
-        Command::Encrypt(args) => encrypt::encrypt_job(args, context),
-        _ => Err(Failure::Usage("this command writes no model".to_owned())),
+    let files = (0..model.reader.files().len()).map(|file| (0, file)).collect();
+    let (job, reader, name) = (&job, &*model.reader, model.name.as_str());
+    then(Writing { job, reader, name, inputs: vec![&model], files, context })
+}
+
+fn with_merge<R>(
+    args: &MergeArgs,
+    context: &Context,
+    then: impl FnOnce(Writing<'_>) -> Outcome<R>,
+) -> Outcome<R> {
+    let is_yaml = |path: &Path| path.extension().is_some_and(|end| end == "yml" || end == "yaml");
+    if args.models.iter().any(|path| is_yaml(path)) {
+        let message = "in parts, a configuration is given as --config FILE";
+        return Err(Failure::Usage(message.to_owned()));
     }
+    context.sources.expect_whole();
+    merge::with_made(args, context, |made| {
+        let Made { job, reader, name, inputs, files, context, .. } = made;
+        then(Writing { job, reader, name, inputs, files, context })
+    })
 }
 
 /// Plans such a job; `plan` says what it is.
@@ -57,19 +98,31 @@ pub(super) fn plan(
     folder: &Path,
     context: &Context,
 ) -> Outcome<Draft> {
-    input::pin(&mut plan.job, "model", context)?;
+    for option in ["model", "models", "base"] {
+        input::pin(&mut plan.job, option, context)?;
+    }
     let cli = parsed(&plan.job, folder)?;
     let context = context.of_job(&cli.global, &cli.remote);
-    let (job, model) = job_of(&cli.command, &context)?;
-    let output = output_of(&plan, &job)?;
-    let source = context.source(&*model.reader, &model.name)?;
+    with_writing(cli.command, folder, &context, |writing| draft(args, plan, folder, &writing))
+}
+
+fn draft(
+    args: &PlanArgs,
+    mut plan: PartsPlan,
+    folder: &Path,
+    writing: &Writing<'_>,
+) -> Outcome<Draft> {
+    let Writing { job, reader, name, context, .. } = *writing;
+    let output = output_of(&plan, job)?;
+    let source = context.source(reader, name)?;
     let planned = job.plan(&source)?;
     planned.check()?;
-    let size = size_of(&planned, &job, args)?;
+    let size = size_of(&planned, job, args)?;
     drop(planned);
 
     // The first plan tells the size of shards; the second one cuts by it.
-    let job = Job { target: PlanOptions { shard_size: Some(size), ..job.target }, ..job };
+    let target = PlanOptions { shard_size: Some(size), ..job.target.clone() };
+    let job = Job { target, ..job.clone() };
     let replace = plan.job.options.contains_key("overwrite");
     let planned = job.plan(&source)?;
     let path = folder.join(&output);
@@ -82,13 +135,12 @@ pub(super) fn plan(
         replace,
         &context.interrupt,
     )?);
-    let told = convert::show_warnings(&planned, &context);
-    plan.parts = parts(&planned, &*model.reader);
+    let told = convert::show_warnings(&planned, context);
+    plan.parts = parts(&planned, writing);
     let manifest = planned.manifest().and_then(|manifest| serde_json::from_slice(&manifest).ok());
     plan.output = Some(OutputPlan { path: output.clone(), shard_size: size, manifest });
     let warnings: Vec<String> = planned.report().warnings.iter().take(told).cloned().collect();
-    let path = values(&plan.job, "model").first().copied().unwrap_or_default().to_owned();
-    plan.inputs = vec![input::describe(&model, &path, !args.no_digests, &context)?];
+    plan.inputs = inputs(&plan, args, folder, writing)?;
     context.sources.check_unchanged()?;
     plan.gate = gate(&job);
     if let Some(Encrypt { block, key, .. }) = &job.target.apr2.encryption {
@@ -97,8 +149,36 @@ pub(super) fn plan(
         plan.encryption = Some(Sealing { block: encode_string(&block.encode()) });
     }
 
-    let warnings = [warnings, model.notes.clone(), context.tell_notes()].concat();
+    let notes = writing.inputs.iter().flat_map(|model| model.notes.clone()).collect();
+    let warnings = [warnings, notes, context.tell_notes()].concat();
     Ok(Draft { plan, warnings })
+}
+
+/// What the plan says of the models.
+fn inputs(
+    plan: &PartsPlan,
+    args: &PlanArgs,
+    folder: &Path,
+    writing: &Writing<'_>,
+) -> Outcome<Vec<Input>> {
+    let Writing { inputs, context, .. } = writing;
+    if let [model] = inputs[..]
+        && !is_merge(plan)
+    {
+        let path = values(&plan.job, "model").first().copied().unwrap_or_default();
+        return Ok(vec![input::describe(model, path, !args.no_digests, context)?]);
+    }
+    let describe = |model: &&Model| {
+        let path = Path::new(&model.name);
+        let path = path.strip_prefix(folder).unwrap_or(path).display().to_string();
+        // Several models: to read them for digests would be the job itself.
+        input::describe(model, &path, false, context)
+    };
+    inputs.iter().map(describe).collect()
+}
+
+fn is_merge(plan: &PartsPlan) -> bool {
+    plan.job.command == "merge"
 }
 
 /// Where the output goes, below the folder of the plan.
@@ -129,7 +209,7 @@ fn size_of(planned: &Planned<'_>, job: &Job, args: &PlanArgs) -> Outcome<u64> {
 }
 
 /// A part for each shard.
-fn parts(planned: &Planned<'_>, reader: &dyn CheckpointReader) -> Vec<PlannedPart> {
+fn parts(planned: &Planned<'_>, writing: &Writing<'_>) -> Vec<PlannedPart> {
     let files = &planned.report().files;
 
     // The manifest comes last.
@@ -137,7 +217,12 @@ fn parts(planned: &Planned<'_>, reader: &dyn CheckpointReader) -> Vec<PlannedPar
     let mut reads = vec![Vec::new(); count];
     for place in &planned.places().tensors {
         let of_tensor = planned.reads(place.source).into_iter();
-        reads[place.file].extend(of_tensor.map(|range| read_of(range, reader.files())));
+        let read = |range| {
+            let read = read_of(range, writing.reader.files());
+            let (input, file) = writing.files.get(read.file).copied().unwrap_or_default();
+            Read { input, file, ..read }
+        };
+        reads[place.file].extend(of_tensor.map(read));
     }
 
     let part = |(file, reads): (&FileInfo, Vec<Read>)| PlannedPart {
@@ -187,18 +272,31 @@ fn encryption(plan: &PartsPlan, context: &Context) -> Outcome<Option<Encrypt>> {
 /// Writes the shard of a part.
 pub(super) fn run(open: &OpenPlan, part: usize, context: &Context) -> Outcome<PartResult> {
     let plan = &open.plan;
-    let output = output(plan)?;
+    output(plan)?;
     let (cli, mut context) = open.job(context)?;
     context.encryption = encryption(plan, &context)?;
-    let (job, model) = job_of(&cli.command, &context)?;
-    let input = plan.inputs.first().ok_or_else(|| Error::format("the plan has no input"))?;
-    input::check(input, &model, &context)?;
+    with_writing(cli.command, open.folder(), &context, |writing| run_in(open, part, &writing))
+}
+
+fn run_in(open: &OpenPlan, part: usize, writing: &Writing<'_>) -> Outcome<PartResult> {
+    let plan = &open.plan;
+    let output = output(plan)?;
+    let Writing { job, reader, name, context, .. } = *writing;
+    if plan.inputs.len() != writing.inputs.len() {
+        return Err(Error::format("the plan's inputs are not those of its job").into());
+    }
+    let mut models = plan.inputs.iter().zip(&writing.inputs);
+    models.try_for_each(|(input, model)| input::check(input, model, context))?;
     input::check_settings(open)?;
-    let pinned = Pinned::new(&*model.reader, input.digests()?);
+    let digests = match &plan.inputs[..] {
+        [input] if !is_merge(plan) => input.digests()?,
+        _ => Vec::new(),
+    };
+    let pinned = Pinned::new(reader, digests);
     let shard = output.manifest.is_some().then_some(part);
-    let target = PlanOptions { shard_size: Some(output.shard_size), shard, ..job.target };
-    let job = Job { target, ..job };
-    let source = context.source(&pinned, &model.name)?;
+    let target = PlanOptions { shard_size: Some(output.shard_size), shard, ..job.target.clone() };
+    let job = Job { target, ..job.clone() };
+    let source = context.source(&pinned, name)?;
     let path = open.folder().join(&output.path);
     let planned = job.plan(&source)?;
     check_same(plan, part, &planned)?;

@@ -75,6 +75,19 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--target applies to", "what_can_not_be_pruned_is_refused_before_anything_is_written"),
     ("nothing to prune: pass", "what_can_not_be_pruned_is_refused_before_anything_is_written"),
     ("--calibration measures the whole model", "calibration_goes_with_rows_of_the_whole_model"),
+    ("is given as --config FILE", "merges_in_parts_are_the_files_of_one_process"),
+    (
+        "--prune-method says what --calibration is for",
+        "sparsegpt_prunes_a_model_as_a_transcription_of_the_paper_does",
+    ),
+    (
+        "--prune-method sparsegpt runs the model and prunes floats",
+        "sparsegpt_prunes_a_model_as_a_transcription_of_the_paper_does",
+    ),
+    (
+        "--quality-check and --max-drift judge weights, and layers",
+        "inputs_choose_the_layers_that_change_least_as_transformers_measures_them",
+    ),
     ("--calibration weighs the weights of a row", "calibration_goes_with_rows_of_the_whole_model"),
     ("--sparse changed nothing", "sparse_tensors_come_back_as_they_were"),
     (

@@ -1,5 +1,7 @@
 //! `apr convert --prune` and its kin: the model that a job reads, with weights or layers less.
 
+mod second_order;
+
 use std::io::{self, Write};
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -7,15 +9,16 @@ use std::path::Path;
 use apr_core::counted;
 use apr_ops::job::Job;
 use apr_prune::{
-    Amount, LayerReport, Left, PruneReport, PrunedTensor, Pruning, Scope, SparseReport, Sparsity,
-    WidthChoice, WidthReport, plan, plan_layers, plan_widths, sparsify,
+    Amount, LayerChoice, LayerReport, Left, PruneReport, PrunedTensor, Pruning, Scope,
+    SparseReport, Sparsity, WidthChoice, WidthReport, least_influential, plan, plan_layers,
+    plan_widths, sparsify,
 };
 use apr_registry::{Error, Escaped};
 use apr_view::parse_filter;
 
 use super::convert::Changed;
 use super::imatrix;
-use crate::args::{ConvertArgs, PruneArgs, PruneScope, QuantizeOptions};
+use crate::args::{ConvertArgs, PruneArgs, PruneMethod, PruneScope, QuantizeOptions};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -37,9 +40,14 @@ pub(super) fn pruned(
     let (options, path) = (&args.requantize.options, args.model.as_path());
     check(args)?;
     let args = &args.prune;
-    if let Some(layers) = &args.prune_layers {
+    let chosen = chosen_layers(args, (path, options.calibration.as_deref()), context)?;
+    if let Some((layers, influence)) = chosen {
         let source = context.source(&*model.reader, &model.name)?;
-        let planned = plan_layers(&source, layers).map_err(unsuited)?;
+        let planned = plan_layers(&source, &layers).map_err(unsuited)?;
+        let planned = match influence {
+            Some(influence) => planned.with_influence(influence),
+            None => planned,
+        };
         drop(source);
         let (reader, report) = planned.apply(model.reader)?;
         model.reader = reader;
@@ -60,6 +68,22 @@ pub(super) fn pruned(
     }
     let (job, model) = zeroed(args, options, path, (job, model), &mut found, context)?;
     Ok((job, model, found))
+}
+
+/// The layers that go: where inputs are given, those that change least what passes through them,
+/// with how much each does.
+fn chosen_layers(
+    args: &PruneArgs,
+    (path, data): (&Path, Option<&Path>),
+    context: &Context,
+) -> Outcome<Option<(LayerChoice, Option<Vec<f64>>)>> {
+    let Some(choice) = &args.prune_layers else { return Ok(None) };
+    let (LayerChoice::Count(count), Some(data)) = (choice, data) else {
+        return Ok(Some((choice.clone(), None)));
+    };
+    let influence = imatrix::influence(data, path, context)?;
+    let choice = least_influential(&influence, *count).map_err(unsuited)?;
+    Ok(Some((choice, Some(influence))))
 }
 
 /// The model that a job reads, with tensors that are stored without their zeros, where that is
@@ -124,19 +148,32 @@ fn zeroed(
     pruning.targets = args.target.as_deref().map(parse_filter).transpose().map_err(unsuited)?;
     pruning.dequantize = job.weights.dequantize;
     let mut notes = Vec::new();
-    if let Some(data) = &options.calibration {
+    pruning.updates = args.prune_method == Some(PruneMethod::Sparsegpt);
+    let calibration = options.calibration.as_deref();
+    if let Some(data) = calibration.filter(|_| !pruning.updates) {
         let (matrix, told) = imatrix::calibrated(data, path, context)?;
         pruning.importance = Some(matrix);
         notes = told;
     }
     let source = context.source(&*model.reader, &model.name)?;
+    let updates = pruning.updates;
     let planned = plan(&source, pruning).map_err(|error| unsuited_weights(error, &model))?;
     drop(source);
 
-    signals::stop_cleanly(&context.interrupt)?;
-    let bar = Bar::new(&context.printer, bytes(&model));
-    let (reader, report) = planned.apply(model.reader, &context.pipeline()?, &bar)?;
-    model.reader = reader;
+    let report = match calibration.filter(|_| updates) {
+        Some(data) => {
+            let report;
+            (model, report) = second_order::prune(planned, (path, data), model, context)?;
+            report
+        }
+        None => {
+            signals::stop_cleanly(&context.interrupt)?;
+            let bar = Bar::new(&context.printer, bytes(&model));
+            let (reader, report) = planned.apply(model.reader, &context.pipeline()?, &bar)?;
+            model.reader = reader;
+            report
+        }
+    };
     let mut job = job;
     if let (Some(gate), None) = (job.weights.gate, &job.weights.quantize) {
         let failures = report.failures(&gate);
@@ -159,20 +196,43 @@ fn zeroed(
 
 /// Refuses options that would do nothing, and what would be measured of other layers.
 fn check(args: &ConvertArgs) -> Outcome {
-    let (options, factorizes) = (&args.requantize.options, args.lowrank.is_asked());
-    let args = &args.prune;
+    let (requantize, factorizes) = (&args.requantize, args.lowrank.is_asked());
+    let (options, args) = (&requantize.options, &args.prune);
     if args.target.is_some() && !args.has_zeros() && args.sparse.is_none() && !factorizes {
         return Err(Failure::Usage(
             "--target applies to --prune, --prune-nm, --prune-threshold, --lowrank and --sparse"
                 .to_owned(),
         ));
     }
-    if options.calibration.is_some() && args.has_less() {
+    if args.prune_method.is_some() && (options.calibration.is_none() || !args.has_zeros()) {
         return Err(Failure::Usage(
-            "--calibration measures the whole model: drop layers, heads and neurons in a run of \
-             its own"
+            "--prune-method says what --calibration is for: it goes with that, and with --prune or \
+             --prune-nm"
                 .to_owned(),
         ));
+    }
+    if args.prune_method == Some(PruneMethod::Sparsegpt) && requantize.dequantize.is_some() {
+        return Err(Failure::Usage(
+            "--prune-method sparsegpt runs the model and prunes floats: dequantize in a run before"
+                .to_owned(),
+        ));
+    }
+    if options.calibration.is_some() && args.has_less() {
+        let is_alone = !args.has_zeros() && args.prune_heads.is_none();
+        if !(args.counts_layers() && is_alone && args.prune_neurons.is_none()) {
+            return Err(Failure::Usage(
+                "--calibration measures the whole model: drop layers, heads and neurons in a run \
+                 of its own; it chooses the layers of --prune-layers N, where nothing else goes"
+                    .to_owned(),
+            ));
+        }
+        if requantize.quantize.is_none() && (options.quality_check || options.max_drift.is_some()) {
+            return Err(Failure::Usage(
+                "--quality-check and --max-drift judge weights, and layers that go have none: \
+                 compare the models with `apr validate A B --quality`"
+                    .to_owned(),
+            ));
+        }
     }
     if options.calibration.is_some() && args.prune_scope == Some(PruneScope::Global) {
         return Err(Failure::Usage(
@@ -235,6 +295,17 @@ pub(super) fn render_layers(out: &mut dyn Write, report: &LayerReport) -> io::Re
         counted(report.tensors as u64, "tensor"),
         human::bytes(report.bytes)
     )?;
+    if let Some(influence) = &report.influence {
+        writeln!(
+            out,
+            "  {DIM}influence of each layer (1 - cosine of its input and output):{DIM:#}"
+        )?;
+        for (layer, influence) in influence.iter().enumerate() {
+            let went = report.dropped.contains(&(layer as u64));
+            let mark = if went { "dropped" } else { "" };
+            writeln!(out, "    {layer:>4}  {influence:.6}  {mark}")?;
+        }
+    }
     writeln!(out, "  {DIM}counted anew: {}{DIM:#}", Escaped(&report.configuration.join(", ")))
 }
 
@@ -302,9 +373,13 @@ pub(super) fn render(out: &mut dyn Write, report: &PruneReport) -> io::Result<()
     worst.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
     writeln!(out, "  {DIM}the worst:{DIM:#}")?;
     for tensor in worst.into_iter().take(SHOWN) {
+        let of_outputs = tensor.output_error;
+        let of_outputs = of_outputs
+            .map(|error| format!("outputs {:>6.2}%  ", 100.0 * error))
+            .unwrap_or_default();
         writeln!(
             out,
-            "    {:>7.2}%  cosine {:.6}  {:>6.2} % zero  {}",
+            "    {:>7.2}%  {of_outputs}cosine {:.6}  {:>6.2} % zero  {}",
             100.0 * tensor.relative_error,
             tensor.cosine,
             100.0 * tensor.share(),

@@ -1,0 +1,254 @@
+//! The algorithm: one factorization, then the columns block by block.
+//!
+//! With `H` the products of the inputs' columns, and `U` the upper triangle for which `UᵀU` is the
+//! inverse of `H`, the weight `w` of column `j` costs `w² / U[j,j]²` where it goes, and the columns
+//! after it take up `w / U[j,j] · U[j,·]`. `U` is the inverse of the upper triangle `M` of `H = MMᵀ`,
+//! which is the ordinary factor of `H` read from behind: one factorization instead of three.
+
+use apr_core::{Error, Result};
+use faer::dyn_stack::{MemBuffer, MemStack};
+use faer::linalg::cholesky::llt::factor::{
+    LltRegularization, cholesky_in_place, cholesky_in_place_scratch,
+};
+use faer::linalg::matmul::triangular::BlockStructure;
+use faer::linalg::matmul::{matmul, triangular};
+use faer::linalg::triangular_inverse::invert_lower_triangular;
+use faer::prelude::default;
+use faer::{Accum, MatMut, MatRef, Par};
+
+use crate::plan::{Amount, Scope, share_of};
+
+/// Columns whose weights are chosen together, as in the paper.
+const BLOCK: usize = 128;
+
+/// Share of the mean of the diagonal that is added to it.
+const DAMPING: f64 = 0.01;
+
+/// Prunes a matrix by the lower triangle of the products of its inputs; returns the relative error
+/// of the outputs.
+pub(super) fn solve(
+    mut products: Vec<f32>,
+    weights: &mut [f32],
+    columns: usize,
+    amount: Amount,
+) -> Result<f64> {
+    let rows = weights.len() / columns.max(1);
+    if rows == 0 || columns == 0 {
+        return Ok(0.0);
+    }
+    drop_dead(&mut products, weights, columns);
+    damp(&mut products, columns);
+    let before = energy(&products, weights, columns);
+    let inverse = inverse_factor(products, columns)?;
+    let lost = eliminate(&inverse, weights, columns, amount)?;
+    Ok(if before > 0.0 { (lost / before).sqrt() } else { 0.0 })
+}
+
+/// Columns whose inputs are always zero have no part in the outputs: their weights go.
+fn drop_dead(products: &mut [f32], weights: &mut [f32], columns: usize) {
+    for column in 0..columns {
+        let diagonal = &mut products[column * columns + column];
+        if *diagonal == 0.0 {
+            *diagonal = 1.0;
+            weights.iter_mut().skip(column).step_by(columns).for_each(|weight| *weight = 0.0);
+        }
+    }
+}
+
+fn damp(products: &mut [f32], columns: usize) {
+    let diagonal = || (0..columns).map(|at| at * columns + at);
+    let sum: f64 = diagonal().map(|at| f64::from(products[at])).sum();
+    #[expect(clippy::cast_possible_truncation, reason = "products have single precision")]
+    let damping = (DAMPING * sum / columns as f64) as f32;
+    diagonal().for_each(|at| products[at] += damping);
+}
+
+/// The squared norm of the outputs, by the lower triangle of the products.
+fn energy(products: &[f32], weights: &[f32], columns: usize) -> f64 {
+    /// Rows whose outputs are computed at a time.
+    const ROWS: usize = 64;
+
+    let products = MatRef::from_row_major_slice(products, columns, columns);
+    let mut buffer = vec![0.0_f32; ROWS * columns];
+    let mut energy = 0.0;
+    for weights in weights.chunks(ROWS * columns) {
+        let rows = weights.len() / columns;
+        let buffer = &mut buffer[..weights.len()];
+        // Of a symmetric matrix, twice the lower triangle less the diagonal.
+        triangular::matmul(
+            MatMut::from_row_major_slice_mut(buffer, rows, columns),
+            BlockStructure::Rectangular,
+            Accum::Replace,
+            MatRef::from_row_major_slice(weights, rows, columns),
+            BlockStructure::Rectangular,
+            products,
+            BlockStructure::TriangularLower,
+            1.0,
+            Par::Seq,
+        );
+        for (at, (product, weight)) in buffer.iter().zip(weights).enumerate() {
+            let column = at % columns;
+            let (weight, product) = (f64::from(*weight), f64::from(*product));
+            energy += weight * (2.0 * product - weight * f64::from(products[(column, column)]));
+        }
+    }
+    energy
+}
+
+/// The upper triangle `U`, row by row, for which `UᵀU` is the inverse of a matrix, of which the
+/// lower triangle is given.
+fn inverse_factor(mut products: Vec<f32>, columns: usize) -> Result<Vec<f32>> {
+    // Read from behind, a symmetric matrix has its lower triangle where its upper one was.
+    for row in 0..columns {
+        for column in row + 1..columns {
+            products[row * columns + column] = products[column * columns + row];
+        }
+    }
+    products.reverse();
+    let mut factor = MatMut::from_row_major_slice_mut(&mut products, columns, columns);
+    let scratch = cholesky_in_place_scratch::<f32>(columns, Par::Seq, default());
+    let mut memory = MemBuffer::try_new(scratch)
+        .map_err(|_| Error::memory("a factorization does not fit in memory"))?;
+    let stack = MemStack::new(&mut memory);
+    let regularization = LltRegularization::default();
+    cholesky_in_place(factor.as_mut(), regularization, Par::Seq, stack, default())
+        .map_err(|_| Error::corrupt("the products of its inputs can't be factored"))?;
+    let mut inverse = vec![0.0_f32; products.len()];
+    invert_lower_triangular(
+        MatMut::from_row_major_slice_mut(&mut inverse, columns, columns),
+        MatRef::from_row_major_slice(&products, columns, columns),
+        Par::Seq,
+    );
+    inverse.reverse();
+    Ok(inverse)
+}
+
+/// Goes through the columns; returns the squared error of the outputs.
+fn eliminate(inverse: &[f32], weights: &mut [f32], columns: usize, amount: Amount) -> Result<f64> {
+    let rows = weights.len() / columns;
+    let (step, pattern) = match amount {
+        Amount::Pattern { keep, of } => ((BLOCK / of).max(1) * of, Some((keep, of))),
+        Amount::Share { scope: Scope::Tensor, .. } => (BLOCK, None),
+        _ => return Err(Error::format("only a share of each tensor, or a pattern, is updated")),
+    };
+    let (mut gone, mut lost) = (0, 0.0);
+    let mut errors = vec![0.0_f32; rows * step];
+    for first in (0..columns).step_by(step) {
+        let end = (first + step).min(columns);
+        let width = end - first;
+        let block = Block { inverse, columns, first, end };
+        let mask = match amount {
+            Amount::Share { share, .. } => {
+                let all = share_of(share, (rows * end) as u64);
+                let count = usize::try_from(all).unwrap_or(usize::MAX) - gone;
+                gone += count;
+                Some(block.cheapest(weights, count))
+            }
+            _ => None,
+        };
+        let errors = &mut errors[..rows * width];
+        let lines = weights.chunks_mut(columns).zip(errors.chunks_mut(width));
+        for (at, (row, errors)) in lines.enumerate() {
+            let mask = mask.as_ref().map(|mask| &mask[at * width..(at + 1) * width]);
+            lost += block.eliminate(&mut row[first..end], mask, pattern, errors);
+        }
+        if end < columns {
+            let rest = MatMut::from_row_major_slice_mut(weights, rows, columns);
+            let factor = MatRef::from_row_major_slice(inverse, columns, columns);
+            matmul(
+                rest.subcols_mut(end, columns - end),
+                Accum::Add,
+                MatRef::from_row_major_slice(errors, rows, width),
+                factor.submatrix(first, end, width, columns - end),
+                -1.0,
+                Par::Seq,
+            );
+        }
+    }
+    Ok(lost)
+}
+
+/// Columns that are worked on.
+struct Block<'b> {
+    /// The upper triangle.
+    inverse: &'b [f32],
+    columns: usize,
+    first: usize,
+    end: usize,
+}
+
+impl Block<'_> {
+    fn diagonal(&self, column: usize) -> f32 {
+        self.inverse[(self.first + column) * self.columns + self.first + column]
+    }
+
+    fn cost(&self, weight: f32, column: usize) -> f32 {
+        let scaled = weight / self.diagonal(column);
+        scaled * scaled
+    }
+
+    /// Which of the weights of all rows in these columns go: so many, those that cost least.
+    fn cheapest(&self, weights: &[f32], count: usize) -> Vec<bool> {
+        let width = self.end - self.first;
+        let block = weights.chunks(self.columns).flat_map(|row| &row[self.first..self.end]);
+        let costs: Vec<f32> =
+            block.enumerate().map(|(at, weight)| self.cost(*weight, at % width)).collect();
+        let mut mask = vec![false; costs.len()];
+        let mut order: Vec<usize> = (0..costs.len()).collect();
+        if (1..costs.len()).contains(&count) {
+            let by_cost = |a: &usize, b: &usize| costs[*a].total_cmp(&costs[*b]).then(a.cmp(b));
+            order.select_nth_unstable_by(count, by_cost);
+        }
+        order.iter().take(count).for_each(|at| mask[*at] = true);
+        mask
+    }
+
+    /// Goes through the columns of a row; `errors` gets what each leaves to those after the block.
+    /// Returns the squared error.
+    fn eliminate(
+        &self,
+        row: &mut [f32],
+        mask: Option<&[bool]>,
+        pattern: Option<(usize, usize)>,
+        errors: &mut [f32],
+    ) -> f64 {
+        let mut group: Vec<bool> = Vec::new();
+        let mut lost = 0.0;
+        for at in 0..row.len() {
+            let goes = match (mask, pattern) {
+                (Some(mask), _) => mask[at],
+                (None, Some((keep, of))) => {
+                    if at % of == 0 {
+                        self.choose(&row[at..(at + of).min(row.len())], at, keep, &mut group);
+                    }
+                    group.get(at % of).copied().unwrap_or(false)
+                }
+                (None, None) => false,
+            };
+            errors[at] = 0.0;
+            if !goes {
+                continue;
+            }
+            let error = row[at] / self.diagonal(at);
+            row[at] = 0.0;
+            errors[at] = error;
+            lost += f64::from(error) * f64::from(error);
+            let line = &self.inverse[(self.first + at) * self.columns + self.first..];
+            for (weight, factor) in row[at + 1..].iter_mut().zip(&line[at + 1..]) {
+                *weight -= error * factor;
+            }
+        }
+        lost
+    }
+
+    /// Which weights of a group go: all but the `keep` that cost most.
+    fn choose(&self, group: &[f32], first: usize, keep: usize, gone: &mut Vec<bool>) {
+        let cost = |at: &usize| self.cost(group[*at], first + at);
+        let mut order: Vec<usize> = (0..group.len()).collect();
+        order.sort_by(|a, b| cost(a).total_cmp(&cost(b)).then(a.cmp(b)));
+        gone.clear();
+        gone.resize(group.len(), false);
+        let count = group.len().saturating_sub(keep);
+        order.iter().take(count).for_each(|at| gone[*at] = true);
+    }
+}
