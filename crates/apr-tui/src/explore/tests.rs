@@ -10,8 +10,9 @@ use apr_source::Architecture;
 use apr_testkit::locate::fixture;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::work::Desk;
-use super::{Explorer, Job, Subject, with_explorer};
+use super::background::Desk;
+use super::explorer::Explorer;
+use super::{Job, Subject, with_explorer};
 use crate::palette::Palette;
 use crate::screen::{Flow, Screen};
 use crate::snapshot::assert_snapshot;

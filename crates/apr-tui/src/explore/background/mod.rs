@@ -4,6 +4,9 @@
 //! passes over whole models; between two tensors of the statistics it looks for other requests, and
 //! for which tensors are on the screen. Each has half of the memory.
 
+pub(super) mod reports;
+pub(super) mod request;
+
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,9 +17,9 @@ use apr_core::{IoCause, Phase, Progress};
 use apr_io::{Interrupt, Threads};
 use apr_registry::Result;
 
+use self::reports::{Bench, Report, answer};
+use self::request::Request;
 use super::Job;
-use super::reports::{Bench, Report, answer};
-use super::request::Request;
 
 /// A request with what came of it.
 pub(crate) struct Answer {

@@ -25,17 +25,17 @@ pub(crate) enum Request {
 
 impl Request {
     /// Whether it takes a pass over a model.
-    pub(super) fn is_pass(&self) -> bool {
+    pub(crate) fn is_pass(&self) -> bool {
         matches!(self, Self::Checks | Self::Compare | Self::Statistics(_))
     }
 
     /// Whether it reads the values of a tensor for one view.
-    pub(super) fn reads_values(&self) -> bool {
+    pub(crate) fn reads_values(&self) -> bool {
         matches!(self, Self::Histogram(_) | Self::Distribution { .. } | Self::Values { .. })
     }
 
     /// Whether this one is of no use any more where the other is wanted.
-    pub(super) fn is_replaced_by(&self, other: &Self) -> bool {
+    pub(crate) fn is_replaced_by(&self, other: &Self) -> bool {
         match (self, other) {
             (
                 Self::Distribution { is_other: one, .. },

@@ -11,11 +11,12 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph};
 
 use super::list::Cursor;
-use super::request::Request;
-use super::{Explorer, Key, Loaded};
+use crate::explore::background::request::Request;
+use crate::explore::{Explorer, Loaded};
+use crate::screen::Key;
 use crate::text::{cell, clean, fit, shown};
 
-pub(super) const HELP: [Key; 4] = [
+pub(crate) const HELP: [Key; 4] = [
     ("↑ ↓  k j", "previous, next pair of tensors"),
     ("PgUp PgDn  G", "a page up, down; the last pair"),
     ("r", "compare again"),
@@ -24,16 +25,16 @@ pub(super) const HELP: [Key; 4] = [
 
 /// Pairs of tensors, those that differ most first.
 #[derive(Debug, Default)]
-pub(super) struct Pairs {
+pub(crate) struct Pairs {
     order: Vec<usize>,
-    pub(super) cursor: Cursor,
+    pub(crate) cursor: Cursor,
     rows: usize,
     /// Of the selected pair, in both models.
-    pub(super) distributions: [Loaded<HistogramReport>; 2],
+    pub(crate) distributions: [Loaded<HistogramReport>; 2],
 }
 
 impl Pairs {
-    pub(super) fn list(&mut self, report: &DiffReport) {
+    pub(crate) fn list(&mut self, report: &DiffReport) {
         self.order = (0..report.tensors.len()).collect();
         let rank = |verdict: Verdict| match verdict {
             Verdict::Drift | Verdict::Incomparable => 0,
@@ -49,7 +50,7 @@ impl Pairs {
         self.cursor = Cursor::default();
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
 }
@@ -61,7 +62,7 @@ impl Explorer<'_> {
     }
 
     /// Asks for how the values of the selected pair are distributed.
-    pub(super) fn ask_distributions(&mut self) {
+    pub(crate) fn ask_distributions(&mut self) {
         let Some(pair) = self.pair() else { return };
         let theirs = pair.other_name.as_ref().unwrap_or(&pair.name).clone();
         let names = [pair.name.clone(), theirs];
@@ -71,7 +72,7 @@ impl Explorer<'_> {
         }
     }
 
-    pub(super) fn key_of_compare(&mut self, key: KeyEvent) {
+    pub(crate) fn key_of_compare(&mut self, key: KeyEvent) {
         let (len, rows) = (self.compare.len(), self.compare.rows);
         let before = self.compare.cursor.at;
         if self.compare.cursor.key(key, len, rows) {
@@ -87,7 +88,7 @@ impl Explorer<'_> {
         }
     }
 
-    pub(super) fn draw_compare(&mut self, frame: &mut Frame<'_>, area: Rect) {
+    pub(crate) fn draw_compare(&mut self, frame: &mut Frame<'_>, area: Rect) {
         if self.job.other.is_none() {
             let text = " one model: `apr tui A B --compare` compares two";
             frame.render_widget(Line::styled(text, self.palette.faint()), area);

@@ -13,11 +13,12 @@ use ratatui::text::Line;
 
 use super::list::Cursor;
 use super::tensors::three;
-use super::{Asks, Explorer, Key, Loaded};
 use crate::chart::put;
+use crate::explore::{Asks, Explorer, Loaded};
+use crate::screen::Key;
 use crate::text::{cell, clean, fit, width};
 
-pub(super) const HELP: [Key; 6] = [
+pub(crate) const HELP: [Key; 6] = [
     ("↑ ↓  k j", "previous, next box"),
     ("Enter", "open the group"),
     ("Esc  Backspace", "back to what is around it"),
@@ -35,7 +36,7 @@ const DEEPEST: usize = 64;
 
 /// Which group is shown, and which of its boxes is selected.
 #[derive(Debug, Default)]
-pub(super) struct GraphPlace {
+pub(crate) struct GraphPlace {
     part: usize,
     /// Groups from the outermost to the one that is shown, with their places.
     open: Vec<Opened>,
@@ -51,7 +52,7 @@ struct Opened {
 
 impl GraphPlace {
     /// Begins at the first box of a part.
-    pub(super) fn open(&mut self, report: &GraphReport) {
+    pub(crate) fn open(&mut self, report: &GraphReport) {
         let Some(part) = report.parts.get(self.part) else { return };
         self.open = vec![Opened {
             name: clean(&part.summary.name),
@@ -60,7 +61,7 @@ impl GraphPlace {
         }];
     }
 
-    pub(super) fn place(&self) -> String {
+    pub(crate) fn place(&self) -> String {
         match self.open.last() {
             Some(opened) => format!("{}/{}", opened.cursor.at + 1, opened.scene.items.len()),
             None => "0/0".to_owned(),
@@ -127,7 +128,7 @@ fn collect(scene: &Scene, text: &str, path: &mut Vec<usize>, found: &mut Vec<Vec
 }
 
 impl Explorer<'_> {
-    pub(super) fn key_of_graph(&mut self, key: KeyEvent) {
+    pub(crate) fn key_of_graph(&mut self, key: KeyEvent) {
         let rows = self.graph_place.rows / BOX;
         if let Some(opened) = self.graph_place.open.last_mut()
             && opened.cursor.key(key, opened.scene.items.len(), rows)
@@ -154,13 +155,13 @@ impl Explorer<'_> {
         place.open(report);
     }
 
-    pub(super) fn find_in_graph(&mut self, text: &str) {
+    pub(crate) fn find_in_graph(&mut self, text: &str) {
         if !text.is_empty() && !self.graph_place.find(text) {
             self.message = Some(format!("no box has '{text}' in its name"));
         }
     }
 
-    pub(super) fn draw_graph(&mut self, frame: &mut Frame<'_>, area: Rect) {
+    pub(crate) fn draw_graph(&mut self, frame: &mut Frame<'_>, area: Rect) {
         let Loaded::Ready(report) = &self.graph else {
             return self.draw_waiting(frame, area, &self.graph);
         };

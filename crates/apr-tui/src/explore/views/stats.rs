@@ -16,12 +16,13 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph};
 
 use super::list::Cursor;
-use super::reports::Measured;
-use super::{Explorer, Key, Loaded, View};
+use crate::explore::background::reports::Measured;
+use crate::explore::{Explorer, Loaded, View};
 use crate::export::export;
+use crate::screen::Key;
 use crate::text::{cell, clean, fit, shown};
 
-pub(super) const HELP: [Key; 4] = [
+pub(crate) const HELP: [Key; 4] = [
     ("↑ ↓  k j", "previous, next tensor"),
     ("a", "all tensors, or norms and what is odd"),
     ("Enter", "histogram of the tensor"),
@@ -41,18 +42,18 @@ struct Role {
 
 /// Tensors of the table, and what is known of each kind.
 #[derive(Debug, Default)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     /// Tensors with violations, the worst first, and norms; each in the order of the file.
     health: Vec<(u8, usize)>,
     measured: Vec<usize>,
     shows_all: bool,
     roles: BTreeMap<&'static str, Role>,
-    pub(super) cursor: Cursor,
+    pub(crate) cursor: Cursor,
     rows: usize,
 }
 
 impl Rows {
-    pub(super) fn add(&mut self, tensor: usize, found: &Measured<TensorRow>) {
+    pub(crate) fn add(&mut self, tensor: usize, found: &Measured<TensorRow>) {
         fn insert<T: Ord>(list: &mut Vec<T>, item: T) {
             if let Err(at) = list.binary_search(&item) {
                 list.insert(at, item);
@@ -83,13 +84,13 @@ impl Rows {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         if self.shows_all { self.measured.len() } else { self.health.len() }
     }
 }
 
 impl Explorer<'_> {
-    pub(super) fn key_of_stats(&mut self, key: KeyEvent) {
+    pub(crate) fn key_of_stats(&mut self, key: KeyEvent) {
         let (len, rows) = (self.stats.len(), self.stats.rows);
         if self.stats.cursor.key(key, len, rows) {
             return;
@@ -113,7 +114,7 @@ impl Explorer<'_> {
     }
 
     /// Writes what `apr tensors --stats --json` prints, once all tensors are measured.
-    pub(super) fn write_stats(&self, path: &Path) -> Result<String, String> {
+    pub(crate) fn write_stats(&self, path: &Path) -> Result<String, String> {
         let list = self.list.ready().ok_or("there is no report yet")?;
         let (known, all) = (self.statistics.len(), list.tensors.len());
         if known < all {
@@ -128,7 +129,7 @@ impl Explorer<'_> {
         export(path, &list).map_err(|error| error.to_string())
     }
 
-    pub(super) fn draw_stats(&mut self, frame: &mut Frame<'_>, area: Rect) {
+    pub(crate) fn draw_stats(&mut self, frame: &mut Frame<'_>, area: Rect) {
         let roles = u16::try_from(self.stats.roles.len().clamp(1, 8)).unwrap_or(1);
         let is_low = area.height < 20;
         let roles = if is_low { roles.min(3) } else { roles };

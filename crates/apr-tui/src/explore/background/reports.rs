@@ -22,7 +22,7 @@ use apr_source::Source;
 use apr_tokenizer::{Vocabulary, vocabulary};
 
 use super::request::Request;
-use super::{Job, Subject};
+use crate::explore::{Job, Subject};
 
 /// Bins of a histogram, as `apr tensors --hist` has them.
 const BINS: usize = 64;

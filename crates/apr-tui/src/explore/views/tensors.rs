@@ -9,10 +9,11 @@ use ratatui::style::Style;
 use ratatui::text::Line;
 
 use super::filter::Wanted;
-use super::{Asks, Explorer, Key, Loaded, View};
+use crate::explore::{Asks, Explorer, Loaded, View};
+use crate::screen::Key;
 use crate::text::{cell, clean};
 
-pub(super) const HELP: [Key; 6] = [
+pub(crate) const HELP: [Key; 6] = [
     ("↑ ↓  k j", "previous, next tensor"),
     ("PgUp PgDn  ^U ^D", "a page up, down"),
     ("Home End  G", "the first, the last"),
@@ -62,7 +63,7 @@ impl Sort {
 
 /// Tensors in the order that they are listed in.
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(crate) struct Order {
     shown: Vec<usize>,
     sort: Sort,
     text: String,
@@ -71,7 +72,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    pub(super) fn list(&mut self, report: &TensorsReport) {
+    pub(crate) fn list(&mut self, report: &TensorsReport) {
         let widest = |text: fn(&TensorRow) -> String, least: usize, most: usize| {
             let widths = report.tensors.iter().map(|row| text(row).len());
             widths.max().unwrap_or_default().clamp(least, most)
@@ -83,7 +84,7 @@ impl Order {
         self.arrange(report);
     }
 
-    pub(super) fn filter(&mut self, report: &TensorsReport, text: &str) {
+    pub(crate) fn filter(&mut self, report: &TensorsReport, text: &str) {
         text.clone_into(&mut self.text);
         self.arrange(report);
     }
@@ -99,23 +100,23 @@ impl Order {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.shown.len()
     }
 
     /// The tensor in a row.
-    pub(super) fn tensor(&self, row: usize) -> Option<usize> {
+    pub(crate) fn tensor(&self, row: usize) -> Option<usize> {
         self.shown.get(row).copied()
     }
 
     /// The row of a tensor.
-    pub(super) fn row(&self, tensor: usize) -> Option<usize> {
+    pub(crate) fn row(&self, tensor: usize) -> Option<usize> {
         self.shown.iter().position(|shown| *shown == tensor)
     }
 }
 
 impl Explorer<'_> {
-    pub(super) fn key_of_tensors(&mut self, key: KeyEvent) {
+    pub(crate) fn key_of_tensors(&mut self, key: KeyEvent) {
         if self.cursor.key(key, self.order.len(), self.rows) {
             return;
         }
@@ -132,7 +133,7 @@ impl Explorer<'_> {
     }
 
     /// Selects a tensor, and lists all of them where a filter hides it.
-    pub(super) fn choose(&mut self, tensor: usize) {
+    pub(crate) fn choose(&mut self, tensor: usize) {
         if self.order.row(tensor).is_none()
             && let Loaded::Ready(list) = &self.list
         {
@@ -149,7 +150,7 @@ impl Explorer<'_> {
         self.cursor.at = tensor.and_then(|tensor| self.order.row(tensor)).unwrap_or_default();
     }
 
-    pub(super) fn draw_tensors(&mut self, frame: &mut Frame<'_>, area: Rect) {
+    pub(crate) fn draw_tensors(&mut self, frame: &mut Frame<'_>, area: Rect) {
         let Loaded::Ready(list) = &self.list else {
             return self.draw_waiting(frame, area, &self.list);
         };
@@ -230,7 +231,7 @@ fn row_text(row: &TensorRow, (name, dtype, shape): (usize, usize, usize)) -> Str
 }
 
 /// A heading, rows, and a line below.
-pub(super) fn three(area: Rect) -> [Rect; 3] {
+pub(crate) fn three(area: Rect) -> [Rect; 3] {
     use ratatui::layout::{Constraint, Layout};
     Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)]).areas(area)
 }

@@ -7,11 +7,12 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::request::Request;
-use super::{Explorer, Key, Loaded};
+use crate::explore::background::request::Request;
+use crate::explore::{Explorer, Loaded};
+use crate::screen::Key;
 use crate::text::{clean, fit, shown};
 
-pub(super) const HELP: [Key; 7] = [
+pub(crate) const HELP: [Key; 7] = [
     ("↑ ↓ ← →  k j", "one row or column"),
     ("PgUp PgDn", "a screen of rows"),
     ("Home End", "the first rows, the last ones"),
@@ -28,7 +29,7 @@ const INDEX: u64 = 10;
 
 /// Which part of a tensor is shown: matrices of the last two dimensions, one at a time.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Corner {
+pub(crate) struct Corner {
     /// Number of the matrix.
     outer: u64,
     row: u64,
@@ -51,7 +52,7 @@ impl Explorer<'_> {
         })
     }
 
-    pub(super) fn ask_values(&mut self) {
+    pub(crate) fn ask_values(&mut self) {
         let Some(tensor) = self.tensor() else { return };
         let Some((outers, rows, columns)) = self.matrix() else { return };
         let (most_rows, most_columns) = self.corner.room;
@@ -79,7 +80,7 @@ impl Explorer<'_> {
         self.ask(Request::Values { tensor, ranges: parts.join(", ") });
     }
 
-    pub(super) fn key_of_values(&mut self, key: KeyEvent) {
+    pub(crate) fn key_of_values(&mut self, key: KeyEvent) {
         let Some((outers, rows, columns)) = self.matrix() else { return };
         let corner = &mut self.corner;
         let page = corner.room.0.max(1);
@@ -114,7 +115,7 @@ impl Explorer<'_> {
         self.ask_values();
     }
 
-    pub(super) fn draw_values(&mut self, frame: &mut Frame<'_>, area: Rect) {
+    pub(crate) fn draw_values(&mut self, frame: &mut Frame<'_>, area: Rect) {
         let [name, head, grid, foot] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(1),

@@ -10,19 +10,20 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Gauge, Paragraph};
 
-use super::reports::Checks;
-use super::request::Request;
-use super::{Explorer, Key, Loaded};
+use crate::explore::background::reports::Checks;
+use crate::explore::background::request::Request;
+use crate::explore::{Explorer, Loaded};
+use crate::screen::Key;
 use crate::text::{cell, clean, width, wrapped};
 
-pub(super) const HELP: [Key; 3] =
+pub(crate) const HELP: [Key; 3] =
     [("↑ ↓  k j", "scroll"), ("r", "check again"), ("Esc", "stop the checks")];
 
 /// Findings that are shown.
 const SHOWN: usize = 1000;
 
 impl Explorer<'_> {
-    pub(super) fn key_of_checks(&mut self, key: KeyEvent) {
+    pub(crate) fn key_of_checks(&mut self, key: KeyEvent) {
         let len = self.check_lines().len();
         if self.checks_at.key(key, len, self.rows) {
             return;
@@ -34,7 +35,7 @@ impl Explorer<'_> {
         }
     }
 
-    pub(super) fn draw_checks(&mut self, frame: &mut Frame<'_>, area: Rect) {
+    pub(crate) fn draw_checks(&mut self, frame: &mut Frame<'_>, area: Rect) {
         if matches!(self.checks, Loaded::Waiting) {
             let [_, bar, text, _] = Layout::vertical([
                 Constraint::Length(1),
