@@ -6,13 +6,16 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apr_io::Interrupt;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{
+    self, DisableMouseCapture, EnableMouseCapture, Event, KeyCode, KeyEvent, KeyEventKind,
+    KeyModifiers,
+};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
@@ -23,8 +26,9 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use crate::screen::{Flow, Screen};
 
-/// How long a screen waits for a key before it looks whether work is done, or a signal came.
-const TICK_NANOSECONDS: i64 = 33_000_000;
+/// From one picture to the next while something is computed: 30 in a second, and a little time to
+/// draw them. As long, a screen waits for a key before it looks whether a signal came.
+const TICK: Duration = Duration::from_millis(32);
 
 /// How a screen ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +46,10 @@ pub fn is_terminal() -> bool {
 }
 
 /// The terminal while a screen has it.
-struct Taken(Terminal<CrosstermBackend<Stdout>>);
+struct Taken {
+    terminal: Terminal<CrosstermBackend<Stdout>>,
+    has_mouse: bool,
+}
 
 impl Taken {
     fn new() -> io::Result<Self> {
@@ -50,7 +57,7 @@ impl Taken {
         take()?;
         // From here on `Drop` gives it back.
         match Terminal::new(CrosstermBackend::new(stdout())) {
-            Ok(terminal) => Ok(Self(terminal)),
+            Ok(terminal) => Ok(Self { terminal, has_mouse: false }),
             Err(error) => {
                 restore();
                 Err(error)
@@ -63,7 +70,20 @@ impl Taken {
         restore();
         kill_process(getpid(), Signal::TSTP)?;
         take()?;
-        self.0.clear()
+        self.has_mouse = false;
+        self.terminal.clear()
+    }
+
+    /// Takes the mouse from the terminal, or gives it back.
+    fn take_mouse(&mut self, takes_it: bool) -> io::Result<()> {
+        if takes_it == self.has_mouse {
+            return Ok(());
+        }
+        self.has_mouse = takes_it;
+        match takes_it {
+            true => execute!(stdout(), EnableMouseCapture),
+            false => execute!(stdout(), DisableMouseCapture),
+        }
     }
 }
 
@@ -81,7 +101,7 @@ fn take() -> io::Result<()> {
 /// Gives the terminal back. What fails here fails because there is none any more.
 fn restore() {
     let _ = disable_raw_mode();
-    let _ = execute!(stdout(), LeaveAlternateScreen, Show);
+    let _ = execute!(stdout(), DisableMouseCapture, LeaveAlternateScreen, Show);
 }
 
 /// A panic's message is for the terminal as it was.
@@ -120,9 +140,10 @@ impl Keys {
         }
     }
 
-    /// Waits for a key, 33 ms at most.
-    fn wait(&self) -> io::Result<Woken> {
-        self.wait_for(PollFlags::IN, Timespec { tv_sec: 0, tv_nsec: TICK_NANOSECONDS })
+    /// Waits for a key, so long at most.
+    fn wait(&self, time: Duration) -> io::Result<Woken> {
+        let nanoseconds = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+        self.wait_for(PollFlags::IN, Timespec { tv_sec: 0, tv_nsec: nanoseconds })
     }
 
     fn are_gone(&self) -> io::Result<bool> {
@@ -191,14 +212,16 @@ pub(crate) fn show(screen: &mut dyn Screen, interrupt: &Interrupt) -> io::Result
     let mut terminal = Taken::new()?;
     let mut is_stale = true;
     loop {
+        let begun = Instant::now();
         if is_stale {
-            terminal.0.draw(|frame| screen.draw(frame))?;
+            terminal.take_mouse(screen.takes_mouse())?;
+            terminal.terminal.draw(|frame| screen.draw(frame))?;
             is_stale = false;
         }
         if interrupt.check().is_err() {
             return Ok(End::Interrupted);
         }
-        if keys.wait()? == Woken::HungUp {
+        if keys.wait(TICK.saturating_sub(begun.elapsed()))? == Woken::HungUp {
             return Ok(End::Interrupted);
         }
         // Keys that came together are one picture.
@@ -209,6 +232,7 @@ pub(crate) fn show(screen: &mut dyn Screen, interrupt: &Interrupt) -> io::Result
                 Event::Key(key) if is_control(key, 'c') => return Ok(End::Interrupted),
                 Event::Key(key) if is_control(key, 'z') => terminal.suspend()?,
                 Event::Key(key) if screen.key(key) == Flow::Quit => return Ok(End::Quit),
+                Event::Mouse(mouse) if screen.mouse(mouse) == Flow::Quit => return Ok(End::Quit),
                 _ => {}
             }
         }
@@ -224,6 +248,7 @@ fn is_control(key: KeyEvent, letter: char) -> bool {
 mod tests {
     use apr_testkit::tmux::Tmux;
     use ratatui::Frame;
+    use ratatui::crossterm::event::MouseEvent;
 
     use super::*;
 
@@ -236,6 +261,14 @@ mod tests {
 
         fn key(&mut self, _: KeyEvent) -> Flow {
             Flow::Stay
+        }
+
+        fn mouse(&mut self, _: MouseEvent) -> Flow {
+            Flow::Stay
+        }
+
+        fn takes_mouse(&self) -> bool {
+            true
         }
     }
 

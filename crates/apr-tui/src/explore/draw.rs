@@ -2,11 +2,12 @@
 
 use apr_core::human::bytes;
 use ratatui::Frame;
-use ratatui::crossterm::event::KeyEvent;
+use ratatui::crossterm::event::{KeyEvent, MouseEvent};
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Wrap};
 
+use super::background::request::Request;
 use super::{Explorer, Loaded, View};
 use crate::screen::{Flow, Frames, Screen, help};
 use crate::text::clean;
@@ -24,6 +25,7 @@ impl Explorer<'_> {
             View::Compare => of(self.compare.cursor.at, self.compare.len()),
             View::Checks => String::new(),
             View::Vocabulary => of(self.tokens.cursor.at, self.tokens.len()),
+            View::Trace => self.trace.ready().map_or_else(String::new, |walk| walk.place()),
         }
     }
 
@@ -40,16 +42,37 @@ impl Explorer<'_> {
 
     /// How far what the view waits for is.
     pub(crate) fn progress(&self) -> String {
-        let is_pass = matches!(self.view, View::Checks)
-            || self.view == View::Compare && matches!(self.diff, Loaded::Waiting);
-        let (done, total) = self.desk.meter(is_pass).bytes();
-        if total == 0 {
-            return "reading...".to_owned();
+        let is_pass = matches!(self.view, View::Checks | View::Trace)
+            || self.view == View::Compare && self.diff.is_waiting();
+        if is_pass {
+            return self.progress_of_pass();
         }
-        let percent = u128::from(done.min(total)) * 100 / u128::from(total);
-        let stop = if is_pass { "; Esc stops" } else { "" };
-        format!("{percent} %  {} of {}{stop}", bytes(done), bytes(total))
+        let (done, total) = self.desk.meter(false).bytes();
+        match percent(done, total) {
+            None => "reading...".to_owned(),
+            Some(percent) => format!("{percent} %  {} of {}", bytes(done), bytes(total)),
+        }
     }
+
+    /// How far the pass that runs is.
+    pub(crate) fn progress_of_pass(&self) -> String {
+        let pass = self.desk.running_pass();
+        let activity = pass.as_ref().map_or("waiting", Request::activity);
+        let (done, total) = self.desk.meter(true).bytes();
+        let far = match percent(done, total) {
+            None => "...".to_owned(),
+            // Inputs, not bytes.
+            Some(_) if pass == Some(Request::Outputs) => format!(": {done} of {total} inputs"),
+            Some(percent) => format!(": {percent} %  {} of {}", bytes(done), bytes(total)),
+        };
+        format!("{activity}{far}; Esc stops")
+    }
+}
+
+/// How much of all is done; `None` where it is not known how much there is.
+fn percent(done: u64, total: u64) -> Option<u128> {
+    let done = u128::from(done.min(total)) * 100;
+    done.checked_div(u128::from(total))
 }
 
 impl Screen for Explorer<'_> {
@@ -62,6 +85,7 @@ impl Screen for Explorer<'_> {
             _ => format!("Model: {name}"),
         };
         let about = title.find(": ").map_or("", |at| &title[..at + 2]).to_owned();
+        self.size = (frame.area().width, frame.area().height);
         let place = self.place();
         let columns = usize::from(frame.area().width).saturating_sub(place.len() + 4);
         let frames = Frames {
@@ -71,7 +95,9 @@ impl Screen for Explorer<'_> {
             keys: self.keys(columns),
             place,
         };
-        let Some(area) = frames.draw(frame, self.palette) else { return };
+        self.zones.clear();
+        let Some([area, keys]) = frames.draw(frame, self.palette) else { return };
+        self.zones.add_keys(keys, &frames.keys.keys);
         match self.view {
             View::Tensors => self.draw_tensors(frame, area),
             View::Stats => self.draw_stats(frame, area),
@@ -81,6 +107,7 @@ impl Screen for Explorer<'_> {
             View::Compare => self.draw_compare(frame, area),
             View::Checks => self.draw_checks(frame, area),
             View::Vocabulary => self.draw_vocabulary(frame, area),
+            View::Trace => self.draw_trace(frame, area),
         }
         if self.shows_help {
             help(frame, self.view.title(), &self.help_lines(), self.palette);
@@ -89,6 +116,14 @@ impl Screen for Explorer<'_> {
 
     fn key(&mut self, key: KeyEvent) -> Flow {
         self.press(key)
+    }
+
+    fn mouse(&mut self, mouse: MouseEvent) -> Flow {
+        self.point(mouse)
+    }
+
+    fn takes_mouse(&self) -> bool {
+        self.options.takes_mouse
     }
 
     fn tick(&mut self) -> bool {

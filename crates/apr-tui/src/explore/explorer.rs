@@ -10,12 +10,13 @@ use apr_ops::elements::ValuesReport;
 use apr_ops::graph::GraphReport;
 use apr_ops::inspect::InspectReport;
 use apr_ops::tensors::{HistogramReport, TensorRow, TensorsReport};
+use apr_ops::validate::ValidateReport;
+use apr_quality::ComparisonReport;
+use apr_scan::ScanSummary;
 use apr_tokenizer::Vocabulary;
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
-use ratatui::buffer::Cell;
+use ratatui::buffer::{Buffer, Cell};
 
-use super::background::reports::{Checks, Measured};
+use super::background::reports::{BoxUse, Checks, Measured};
 use super::background::request::Request;
 use super::background::{Answer, Desk};
 use super::views::graph::GraphPlace;
@@ -25,15 +26,19 @@ use super::views::{compare, stats, tensors, vocabulary};
 use super::{Asks, Job, Loaded, View};
 use crate::palette::Palette;
 use crate::prompt::Prompt;
-use crate::screen::Screen;
+use crate::screen::{Screen, ScreenOptions, drawn};
+use crate::trace::Walk;
+use crate::zones::Zones;
 
 /// How long something that waits for the background sleeps.
 const PAUSE: Duration = Duration::from_millis(2);
+
 /// The screen.
 pub(crate) struct Explorer<'m> {
     pub(super) job: &'m Job<'m>,
     pub(super) desk: &'m Desk,
     pub(super) answers: Receiver<Answer>,
+    pub(super) options: ScreenOptions<'m>,
     pub(super) palette: Palette,
     pub(super) view: View,
     /// The list that a tensor was chosen from.
@@ -45,6 +50,10 @@ pub(crate) struct Explorer<'m> {
     pub(super) rows: usize,
     /// Columns of the screen then.
     pub(super) columns: usize,
+    /// Columns and rows of the whole screen then.
+    pub(super) size: (u16, u16),
+    /// What a click then meant.
+    pub(super) zones: Zones,
 
     pub(super) list: Loaded<TensorsReport>,
     pub(super) order: tensors::Order,
@@ -64,14 +73,24 @@ pub(crate) struct Explorer<'m> {
 
     pub(super) graph: Loaded<GraphReport>,
     pub(super) graph_place: GraphPlace,
+    /// The tensor whose path through the graph is marked.
+    pub(super) marked: Option<usize>,
+    pub(super) uses: Loaded<Vec<BoxUse>>,
+    /// Those of all tensors.
+    pub(super) all_uses: Loaded<Vec<BoxUse>>,
 
     pub(super) diff: Loaded<Box<DiffReport>>,
     pub(super) compare: compare::Pairs,
+    pub(super) scores: Loaded<Box<[ValidateReport; 2]>>,
+    pub(super) outputs: Loaded<ComparisonReport>,
+    pub(super) scan: Loaded<Box<ScanSummary>>,
     pub(super) checks: Loaded<Box<Checks>>,
     pub(super) checks_at: Cursor,
 
     pub(super) vocabulary: Loaded<Option<Vocabulary>>,
     pub(super) tokens: vocabulary::Tokens,
+
+    pub(super) trace: Loaded<Box<Walk>>,
 }
 
 impl<'m> Explorer<'m> {
@@ -79,13 +98,14 @@ impl<'m> Explorer<'m> {
         job: &'m Job<'m>,
         desk: &'m Desk,
         answers: Receiver<Answer>,
-        palette: Palette,
+        options: ScreenOptions<'m>,
     ) -> Self {
         let mut explorer = Self {
             job,
             desk,
             answers,
-            palette,
+            options,
+            palette: options.palette,
             view: View::Tensors,
             origin: View::Tensors,
             shows_help: false,
@@ -93,6 +113,8 @@ impl<'m> Explorer<'m> {
             message: None,
             rows: 1,
             columns: 80,
+            size: (80, 24),
+            zones: Zones::default(),
             list: Loaded::Nothing,
             order: tensors::Order::default(),
             cursor: Cursor::default(),
@@ -107,12 +129,19 @@ impl<'m> Explorer<'m> {
             corner: Corner::default(),
             graph: Loaded::Nothing,
             graph_place: GraphPlace::default(),
+            marked: None,
+            uses: Loaded::Nothing,
+            all_uses: Loaded::Nothing,
             diff: Loaded::Nothing,
             compare: compare::Pairs::default(),
+            scores: Loaded::Nothing,
+            outputs: Loaded::Nothing,
+            scan: Loaded::Nothing,
             checks: Loaded::Nothing,
             checks_at: Cursor::default(),
             vocabulary: Loaded::Nothing,
             tokens: vocabulary::Tokens::default(),
+            trace: Loaded::Nothing,
         };
         let first = if job.other.is_some() { View::Compare } else { View::Tensors };
         explorer.ask(Request::List);
@@ -129,17 +158,25 @@ impl<'m> Explorer<'m> {
         self.tick();
     }
 
-    /// The screen as text.
-    pub(crate) fn picture(&mut self, (columns, rows): (u16, u16)) -> String {
-        let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, rows));
+    /// The screen once nothing is computed for it any more.
+    pub(crate) fn settled(&mut self, size: (u16, u16)) -> Buffer {
         // A view that asks for as much as fits knows so once it was drawn.
-        let Ok(_) = terminal.draw(|frame| self.draw(frame));
+        let _ = drawn(self, size);
         self.settle();
-        let Ok(_) = terminal.draw(|frame| self.draw(frame));
-        let cells = terminal.backend().buffer().content();
-        let rows = cells.chunks(usize::from(columns).max(1));
+        drawn(self, size)
+    }
+
+    /// The same as text.
+    pub(crate) fn picture(&mut self, size: (u16, u16)) -> String {
+        let buffer = self.settled(size);
+        let rows = buffer.content().chunks(usize::from(size.0).max(1));
         let rows = rows.map(|row| row.iter().map(Cell::symbol).collect::<String>());
         rows.collect::<Vec<_>>().join("\n")
+    }
+
+    /// A message of a library in the words of the front end.
+    pub(crate) fn worded(&self, message: &str) -> String {
+        self.options.wording.message(message)
     }
 
     /// The tensor that the views of one tensor show.
@@ -156,6 +193,12 @@ impl<'m> Explorer<'m> {
             Request::Histogram(_) => self.histogram = Loaded::Waiting,
             Request::Checks => self.checks = Loaded::Waiting,
             Request::Compare => self.diff = Loaded::Waiting,
+            Request::Scan => self.scan = Loaded::Waiting,
+            Request::Scores => self.scores = Loaded::Waiting,
+            Request::Outputs => self.outputs = Loaded::Waiting,
+            Request::Trace(_) => self.trace = Loaded::Waiting,
+            Request::Uses(_) => self.uses = Loaded::Waiting,
+            Request::AllUses => self.all_uses = Loaded::Waiting,
             Request::Distribution { .. } | Request::Values { .. } | Request::Statistics(_) => {}
         }
         self.desk.ask(request);
@@ -165,6 +208,7 @@ impl<'m> Explorer<'m> {
     pub(crate) fn leave(&mut self) {
         self.desk.cancel_looks();
         self.histogram.give_up();
+        self.all_uses.give_up();
         self.compare.distributions.iter_mut().for_each(Loaded::give_up);
     }
 
@@ -194,7 +238,8 @@ impl<'m> Explorer<'m> {
             View::Compare if self.compare.distributions[0].is_nothing() => {
                 self.ask_distributions();
             }
-            View::Checks if self.checks.is_nothing() => self.ask(Request::Checks),
+            View::Checks if self.checks.is_nothing() => self.check(),
+            View::Trace => self.open_trace(),
             View::Vocabulary if self.vocabulary.is_nothing() => self.ask(Request::Vocabulary),
             View::Graph | View::Compare | View::Checks | View::Vocabulary => {}
         }

@@ -23,17 +23,21 @@ use std::thread;
 use apr_arch::Families;
 use apr_io::Interrupt;
 use apr_registry::{CheckpointReader, Result};
+use apr_scan::ScanSummary;
 use apr_source::{Architecture, Source};
+use apr_trace::Payload;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
+pub use self::background::meter::Watch;
 use self::background::{Desk, work};
 use self::explorer::Explorer;
 use self::keys::Asks;
 use self::loaded::Loaded;
 use self::view::View;
 use crate::palette::Palette;
-use crate::screen::Screen;
+use crate::screen::{Screen, ScreenOptions};
 use crate::terminal::{End, show};
+use crate::wording::Plain;
 
 /// A model to look at.
 #[derive(Clone)]
@@ -54,12 +58,20 @@ impl<'m> Subject<'m> {
     }
 }
 
+/// Scans the files of a model, as the front end knows them. What is read of them goes through the
+/// watch, which says how far it is and may stop it.
+pub type Scan<'m> = dyn Fn(&Watch) -> Result<ScanSummary> + Sync + 'm;
+
 /// What is looked at, and with what.
 pub struct Job<'m> {
     /// The model.
     pub model: Subject<'m>,
     /// Another one to compare it with.
     pub other: Option<Subject<'m>>,
+    /// What the model is given where it is traced; a prompt is typed where nothing is.
+    pub payload: Option<Payload>,
+    /// Scans the model's files; `None` where it has none.
+    pub scan: Option<&'m Scan<'m>>,
     /// Threads that may work.
     pub threads: NonZeroUsize,
     /// Bytes that the work may take.
@@ -72,9 +84,13 @@ pub struct Job<'m> {
 ///
 /// # Errors
 /// What drawing on the terminal or reading keys ends with.
-pub fn explore(job: &Job<'_>, palette: Palette, interrupt: &Interrupt) -> io::Result<End> {
+pub fn explore(
+    job: &Job<'_>,
+    options: &ScreenOptions<'_>,
+    interrupt: &Interrupt,
+) -> io::Result<End> {
     let desk = Desk::default();
-    with_explorer(job, &desk, palette, |explorer| show(explorer, interrupt))
+    with_explorer(job, &desk, options, |explorer| show(explorer, interrupt))
 }
 
 /// What the screen of a model shows after some keys, as rows of text: for whoever has no terminal.
@@ -82,7 +98,9 @@ pub fn explore(job: &Job<'_>, palette: Palette, interrupt: &Interrupt) -> io::Re
 #[must_use]
 pub fn picture(job: &Job<'_>, keys: &str, (columns, rows): (u16, u16)) -> String {
     let desk = Desk::default();
-    with_explorer(job, &desk, Palette::new(false), |explorer| {
+    let options =
+        ScreenOptions { palette: Palette::new(false), takes_mouse: false, wording: &Plain };
+    with_explorer(job, &desk, &options, |explorer| {
         explorer.settle();
         for key in keys.chars() {
             explorer.key(KeyEvent::from(KeyCode::Char(key)));
@@ -96,7 +114,7 @@ pub fn picture(job: &Job<'_>, keys: &str, (columns, rows): (u16, u16)) -> String
 fn with_explorer<R>(
     job: &Job<'_>,
     desk: &Desk,
-    palette: Palette,
+    options: &ScreenOptions<'_>,
     then: impl FnOnce(&mut Explorer<'_>) -> R,
 ) -> R {
     let (sender, answers) = mpsc::channel();
@@ -107,7 +125,7 @@ fn with_explorer<R>(
         }
         // Closed when this is dropped, by a panic too, so that the threads end.
         let closing = Closing(desk);
-        let done = then(&mut Explorer::new(job, desk, answers, palette));
+        let done = then(&mut Explorer::new(job, desk, answers, *options));
         drop(closing);
         done
     })

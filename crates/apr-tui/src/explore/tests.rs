@@ -14,13 +14,18 @@ use super::background::Desk;
 use super::explorer::Explorer;
 use super::{Job, Subject, with_explorer};
 use crate::palette::Palette;
-use crate::screen::{Flow, Screen};
+use crate::screen::{Flow, Screen, ScreenOptions};
 use crate::snapshot::assert_snapshot;
+use crate::wording::Plain;
 
 const SIZES: [(u16, u16); 3] = [(60, 20), (80, 24), (140, 45)];
 
 fn fine() -> apr_registry::Result<()> {
     Ok(())
+}
+
+fn options() -> ScreenOptions<'static> {
+    ScreenOptions { palette: Palette::new(false), takes_mouse: true, wording: &Plain }
 }
 
 fn subject<'m>(
@@ -37,12 +42,14 @@ fn with_screen(readers: &[&dyn CheckpointReader], then: impl FnOnce(&mut Explore
     let job = Job {
         model: subject("tiny", readers[0], &families),
         other: readers.get(1).map(|reader| subject("other", *reader, &families)),
+        payload: None,
+        scan: None,
         threads: NonZeroUsize::MIN,
         max_memory: 1 << 28,
         unchanged: &fine,
     };
     let desk = Desk::default();
-    with_explorer(&job, &desk, Palette::new(false), then);
+    with_explorer(&job, &desk, &options(), then);
 }
 
 fn tiny_llama() -> apr::Model {
@@ -185,12 +192,14 @@ fn what_fails_is_said_in_its_view() {
     let job = Job {
         model: subject("tiny", model.reader(), &families),
         other: None,
+        payload: None,
+        scan: None,
         threads: NonZeroUsize::MIN,
         max_memory: 1 << 28,
         unchanged: &changed,
     };
     let desk = Desk::default();
-    with_explorer(&job, &desk, Palette::new(true), |screen| {
+    with_explorer(&job, &desk, &options(), |screen| {
         screen.settle();
         for view in "tsgxb".chars() {
             press(screen, &view.to_string());

@@ -11,10 +11,11 @@ pub(crate) enum View {
     Compare,
     Checks,
     Vocabulary,
+    Trace,
 }
 
 impl View {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Tensors,
         Self::Stats,
         Self::Histogram,
@@ -23,6 +24,7 @@ impl View {
         Self::Compare,
         Self::Checks,
         Self::Vocabulary,
+        Self::Trace,
     ];
 
     pub(crate) fn title(self) -> &'static str {
@@ -35,6 +37,7 @@ impl View {
             Self::Compare => "Compare View",
             Self::Checks => "Checks",
             Self::Vocabulary => "Vocabulary",
+            Self::Trace => "Trace View",
         }
     }
 
@@ -53,22 +56,24 @@ impl View {
             'c' => Self::Compare,
             'x' => Self::Checks,
             'b' => Self::Vocabulary,
+            'i' => Self::Trace,
             _ => return by_number(),
         };
         Some(by_letter)
     }
 
-    /// The file that its report is written to.
-    pub(crate) fn file(self) -> &'static str {
+    /// Files that `e` offers to write: the reports of the view, then its picture.
+    pub(crate) fn files(self) -> Vec<&'static str> {
         match self {
-            Self::Tensors => "tensors.json",
-            Self::Stats => "stats.json",
-            Self::Histogram => "histogram.json",
-            Self::Values => "values.json",
-            Self::Graph => "graph.json",
-            Self::Compare => "diff.json",
-            Self::Checks => "validate.json",
-            Self::Vocabulary => "vocabulary.json",
+            Self::Tensors => vec!["tensors.json", "tensors.svg"],
+            Self::Stats => vec!["stats.json", "stats.svg"],
+            Self::Histogram => vec!["histogram.json", "histogram.svg"],
+            Self::Values => vec!["values.json", "values.svg"],
+            Self::Graph => vec!["graph.json", "graph.svg"],
+            Self::Compare => vec!["diff.json", "scores.json", "quality.json", "compare.svg"],
+            Self::Checks => vec!["validate.json", "scan.json", "lint.json", "checks.svg"],
+            Self::Vocabulary => vec!["vocabulary.json", "vocabulary.svg"],
+            Self::Trace => vec!["trace.json", "trace.svg"],
         }
     }
 }

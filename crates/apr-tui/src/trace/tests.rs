@@ -10,8 +10,9 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::{TraceScreen, TraceView};
 use crate::palette::Palette;
-use crate::screen::{Flow, Screen};
+use crate::screen::{Flow, Screen, ScreenOptions};
 use crate::snapshot::assert_snapshot;
+use crate::wording::Plain;
 
 const SIZES: [(u16, u16); 3] = [(60, 20), (80, 24), (140, 45)];
 
@@ -56,11 +57,15 @@ fn steady(trace: &mut Trace) {
     }
 }
 
-fn screen() -> TraceScreen {
-    TraceScreen::new(TraceView { trace: trace(), diff: None }, Palette::new(false))
+fn options(has_colors: bool) -> ScreenOptions<'static> {
+    ScreenOptions { palette: Palette::new(has_colors), takes_mouse: true, wording: &Plain }
 }
 
-fn press(screen: &mut TraceScreen, keys: &[KeyCode]) -> Flow {
+fn screen() -> TraceScreen<'static> {
+    TraceScreen::new(TraceView { trace: trace(), diff: None }, options(false))
+}
+
+fn press(screen: &mut TraceScreen<'_>, keys: &[KeyCode]) -> Flow {
     let mut flow = Flow::Stay;
     for key in keys {
         flow = screen.key(KeyEvent::new(*key, KeyModifiers::NONE));
@@ -68,7 +73,7 @@ fn press(screen: &mut TraceScreen, keys: &[KeyCode]) -> Flow {
     flow
 }
 
-fn drawn(screen: &mut TraceScreen, (columns, rows): (u16, u16)) -> String {
+fn drawn(screen: &mut TraceScreen<'_>, (columns, rows): (u16, u16)) -> String {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a backend");
     terminal.draw(|frame| screen.draw(frame)).expect("a frame");
     terminal.backend().to_string()
@@ -129,7 +134,7 @@ fn a_step_with_nan_is_marked_and_found() {
     if let Some(found) = step.value.as_mut().and_then(|value| value.statistics.as_mut()) {
         (found.stats.nan, found.stats.min, found.stats.max) = (9, None, None);
     }
-    let mut screen = TraceScreen::new(TraceView { trace, diff: None }, Palette::new(true));
+    let mut screen = TraceScreen::new(TraceView { trace, diff: None }, options(true));
     press(&mut screen, &[KeyCode::Char('a')]);
     let text = drawn(&mut screen, (80, 24));
     for part in ["Current Layer: layers.0/attention", "✗", "9 NaN, 0 infinite", "nothing is finite"]
@@ -145,7 +150,7 @@ fn any_size_and_any_name_can_be_drawn() {
         step.path = format!("{}\u{1b}[31m/模型\u{301}{}", step.path, "x".repeat(10_000));
     }
     let view = TraceView { trace, diff: None };
-    let mut screen = TraceScreen::new(view, Palette::new(true));
+    let mut screen = TraceScreen::new(view, options(true));
     for keys in [&[][..], &[KeyCode::Right; 5], &[KeyCode::Enter], &[KeyCode::Char('?')]] {
         press(&mut screen, keys);
         for columns in (1..150).step_by(7) {

@@ -3,6 +3,7 @@
 use apr_core::grouped;
 use apr_ops::diff::{DiffReport, TensorDiff, Verdict};
 use apr_ops::tensors::HistogramReport;
+use apr_ops::validate::{Status, ValidateReport};
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -12,16 +13,23 @@ use ratatui::widgets::{Block, Paragraph};
 
 use super::list::Cursor;
 use crate::explore::background::request::Request;
-use crate::explore::{Explorer, Loaded};
+use crate::explore::{Explorer, Loaded, View};
+use crate::palette::Palette;
 use crate::screen::Key;
 use crate::text::{cell, clean, fit, shown};
+use crate::zones::Target;
 
-pub(crate) const HELP: [Key; 4] = [
+pub(crate) const HELP: [Key; 6] = [
     ("↑ ↓  k j", "previous, next pair of tensors"),
     ("PgUp PgDn  G", "a page up, down; the last pair"),
+    ("Enter", "histogram of the tensor"),
+    ("o", "run both models, compare their outputs"),
     ("r", "compare again"),
     ("Esc", "stop comparing"),
 ];
+
+/// Rows from which on scores have a frame of their own.
+const ROOMY_BODY: u16 = 19;
 
 /// Pairs of tensors, those that differ most first.
 #[derive(Debug, Default)]
@@ -83,6 +91,8 @@ impl Explorer<'_> {
         }
         match key.code {
             KeyCode::Esc => self.cancel(),
+            KeyCode::Enter => self.choose_of_pair(),
+            KeyCode::Char('o') if self.job.other.is_some() => self.ask(Request::Outputs),
             KeyCode::Char('r') if self.job.other.is_some() => self.ask(Request::Compare),
             _ => {}
         }
@@ -97,14 +107,25 @@ impl Explorer<'_> {
         let Loaded::Ready(report) = &self.diff else {
             return self.draw_waiting(frame, area, &self.diff);
         };
-        let [summary, table, distribution] =
-            Layout::vertical([Constraint::Length(4), Constraint::Min(4), Constraint::Length(5)])
-                .areas(area);
+        let scores = if area.height < ROOMY_BODY { 2 } else { 5 };
+        let [summary, table, distribution, scored] = Layout::vertical([
+            Constraint::Length(4),
+            Constraint::Min(4),
+            Constraint::Length(5),
+            Constraint::Length(scores),
+        ])
+        .areas(area);
         draw_summary(frame, summary, report);
-        let block = Block::bordered().title(" Tensor Comparison ");
-        let inner = block.inner(table);
-        frame.render_widget(block, table);
+        self.draw_pairs(frame, table);
+        self.draw_distributions(frame, distribution);
+        self.draw_scores(frame, scored);
+    }
 
+    fn draw_pairs(&mut self, frame: &mut Frame<'_>, area: Rect) {
+        let Loaded::Ready(report) = &self.diff else { return };
+        let block = Block::bordered().title(" Tensor Comparison ");
+        let inner = block.inner(area);
+        frame.render_widget(block, area);
         // Without room for names the angle is left out.
         let has_cosine = inner.width >= 76;
         let beside = if has_cosine { 46 } else { 35 };
@@ -132,9 +153,79 @@ impl Explorer<'_> {
                 Verdict::Incomparable => ("differs", self.palette.bad()),
             };
             let line = Line::from(vec![Span::styled(text, style), Span::styled(verdict, mark)]);
-            frame.render_widget(line, Rect { y, height: 1, ..inner });
+            let row = Rect { y, height: 1, ..inner };
+            frame.render_widget(line, row);
+            self.zones.add(row, Target::Item(at));
         }
-        self.draw_distributions(frame, distribution);
+    }
+
+    /// Shows the tensor of the pair in the first model.
+    fn choose_of_pair(&mut self) {
+        let Some(name) = self.pair().map(|pair| pair.name.clone()) else { return };
+        let tensors = self.job.model.reader.tensors();
+        match tensors.iter().position(|info| info.name == name) {
+            Some(tensor) => {
+                self.choose(tensor);
+                self.open(View::Histogram);
+            }
+            None => self.message = Some(format!("v1 calls '{}' otherwise", clean(&name))),
+        }
+    }
+
+    /// What validation says of both models, and how far their outputs are from each other.
+    fn draw_scores(&self, frame: &mut Frame<'_>, area: Rect) {
+        let mut lines = match &self.scores {
+            Loaded::Ready(reports) => score_lines(reports, self.palette),
+            Loaded::Nothing => {
+                vec![Line::styled(" not validated; r compares again", self.palette.faint())]
+            }
+            Loaded::Waiting => {
+                let text = format!(" {}", self.progress_of_pass());
+                vec![Line::styled(text, self.palette.faint())]
+            }
+            Loaded::Failed(error) => vec![self.failed(error)],
+        };
+        let outputs = self.line_of_outputs();
+        if area.height < 5 {
+            // Both models share a line.
+            let spans = lines.into_iter().flat_map(|line| line.spans);
+            let lines = vec![Line::from(spans.collect::<Vec<_>>()), outputs];
+            frame.render_widget(Paragraph::new(lines), area);
+            return;
+        }
+        lines.push(outputs);
+        let block = Block::bordered().title(" Validation Score Comparison ");
+        frame.render_widget(Paragraph::new(lines).block(block), area);
+    }
+
+    fn failed(&self, error: &str) -> Line<'static> {
+        Line::styled(format!(" {}", clean(error)), self.palette.bad())
+    }
+
+    fn line_of_outputs(&self) -> Line<'static> {
+        let report = match &self.outputs {
+            Loaded::Ready(report) => report,
+            Loaded::Failed(error) => return self.failed(error),
+            Loaded::Waiting => {
+                let text = format!(" Outputs: {}", self.progress_of_pass());
+                return Line::styled(text, self.palette.faint());
+            }
+            Loaded::Nothing => {
+                let text = " Outputs: o runs both models on the same inputs";
+                return Line::styled(text, self.palette.faint());
+            }
+        };
+        let [mean, most, cosine] =
+            [report.mean_l2, report.max_l2, report.cosine].map(|value| shown(Some(value)));
+        let top = report
+            .same_top
+            .map_or_else(String::new, |share| format!("  same top: {:.1}%", 100.0 * share));
+        let (verdict, style) = match report.passed {
+            true => ("✓ PASS", self.palette.good()),
+            false => ("✗ FAIL", self.palette.bad()),
+        };
+        let text = format!(" Outputs: mean L2={mean} max={most} cosine={cosine}{top}  ");
+        Line::from(vec![Span::raw(text), Span::styled(verdict, style)])
     }
 
     /// How the values of a pair are distributed, on one axis.
@@ -175,6 +266,42 @@ impl Explorer<'_> {
         lines.push(Line::styled(format!("     {low}{:gap$}{high}", ""), self.palette.faint()));
         frame.render_widget(Paragraph::new(lines), inner);
     }
+}
+
+/// The checks of both models that pass.
+fn score_lines(reports: &[ValidateReport; 2], palette: Palette) -> Vec<Line<'static>> {
+    /// Columns of the bar.
+    const BAR: usize = 16;
+
+    let scores = reports.each_ref().map(|report| {
+        let made = report.checks.iter().filter(|check| check.status != Status::Skipped);
+        let passed = made.clone().filter(|check| check.status == Status::Pass).count();
+        (passed, made.count())
+    });
+    let shares = scores.map(|(passed, made)| passed as f64 / made.max(1) as f64);
+    let labels = ["v1", "v2"].into_iter().zip(reports).zip(scores);
+    labels
+        .map(|((label, report), (passed, made))| {
+            let filled = passed * BAR / made.max(1);
+            let bar = format!("{}{}", "█".repeat(filled), "░".repeat(BAR - filled));
+            let (verdict, style) = match report.valid {
+                true => ("VALID", palette.good()),
+                false => ("INVALID", palette.bad()),
+            };
+            let change = match label {
+                "v2" if shares[1] > shares[0] => " ← IMPROVED",
+                "v2" if shares[1] < shares[0] => " ← WORSE",
+                _ => "",
+            };
+            Line::from(vec![
+                Span::raw(format!(" {label}: ")),
+                Span::styled(bar, palette.bar()),
+                Span::raw(format!(" {passed}/{made} ")),
+                Span::styled(verdict, style),
+                Span::styled(change, palette.odd()),
+            ])
+        })
+        .collect()
 }
 
 fn draw_summary(frame: &mut Frame<'_>, area: Rect, report: &DiffReport) {

@@ -18,9 +18,10 @@ use crate::palette::Palette;
 use crate::screen::Key;
 use crate::text::{clean, fit, shown};
 
-pub(crate) const HELP: [Key; 3] = [
+pub(crate) const HELP: [Key; 4] = [
     ("← →  p n  k j", "previous, next tensor of the list"),
     ("Enter", "values of the tensor"),
+    ("u", "its path through the graph"),
     ("Esc", "back to the list"),
 ];
 
@@ -57,6 +58,7 @@ impl Explorer<'_> {
             KeyCode::Right | KeyCode::Down | KeyCode::Char('n' | 'j' | 'l') => true,
             KeyCode::Left | KeyCode::Up | KeyCode::Char('p' | 'k') => false,
             KeyCode::Enter => return self.open(View::Values),
+            KeyCode::Char('u') => return self.show_path(),
             KeyCode::Esc => return self.open(self.origin),
             _ => return,
         };

@@ -1,7 +1,6 @@
 //! The dashboard of statistics, which fills while tensors are read.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use apr_core::grouped;
 use apr_core::human::bytes;
@@ -18,14 +17,15 @@ use ratatui::widgets::{Block, Paragraph};
 use super::list::Cursor;
 use crate::explore::background::reports::Measured;
 use crate::explore::{Explorer, Loaded, View};
-use crate::export::export;
 use crate::screen::Key;
 use crate::text::{cell, clean, fit, shown};
+use crate::zones::Target;
 
-pub(crate) const HELP: [Key; 4] = [
+pub(crate) const HELP: [Key; 5] = [
     ("↑ ↓  k j", "previous, next tensor"),
     ("a", "all tensors, or norms and what is odd"),
     ("Enter", "histogram of the tensor"),
+    ("u", "its path through the graph"),
     ("Esc  r", "stop measuring, go on"),
 ];
 
@@ -109,24 +109,14 @@ impl Explorer<'_> {
             }
             KeyCode::Esc => self.cancel(),
             KeyCode::Char('r') => self.measure(),
+            KeyCode::Char('u') => {
+                if let Some(tensor) = self.stats.tensor(self.stats.cursor.at) {
+                    self.choose(tensor);
+                    self.show_path();
+                }
+            }
             _ => {}
         }
-    }
-
-    /// Writes what `apr tensors --stats --json` prints, once all tensors are measured.
-    pub(crate) fn write_stats(&self, path: &Path) -> Result<String, String> {
-        let list = self.list.ready().ok_or("there is no report yet")?;
-        let (known, all) = (self.statistics.len(), list.tensors.len());
-        if known < all {
-            return Err(format!("{known} of {all} tensors are measured; wait for the others"));
-        }
-        let mut list = list.clone();
-        for (tensor, row) in list.tensors.iter_mut().enumerate() {
-            if let Some(found) = self.statistics.get(&tensor) {
-                row.stats.clone_from(&found.report.stats);
-            }
-        }
-        export(path, &list).map_err(|error| error.to_string())
     }
 
     pub(crate) fn draw_stats(&mut self, frame: &mut Frame<'_>, area: Rect) {
@@ -205,6 +195,7 @@ impl Explorer<'_> {
             let line = self.health_row(found, room, is_here);
             let line_area = Rect { y, height: 1, ..inner };
             frame.render_widget(line, line_area);
+            self.zones.add(line_area, Target::Item(at));
         }
         if len == 0 && known == all {
             let text = " no norms, and nothing odd; a lists all tensors";

@@ -12,13 +12,14 @@ use crate::explore::{Explorer, Loaded};
 use crate::screen::Key;
 use crate::text::{clean, fit, shown};
 
-pub(crate) const HELP: [Key; 7] = [
+pub(crate) const HELP: [Key; 8] = [
     ("↑ ↓ ← →  k j", "one row or column"),
     ("PgUp PgDn", "a screen of rows"),
     ("Home End", "the first rows, the last ones"),
     ("[ ]", "previous, next index of the outer dimensions"),
     ("n p", "next, previous tensor"),
     ("m", "numbers, or a map of magnitudes"),
+    ("u", "its path through the graph"),
     ("Esc", "back to the list"),
 ];
 
@@ -96,6 +97,7 @@ impl Explorer<'_> {
             KeyCode::Char(']') => corner.outer = (corner.outer + 1).min(outers.saturating_sub(1)),
             KeyCode::Char('[') => corner.outer = corner.outer.saturating_sub(1),
             KeyCode::Char('m') => corner.is_map = !corner.is_map,
+            KeyCode::Char('u') => return self.show_path(),
             KeyCode::Esc => return self.open(self.origin),
             KeyCode::Char(letter @ ('n' | 'p')) => {
                 if !self.step(letter == 'n') {

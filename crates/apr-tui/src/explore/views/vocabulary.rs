@@ -14,6 +14,7 @@ use super::tensors::three;
 use crate::explore::{Asks, Explorer, Loaded};
 use crate::screen::Key;
 use crate::text::{cell, clean};
+use crate::zones::Target;
 
 pub(crate) const HELP: [Key; 4] = [
     ("↑ ↓  k j", "previous, next token"),
@@ -58,7 +59,7 @@ impl Explorer<'_> {
                 let text = self.tokens.text.clone();
                 self.ask_line(Asks::Filter, "filter", &text);
             }
-            KeyCode::Esc => self.typed(Asks::Filter, "", true),
+            KeyCode::Esc => self.filter(""),
             _ => {}
         }
     }
@@ -85,6 +86,7 @@ impl Explorer<'_> {
             let is_here = at == self.tokens.cursor.at;
             let style = if is_here { self.palette.selected() } else { Style::new() };
             frame.buffer_mut().set_stringn(rows.x, y, text, room, style);
+            self.zones.add(Rect { y, height: 1, ..rows }, Target::Item(at));
         }
         let filter = match self.tokens.text.as_str() {
             "" => String::new(),
