@@ -52,6 +52,8 @@ pub(crate) struct Explorer<'m> {
     pub(super) columns: usize,
     /// Columns and rows of the whole screen then.
     pub(super) size: (u16, u16),
+    /// Whether it is drawn for a file, which needs no keys.
+    pub(super) is_for_file: bool,
     /// What a click then meant.
     pub(super) zones: Zones,
 
@@ -114,6 +116,7 @@ impl<'m> Explorer<'m> {
             rows: 1,
             columns: 80,
             size: (80, 24),
+            is_for_file: false,
             zones: Zones::default(),
             list: Loaded::Nothing,
             order: tensors::Order::default(),

@@ -101,6 +101,9 @@ impl Explorer<'_> {
         }
         let title = format!("{} of {}", self.view.title(), Escaped(self.job.model.name));
         let size = self.size;
-        Ok(svg(&drawn(self, size), &title).into_bytes())
+        self.is_for_file = true;
+        let buffer = drawn(self, size);
+        self.is_for_file = false;
+        Ok(svg(&buffer, &title).into_bytes())
     }
 }

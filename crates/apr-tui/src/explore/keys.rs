@@ -37,6 +37,9 @@ pub(crate) enum Asks {
 
 impl Explorer<'_> {
     pub(crate) fn keys(&self, columns: usize) -> KeyLine {
+        if self.is_for_file {
+            return KeyLine::default();
+        }
         if let Some((_, prompt)) = &self.prompt {
             return prompt.line(columns, self.palette).into();
         }
@@ -87,10 +90,10 @@ impl Explorer<'_> {
         };
         lines.extend([
             ("t s h v  1-4", "tensors, stats, histogram, values"),
-            ("g c x b i  5-9", "graph, compare, checks, vocabulary, trace"),
-            ("e", "write the report as JSON; Tab: the picture as SVG"),
-            ("click  wheel", "choose a row, again opens it; a key; scroll"),
-            ("M", "mouse off: the terminal selects text; on"),
+            ("g c x b i  5-9", "graph, compare, checks, tokens, trace"),
+            ("e", "write JSON; Tab: a picture as SVG"),
+            ("click  wheel", "select, again to open; scroll"),
+            ("M", "mouse off, to select text; on"),
             ("Ctrl-Z", "suspend; fg returns"),
             ("q  Ctrl-C", "quit"),
         ]);

@@ -50,10 +50,10 @@ const HELP: [Key; 15] = [
     ("[ ]  or a", "previous, next step with something odd"),
     ("/", "find a step by a part of its name"),
     ("n N", "next, previous step of that name"),
-    ("e", "write the trace as JSON; Tab: the screen as SVG"),
+    ("e", "write JSON; Tab: a picture as SVG"),
     ("Esc", "back"),
-    ("click  wheel", "choose a step, a key; previous, next step"),
-    ("M", "mouse off: the terminal selects text; on"),
+    ("click  wheel", "select a step; previous, next step"),
+    ("M", "mouse off, to select text; on"),
     ("?", "this page"),
     ("q  Ctrl-C", "quit"),
     ("Ctrl-Z", "suspend; fg returns"),
@@ -96,6 +96,8 @@ struct TraceScreen<'o> {
     /// Stands where the keys do until the next key.
     message: Option<String>,
     zones: Zones,
+    /// Whether it is drawn for a file, which needs no keys.
+    is_for_file: bool,
     /// Columns and rows of the screen when it was drawn last.
     size: (u16, u16),
 }
@@ -109,6 +111,7 @@ impl<'o> TraceScreen<'o> {
             prompt: None,
             message: None,
             zones: Zones::default(),
+            is_for_file: false,
             size: (80, 24),
         }
     }
@@ -136,7 +139,9 @@ impl<'o> TraceScreen<'o> {
     fn image(&mut self) -> Vec<u8> {
         let title = format!("Trace of {}", Escaped(&self.walk.trace().file));
         let size = self.size;
+        self.is_for_file = true;
         let buffer = drawn(self, size);
+        self.is_for_file = false;
         svg(&buffer, &title).into_bytes()
     }
 
@@ -157,6 +162,9 @@ impl<'o> TraceScreen<'o> {
 
     fn keys(&self, columns: usize) -> KeyLine {
         let palette = self.options.palette;
+        if self.is_for_file {
+            return KeyLine::default();
+        }
         if let Some((_, prompt)) = &self.prompt {
             return prompt.line(columns, palette).into();
         }

@@ -177,7 +177,11 @@ impl Lines {
         ]));
         for file in summary.files.iter().take(SHOWN) {
             let style = self.verdict_style(file.verdict);
-            let mark = if file.verdict == FileVerdict::Clean { "✓" } else { "⚠" };
+            let mark = match file.verdict {
+                FileVerdict::Clean => "✓",
+                FileVerdict::Dangerous => "✗",
+                _ => "⚠",
+            };
             let head = format!("  {mark} {} ", cell(file.verdict.word(), 12));
             self.marked(&head, style, &format!("{} ({})", clean(&file.file), clean(&file.kind)));
             self.scan_of_file(file, wording);

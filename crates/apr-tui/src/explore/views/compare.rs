@@ -23,13 +23,17 @@ pub(crate) const HELP: [Key; 6] = [
     ("↑ ↓  k j", "previous, next pair of tensors"),
     ("PgUp PgDn  G", "a page up, down; the last pair"),
     ("Enter", "histogram of the tensor"),
-    ("o", "run both models, compare their outputs"),
+    ("o", "run both, compare the outputs"),
     ("r", "compare again"),
     ("Esc", "stop comparing"),
 ];
 
 /// Rows from which on scores have a frame of their own.
 const ROOMY_BODY: u16 = 19;
+/// Rows of scores with a frame.
+const FRAMED: u16 = 5;
+/// Columns of the bar of a score.
+const BAR: usize = 16;
 
 /// Pairs of tensors, those that differ most first.
 #[derive(Debug, Default)]
@@ -107,7 +111,7 @@ impl Explorer<'_> {
         let Loaded::Ready(report) = &self.diff else {
             return self.draw_waiting(frame, area, &self.diff);
         };
-        let scores = if area.height < ROOMY_BODY { 2 } else { 5 };
+        let scores = if area.height < ROOMY_BODY { 2 } else { FRAMED };
         let [summary, table, distribution, scored] = Layout::vertical([
             Constraint::Length(4),
             Constraint::Min(4),
@@ -175,7 +179,9 @@ impl Explorer<'_> {
     /// What validation says of both models, and how far their outputs are from each other.
     fn draw_scores(&self, frame: &mut Frame<'_>, area: Rect) {
         let mut lines = match &self.scores {
-            Loaded::Ready(reports) => score_lines(reports, self.palette),
+            Loaded::Ready(reports) => {
+                score_lines(reports, if area.height < FRAMED { 0 } else { BAR }, self.palette)
+            }
             Loaded::Nothing => {
                 vec![Line::styled(" not validated; r compares again", self.palette.faint())]
             }
@@ -186,7 +192,7 @@ impl Explorer<'_> {
             Loaded::Failed(error) => vec![self.failed(error)],
         };
         let outputs = self.line_of_outputs();
-        if area.height < 5 {
+        if area.height < FRAMED {
             // Both models share a line.
             let spans = lines.into_iter().flat_map(|line| line.spans);
             let lines = vec![Line::from(spans.collect::<Vec<_>>()), outputs];
@@ -224,8 +230,9 @@ impl Explorer<'_> {
             true => ("✓ PASS", self.palette.good()),
             false => ("✗ FAIL", self.palette.bad()),
         };
-        let text = format!(" Outputs: mean L2={mean} max={most} cosine={cosine}{top}  ");
-        Line::from(vec![Span::raw(text), Span::styled(verdict, style)])
+        let text = format!(" mean L2={mean} max={most} cosine={cosine}{top}");
+        let verdict = Span::styled(verdict, style);
+        Line::from(vec![Span::raw(" Outputs: "), verdict, Span::raw(text)])
     }
 
     /// How the values of a pair are distributed, on one axis.
@@ -269,10 +276,11 @@ impl Explorer<'_> {
 }
 
 /// The checks of both models that pass.
-fn score_lines(reports: &[ValidateReport; 2], palette: Palette) -> Vec<Line<'static>> {
-    /// Columns of the bar.
-    const BAR: usize = 16;
-
+fn score_lines(
+    reports: &[ValidateReport; 2],
+    columns: usize,
+    palette: Palette,
+) -> Vec<Line<'static>> {
     let scores = reports.each_ref().map(|report| {
         let made = report.checks.iter().filter(|check| check.status != Status::Skipped);
         let passed = made.clone().filter(|check| check.status == Status::Pass).count();
@@ -282,8 +290,8 @@ fn score_lines(reports: &[ValidateReport; 2], palette: Palette) -> Vec<Line<'sta
     let labels = ["v1", "v2"].into_iter().zip(reports).zip(scores);
     labels
         .map(|((label, report), (passed, made))| {
-            let filled = passed * BAR / made.max(1);
-            let bar = format!("{}{}", "█".repeat(filled), "░".repeat(BAR - filled));
+            let filled = passed * columns / made.max(1);
+            let bar = format!("{}{}", "█".repeat(filled), "░".repeat(columns - filled));
             let (verdict, style) = match report.valid {
                 true => ("VALID", palette.good()),
                 false => ("INVALID", palette.bad()),

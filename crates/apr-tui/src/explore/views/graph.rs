@@ -23,12 +23,12 @@ use crate::zones::Target;
 pub(crate) const HELP: [Key; 8] = [
     ("↑ ↓  k j", "previous, next box"),
     ("Enter", "open the group"),
-    ("Esc  Backspace", "back to what is around it"),
-    ("/", "find a box by its name, in all groups"),
+    ("Esc  Backspace", "back to what is around it; no marks"),
+    ("/", "find a box by name, in all groups"),
     ("[ ]", "previous, next part of the model"),
     ("PgUp PgDn  G", "a page up, down; the last box"),
     ("u", "tensors that the box uses"),
-    ("n N", "next, previous box of the marked tensor ◆"),
+    ("n N", "next, previous box marked ◆"),
 ];
 
 /// Rows of a box with the arrow below.
@@ -161,6 +161,8 @@ impl GraphPlace {
     fn leave(&mut self) {
         if self.open.len() > 1 {
             self.open.pop();
+        } else {
+            self.marks.clear();
         }
     }
 

@@ -23,7 +23,7 @@ use crate::zones::Target;
 
 pub(crate) const HELP: [Key; 5] = [
     ("↑ ↓  k j", "previous, next tensor"),
-    ("a", "all tensors, or norms and what is odd"),
+    ("a", "all tensors; norms and what is odd"),
     ("Enter", "histogram of the tensor"),
     ("u", "its path through the graph"),
     ("Esc  r", "stop measuring, go on"),

@@ -16,7 +16,7 @@ pub(crate) const HELP: [Key; 8] = [
     ("↑ ↓ ← →  k j", "one row or column"),
     ("PgUp PgDn", "a screen of rows"),
     ("Home End", "the first rows, the last ones"),
-    ("[ ]", "previous, next index of the outer dimensions"),
+    ("[ ]", "previous, next matrix"),
     ("n p", "next, previous tensor"),
     ("m", "numbers, or a map of magnitudes"),
     ("u", "its path through the graph"),
@@ -41,14 +41,14 @@ pub(crate) struct Corner {
 }
 
 impl Explorer<'_> {
-    /// Dimensions of the tensor: matrices, rows and columns. A vector is a column.
+    /// Dimensions of the tensor: matrices, rows and columns. A vector goes on in the next row.
     fn matrix(&self) -> Option<(u64, u64, u64)> {
         let info = &self.job.model.reader.tensors()[self.tensor()?];
         let dims = info.shape.dims();
         let outer = dims.iter().rev().skip(2).fold(1_u64, |all, dim| all.saturating_mul(*dim));
         Some(match dims {
             [] => (1, 1, 1),
-            [only] => (1, *only, 1),
+            [only] => (1, only.div_ceil(self.corner.room.1.max(1)), 1),
             [.., rows, columns] => (outer, *rows, *columns),
         })
     }
@@ -63,6 +63,9 @@ impl Explorer<'_> {
         corner.column = corner.column.min(columns.saturating_sub(1));
         let end = |start: u64, most: u64, len: u64| start.saturating_add(most).min(len);
         let of_rows = format!("{}:{}", corner.row, end(corner.row, most_rows.max(1), rows));
+        // A vector fills rows.
+        let row_len = corner.room.1.max(1);
+        let of_vector = |row: u64| row.saturating_mul(row_len);
         let of_columns =
             format!("{}:{}", corner.column, end(corner.column, most_columns.max(1), columns));
         let dims = self.job.model.reader.tensors()[tensor].shape.dims();
@@ -75,7 +78,11 @@ impl Explorer<'_> {
         parts.reverse();
         match dims.len() {
             0 => {}
-            1 => parts.push(of_rows),
+            1 => {
+                let start = of_vector(corner.row);
+                let len = of_vector(most_rows.max(1));
+                parts.push(format!("{start}:{}", end(start, len, dims[0])));
+            }
             _ => parts.extend([of_rows, of_columns]),
         }
         self.ask(Request::Values { tensor, ranges: parts.join(", ") });
@@ -146,7 +153,8 @@ impl Explorer<'_> {
 
         let ranges = &report.ranges;
         let is_vector = ranges.len() < 2;
-        let columns = if is_vector { [0, 1] } else { ranges[ranges.len() - 1] };
+        let row_len = self.corner.room.1.max(1);
+        let columns = if is_vector { [0, row_len] } else { ranges[ranges.len() - 1] };
         let first_row = match ranges.len() {
             0 => 0,
             1 => ranges[0][0],
@@ -160,7 +168,9 @@ impl Explorer<'_> {
         }
         let largest = report.values.iter().copied().filter(|value| value.is_finite());
         let largest = largest.fold(f64::MIN_POSITIVE, |most, value| most.max(value.abs()));
+        let step = if is_vector { usize::try_from(row_len).unwrap_or(1) } else { 1 };
         let lines: Vec<Line<'_>> = (first_row..)
+            .step_by(step)
             .zip(report.values.chunks(width))
             .map(|(row, values)| {
                 let index = Span::styled(format!("{row:>9} "), self.palette.faint());
