@@ -6,12 +6,15 @@ use apr_testkit::locate::fixture;
 use apr_trace::Trace;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::crossterm::event::{
+    KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
+};
 
 use super::{TraceScreen, TraceView};
 use crate::palette::Palette;
 use crate::screen::{Flow, Screen, ScreenOptions};
-use crate::snapshot::assert_snapshot;
+use crate::snapshot::{PICTURE, assert_picture, assert_snapshot};
+use crate::svg::svg;
 use crate::wording::Plain;
 
 const SIZES: [(u16, u16); 3] = [(60, 20), (80, 24), (140, 45)];
@@ -92,6 +95,33 @@ fn the_screen_is_that_of_the_specification_at_three_sizes() {
     for size in SIZES {
         assert_snapshot("trace-inspect", size, &drawn(&mut screen, size));
     }
+}
+
+#[test]
+fn the_picture_of_the_documentation_is_what_the_screen_shows() {
+    let mut screen = TraceScreen::new(TraceView { trace: trace(), diff: None }, options(true));
+    press(&mut screen, &[KeyCode::PageDown, KeyCode::Right]);
+    let buffer = crate::screen::drawn(&mut screen, PICTURE);
+    assert_picture("trace.svg", &svg(&buffer, "A trace, step by step"));
+}
+
+#[test]
+fn a_click_goes_to_a_step_and_the_wheel_to_the_next() {
+    let mut screen = screen();
+    let text = drawn(&mut screen, (140, 45));
+    let row = text.lines().position(|line| line.contains("   4 embeddings")).expect("a row");
+    let mouse = |kind| MouseEvent {
+        kind,
+        column: 10,
+        row: u16::try_from(row).expect("few"),
+        modifiers: KeyModifiers::NONE,
+    };
+    screen.mouse(mouse(MouseEventKind::Down(MouseButton::Left)));
+    assert!(drawn(&mut screen, (140, 45)).contains(" 4/21 "));
+    screen.mouse(mouse(MouseEventKind::ScrollDown));
+    assert!(drawn(&mut screen, (140, 45)).contains(" 5/21 "));
+    press(&mut screen, &[KeyCode::Char('M')]);
+    assert!(!screen.takes_mouse());
 }
 
 #[test]

@@ -1,4 +1,11 @@
-//! Views at three sizes, of models small, odd and long.
+//! Views at three sizes, of models small, odd and long; what keys, the mouse and slow files do.
+
+mod documentation;
+mod export;
+mod mouse;
+mod path;
+mod runs;
+mod slow;
 
 use std::fmt::Write;
 use std::num::NonZeroUsize;
@@ -8,11 +15,12 @@ use apr_arch::Families;
 use apr_registry::{CheckpointReader, Error, OpenOptions};
 use apr_source::Architecture;
 use apr_testkit::locate::fixture;
+use apr_trace::Payload;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::background::Desk;
 use super::explorer::Explorer;
-use super::{Job, Subject, with_explorer};
+use super::{Job, Scan, Subject, with_explorer};
 use crate::palette::Palette;
 use crate::screen::{Flow, Screen, ScreenOptions};
 use crate::snapshot::assert_snapshot;
@@ -38,12 +46,22 @@ fn subject<'m>(
 
 /// Calls `then` with a screen of a model, and of another one where there is one.
 fn with_screen(readers: &[&dyn CheckpointReader], then: impl FnOnce(&mut Explorer<'_>)) {
+    with_job(readers, None, None, then);
+}
+
+/// The same, with what the front end knows besides the models.
+fn with_job(
+    readers: &[&dyn CheckpointReader],
+    payload: Option<Payload>,
+    scan: Option<&Scan<'_>>,
+    then: impl FnOnce(&mut Explorer<'_>),
+) {
     let families = Families::builtin();
     let job = Job {
         model: subject("tiny", readers[0], &families),
         other: readers.get(1).map(|reader| subject("other", *reader, &families)),
-        payload: None,
-        scan: None,
+        payload,
+        scan,
         threads: NonZeroUsize::MIN,
         max_memory: 1 << 28,
         unchanged: &fine,
@@ -87,6 +105,7 @@ fn press(screen: &mut Explorer<'_>, keys: &str) {
             '\u{1b}' => KeyCode::Esc,
             '>' => KeyCode::Right,
             '<' => KeyCode::Left,
+            '\t' => KeyCode::Tab,
             key => KeyCode::Char(key),
         };
         screen.key(KeyEvent::new(code, KeyModifiers::NONE));
@@ -113,6 +132,7 @@ fn every_view_is_drawn_at_three_sizes() {
             ("\n", "graph-group"),
             ("c", "compare-one"),
             ("b", "vocabulary"),
+            ("i", "trace-view"),
         ] {
             press(screen, keys);
             for size in SIZES {
@@ -170,7 +190,7 @@ fn names_steer_nothing_and_any_size_can_be_drawn() {
     let reader = of_names(names.into_iter());
     with_screen(&[&*reader, &*reader], |screen| {
         screen.settle();
-        for view in "tshvgcxb?".chars() {
+        for view in "tshvgcxbi?".chars() {
             press(screen, &view.to_string());
             for columns in (1..150).step_by(13) {
                 for rows in (1..50).step_by(5) {
