@@ -100,7 +100,7 @@ fn the_screen_is_that_of_the_specification_at_three_sizes() {
 #[test]
 fn the_picture_of_the_documentation_is_what_the_screen_shows() {
     let mut screen = TraceScreen::new(TraceView { trace: trace(), diff: None }, options(true));
-    press(&mut screen, &[KeyCode::PageDown, KeyCode::Right]);
+    press(&mut screen, &[KeyCode::PageDown, KeyCode::Right, KeyCode::Right, KeyCode::Right]);
     let buffer = crate::screen::drawn(&mut screen, PICTURE);
     assert_picture("trace.svg", &svg(&buffer, "A trace, step by step"));
 }

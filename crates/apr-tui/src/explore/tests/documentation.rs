@@ -14,7 +14,7 @@ fn the_pictures_of_the_documentation_are_what_the_screens_show() {
         press(screen, "xs");
         let _ = drawn(screen, PICTURE);
         assert_picture("tui.svg", &svg(&screen.settled(PICTURE), "Statistics of a model"));
-        press(screen, "t/layers.1.self_attn.q\nu");
+        press(screen, "t/layers.1.self_attn.q\nu\u{1b}");
         let image = svg(&screen.settled(PICTURE), "The path of a tensor through the graph");
         assert_picture("tui-graph.svg", &image);
     });
