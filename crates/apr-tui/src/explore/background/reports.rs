@@ -58,6 +58,8 @@ pub(crate) enum Report {
 pub(crate) struct BoxUse {
     /// Position of the tensor in the checkpoint.
     pub(crate) tensor: usize,
+    /// What the graph calls it.
+    pub(crate) name: String,
     /// Position of the part of the model.
     pub(crate) part: usize,
     /// Path of the node within the part's graph.
@@ -223,7 +225,7 @@ fn used(
         let name = canonical.unwrap_or(&bench.model.reader.tensors()[tensor].name);
         for (part, graph) in graphs.parts.iter().enumerate() {
             let nodes = uses(&graph.graph, name, MOST).into_iter().map(|used| used.node);
-            found.extend(nodes.map(|node| BoxUse { tensor, part, node }));
+            found.extend(nodes.map(|node| BoxUse { tensor, name: name.to_owned(), part, node }));
         }
     }
     Ok(found)

@@ -11,10 +11,44 @@ use crate::text::clean;
 /// Groups within each other that are looked into.
 const DEEPEST: usize = 64;
 
-/// The boxes around a node, from the outermost in: positions in their scenes. The last one is the
-/// node, or where that is not drawn the group that it is in.
-pub(super) fn located(scene: &Scene, node: &str) -> Vec<usize> {
-    let (mut scene, mut node) = (scene, node.to_owned());
+/// The boxes around a use, from the outermost in: positions in their scenes. The last one is the
+/// node. One that is not drawn, such as a cast of weights, is what it is a part of: the node that
+/// reads the weight, or the group.
+fn boxes_of(scene: &Scene, used: &BoxUse) -> Vec<usize> {
+    let path = located(scene, &used.node);
+    let (mut inner, mut is_node) = (scene, false);
+    for at in &path {
+        is_node = matches!(inner.items[*at].kind, ItemKind::Node { .. });
+        inner = inner.items[*at].scene().map_or(inner, |scene| &**scene);
+    }
+    if is_node {
+        return path;
+    }
+    reading(scene, &used.name, 0).unwrap_or(path)
+}
+
+/// The first box that reads a weight of this name.
+fn reading(scene: &Scene, weight: &str, depth: usize) -> Option<Vec<usize>> {
+    if depth >= DEEPEST {
+        return None;
+    }
+    scene.items.iter().enumerate().find_map(|(at, item)| match &item.kind {
+        ItemKind::Node { weights, .. } => {
+            weights.iter().any(|read| read.tensor == weight).then(|| vec![at])
+        }
+        // Weights in a function are its parameters.
+        ItemKind::Group { function: None, scene } => {
+            reading(scene, weight, depth + 1).map(|inner| [&[at], &inner[..]].concat())
+        }
+        _ => None,
+    })
+}
+
+/// The boxes around a node, as far as they are drawn.
+fn located(scene: &Scene, node: &str) -> Vec<usize> {
+    // Names of ONNX's nodes often begin with a slash, which boxes leave out.
+    let parts: Vec<&str> = node.split('/').filter(|part| !part.is_empty()).collect();
+    let (mut scene, mut node) = (scene, parts.join("/"));
     let mut path = Vec::new();
     while path.len() < DEEPEST {
         let Some((at, rest)) = entered(scene, &node) else { break };
@@ -85,7 +119,7 @@ impl Explorer<'_> {
         };
         let located = |used: &BoxUse| {
             let scene = &report.parts.get(used.part)?.structure;
-            Some((used.part, located(scene, &used.node))).filter(|(_, path)| !path.is_empty())
+            Some((used.part, boxes_of(scene, used))).filter(|(_, path)| !path.is_empty())
         };
         let mut marks: Vec<(usize, Vec<usize>)> = uses.iter().filter_map(located).collect();
         marks.sort();
@@ -123,7 +157,7 @@ impl Explorer<'_> {
         let Some((part, path, name)) = self.graph_place.here() else { return };
         let Some(scene) = report.parts.get(part).map(|part| &part.structure) else { return };
         let is_within =
-            |used: &&BoxUse| used.part == part && located(scene, &used.node).starts_with(&path);
+            |used: &&BoxUse| used.part == part && boxes_of(scene, used).starts_with(&path);
         let mut tensors: Vec<usize> =
             uses.iter().filter(is_within).map(|used| used.tensor).collect();
         tensors.sort_unstable();

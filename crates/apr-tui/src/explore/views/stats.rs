@@ -31,6 +31,8 @@ pub(crate) const HELP: [Key; 5] = [
 
 /// Columns of the bar of a role.
 const BAR: usize = 16;
+/// Columns of a kind and a count beside it.
+const BESIDE: usize = 44;
 
 /// What is known of the tensors of a kind.
 #[derive(Debug, Clone, Default)]
@@ -229,12 +231,13 @@ impl Explorer<'_> {
         let mut roles: Vec<_> = self.stats.roles.iter().collect();
         roles.sort_by_key(|(_, role)| std::cmp::Reverse(role.odd.len()));
         let columns = usize::from(inner.width);
+        let wide = BAR.min(columns.saturating_sub(BESIDE));
         let lines: Vec<Line<'_>> = roles
             .iter()
             .map(|(kind, role)| {
                 let sound = role.tensors - role.odd.len();
-                let filled = sound * BAR / role.tensors.max(1);
-                let bar = format!("{}{}", "█".repeat(filled), "░".repeat(BAR - filled));
+                let filled = sound * wide / role.tensors.max(1);
+                let bar = format!("{}{}", "█".repeat(filled), "░".repeat(wide - filled));
                 let (mark, style) = match role.odd.is_empty() {
                     true => ("✓", self.palette.good()),
                     false => ("✗", self.palette.bad()),
@@ -243,7 +246,7 @@ impl Explorer<'_> {
                 let count = format!(" {sound}/{} as expected ", role.tensors);
                 let outlier = role.odd.first().map_or_else(String::new, |tensor| {
                     let name = clean(&self.job.model.reader.tensors()[*tensor].name);
-                    let used = 24 + BAR + count.len() + 2;
+                    let used = 24 + wide + count.len() + 2;
                     fit(&format!(" {name}"), columns.saturating_sub(used))
                 });
                 Line::from(vec![
