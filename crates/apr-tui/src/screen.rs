@@ -25,6 +25,17 @@ pub(crate) enum Flow {
     Quit,
 }
 
+/// What happened to a screen while no key was pressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tick {
+    /// Nothing.
+    Idle,
+    /// Something is computed for it: how far that is may have changed.
+    Busy,
+    /// Something arrived.
+    News,
+}
+
 /// Something that is drawn and gets keys.
 pub(crate) trait Screen {
     fn draw(&mut self, frame: &mut Frame<'_>);
@@ -36,9 +47,9 @@ pub(crate) trait Screen {
     /// Whether it wants the mouse now: a terminal whose mouse is taken selects no text with it.
     fn takes_mouse(&self) -> bool;
 
-    /// Looks whether something arrived; `true` where the screen has to be drawn again.
-    fn tick(&mut self) -> bool {
-        false
+    /// Takes what arrived.
+    fn tick(&mut self) -> Tick {
+        Tick::Idle
     }
 }
 

@@ -13,10 +13,10 @@ use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{
-    self, DisableMouseCapture, EnableMouseCapture, Event, KeyCode, KeyEvent, KeyEventKind,
-    KeyModifiers,
+    self, DisableMouseCapture, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers,
 };
 use ratatui::crossterm::execute;
+use ratatui::crossterm::style::Print;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
@@ -24,11 +24,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::screen::{Flow, Screen};
+use crate::screen::{Flow, Screen, Tick};
 
 /// From one picture to the next while something is computed: 30 in a second, and a little time to
 /// draw them. As long, a screen waits for a key before it looks whether a signal came.
 const TICK: Duration = Duration::from_millis(32);
+
+/// From a picture to the next one where something arrived: the first list is there at once.
+const SOON: Duration = Duration::from_millis(8);
+
+/// How often a screen looks whether something arrived, while something is computed.
+const SLICE: Duration = Duration::from_millis(2);
+
+/// Asks the terminal for clicks and the wheel, at any column. crossterm's own command asks for
+/// movements, too, each of which would cross the network.
+const CLICKS: &str = "\u{1b}[?1000h\u{1b}[?1006h";
 
 /// How a screen ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +91,7 @@ impl Taken {
         }
         self.has_mouse = takes_it;
         match takes_it {
-            true => execute!(stdout(), EnableMouseCapture),
+            true => execute!(stdout(), Print(CLICKS)),
             false => execute!(stdout(), DisableMouseCapture),
         }
     }
@@ -210,34 +220,73 @@ pub(crate) fn show(screen: &mut dyn Screen, interrupt: &Interrupt) -> io::Result
     let keys = Keys::of_terminal()?;
     let _watch = Watch::over(&keys)?;
     let mut terminal = Taken::new()?;
-    let mut is_stale = true;
+    // News follow on a picture soon, and on each other as often as progress.
+    let mut patience = SOON;
     loop {
-        let begun = Instant::now();
-        if is_stale {
-            terminal.take_mouse(screen.takes_mouse())?;
-            terminal.terminal.draw(|frame| screen.draw(frame))?;
-            is_stale = false;
-        }
-        if interrupt.check().is_err() {
-            return Ok(End::Interrupted);
-        }
-        if keys.wait(TICK.saturating_sub(begun.elapsed()))? == Woken::HungUp {
-            return Ok(End::Interrupted);
-        }
-        // Keys that came together are one picture.
-        while !keys.are_gone()? && event::poll(Duration::ZERO)? {
-            is_stale = true;
-            match event::read()? {
-                Event::Key(key) if key.kind == KeyEventKind::Release => {}
-                Event::Key(key) if is_control(key, 'c') => return Ok(End::Interrupted),
-                Event::Key(key) if is_control(key, 'z') => terminal.suspend()?,
-                Event::Key(key) if screen.key(key) == Flow::Quit => return Ok(End::Quit),
-                Event::Mouse(mouse) if screen.mouse(mouse) == Flow::Quit => return Ok(End::Quit),
-                _ => {}
+        let drawn = Instant::now();
+        terminal.take_mouse(screen.takes_mouse())?;
+        terminal.terminal.draw(|frame| screen.draw(frame))?;
+        let mut next = Next::Wait(screen.tick());
+        while let Next::Wait(tick) = next {
+            let due = match tick {
+                Tick::Idle => Duration::MAX,
+                Tick::Busy => TICK,
+                Tick::News => patience,
+            };
+            if interrupt.check().is_err() {
+                return Ok(End::Interrupted);
             }
+            if drawn.elapsed() >= due {
+                patience = if tick == Tick::News { TICK } else { SOON };
+                break;
+            }
+            next = wait(screen, &keys, &mut terminal, tick)?;
         }
-        is_stale |= screen.tick();
+        if let Next::End(end) = next {
+            return Ok(end);
+        }
     }
+}
+
+/// What is to be done with a screen that was drawn.
+enum Next {
+    /// Nothing yet.
+    Wait(Tick),
+    Draw,
+    End(End),
+}
+
+/// Waits a little, and hands over the keys that came: those that came together are one picture.
+fn wait(
+    screen: &mut dyn Screen,
+    keys: &Keys,
+    terminal: &mut Taken,
+    tick: Tick,
+) -> io::Result<Next> {
+    let time = if tick == Tick::Idle { TICK } else { SLICE };
+    if keys.wait(time)? == Woken::HungUp {
+        return Ok(Next::End(End::Interrupted));
+    }
+    let mut has_keys = false;
+    while !keys.are_gone()? && event::poll(Duration::ZERO)? {
+        has_keys = true;
+        match event::read()? {
+            Event::Key(key) if key.kind == KeyEventKind::Release => {}
+            Event::Key(key) if is_control(key, 'c') => return Ok(Next::End(End::Interrupted)),
+            Event::Key(key) if is_control(key, 'z') => terminal.suspend()?,
+            Event::Key(key) if screen.key(key) == Flow::Quit => return Ok(Next::End(End::Quit)),
+            Event::Mouse(mouse) if screen.mouse(mouse) == Flow::Quit => {
+                return Ok(Next::End(End::Quit));
+            }
+            _ => {}
+        }
+    }
+    Ok(match screen.tick() {
+        _ if has_keys => Next::Draw,
+        // What arrived before is not shown yet.
+        _ if tick == Tick::News => Next::Wait(Tick::News),
+        tick => Next::Wait(tick),
+    })
 }
 
 fn is_control(key: KeyEvent, letter: char) -> bool {

@@ -9,7 +9,7 @@ use ratatui::widgets::{Paragraph, Wrap};
 
 use super::background::request::Request;
 use super::{Explorer, Loaded, View};
-use crate::screen::{Flow, Frames, Screen, help};
+use crate::screen::{Flow, Frames, Screen, Tick, help};
 use crate::text::clean;
 
 impl Explorer<'_> {
@@ -126,12 +126,12 @@ impl Screen for Explorer<'_> {
         self.options.takes_mouse
     }
 
-    fn tick(&mut self) -> bool {
-        let mut is_new = self.desk.is_running();
+    fn tick(&mut self) -> Tick {
+        let mut tick = if self.desk.is_busy() { Tick::Busy } else { Tick::Idle };
         while let Ok(answer) = self.answers.try_recv() {
             self.receive(answer);
-            is_new = true;
+            tick = Tick::News;
         }
-        is_new
+        tick
     }
 }

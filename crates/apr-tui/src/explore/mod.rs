@@ -1,9 +1,8 @@
 //! A model, looked at by keys (seed 001 §4.13).
 //!
 //! What a view shows is the report of a command, made by one of two threads in the background
-//! (`background/`), as
-//! `background/reports.rs` says. `explorer.rs` has the state, `keys.rs` what keys do to it, `views/`
-//! how it is drawn: drawing only looks at what is there.
+//! (`background/`), as `background/reports.rs` says. `explorer.rs` has the state, `keys.rs` what
+//! keys do to it, `views/` how it is drawn: drawing only looks at what is there.
 
 mod answers;
 mod background;

@@ -138,12 +138,6 @@ impl Desk {
         self.state().passes.running.as_ref().map(|(request, _)| request.clone())
     }
 
-    /// Whether something is computed.
-    pub(crate) fn is_running(&self) -> bool {
-        let state = self.state();
-        state.looks.running.is_some() || state.passes.running.is_some()
-    }
-
     /// Whether something is computed, or waits for it.
     pub(crate) fn is_busy(&self) -> bool {
         let state = self.state();
