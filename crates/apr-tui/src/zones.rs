@@ -51,6 +51,13 @@ impl Zones {
         }
     }
 
+    /// How many rows and boxes there are.
+    #[cfg(test)]
+    pub(crate) fn items(&self) -> usize {
+        let is_item = |zone: &&(Rect, Target)| matches!(zone.1, Target::Item(_));
+        self.0.iter().filter(is_item).count()
+    }
+
     pub(crate) fn pointed(&self, mouse: MouseEvent) -> Pointed {
         match mouse.kind {
             MouseEventKind::Down(MouseButton::Left) => {

@@ -9,7 +9,6 @@ mod slow;
 
 use std::fmt::Write;
 use std::num::NonZeroUsize;
-use std::time::{Duration, Instant};
 
 use apr_arch::Families;
 use apr_registry::{CheckpointReader, Error, OpenOptions};
@@ -158,20 +157,18 @@ fn two_models_are_shown_beside_each_other() {
 }
 
 #[test]
-fn two_hundred_thousand_tensors_scroll_at_once() {
+fn of_two_hundred_thousand_tensors_those_on_the_screen_are_drawn() {
     let reader = of_names((0..200_000).map(|at| format!("layers.{at}.weight")));
     with_screen(&[&*reader], |screen| {
         screen.settle();
         press(screen, "G");
-        let begun = Instant::now();
-        for _ in 0..20 {
-            press(screen, "k");
+        for above in 0..20 {
             let text = drawn(screen, (80, 24));
-            assert!(text.contains("/200000"), "{text}");
+            assert!(text.contains(&format!("{}/200000", 200_000 - above)), "{text}");
+            let rows = screen.zones.items();
+            assert!(rows < 24, "{rows} rows are drawn");
+            press(screen, "k");
         }
-        let frame = begun.elapsed() / 20;
-        // Two frames each, unoptimised: a list that is drawn as a whole takes seconds.
-        assert!(frame < Duration::from_millis(200), "{frame:?} for a frame");
         press(screen, "/199999\n");
         let text = drawn(screen, (80, 24));
         assert!(text.contains("layers.199999.weight") && text.contains("1/1"), "{text}");
