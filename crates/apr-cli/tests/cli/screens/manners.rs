@@ -121,5 +121,5 @@ fn a_prompt_that_is_too_long_leads_to_the_command_for_it() {
     let _ = tmux.shows(&["81 tokens long", "with `apr trace --interactive`, pass --truncate to"]);
     let script = format!(r#""$APR" trace {LLAMA} --prompt {prompt} --interactive --truncate"#);
     let tmux = on_terminal(&sandbox, (120, 30), &script);
-    let _ = tmux.shows(&["[1, 64]", "YOU ARE HERE"]);
+    let _ = tmux.shows(&["[1, 63] i64", "YOU ARE HERE"]);
 }
