@@ -26,9 +26,10 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use crate::screen::{Flow, Screen, Tick};
 
-/// From one picture to the next while something is computed: 30 in a second, and a little time to
-/// draw them. As long, a screen waits for a key before it looks whether a signal came.
-const TICK: Duration = Duration::from_millis(32);
+/// From one picture to the next while something is computed: 30 in a second, where drawing and
+/// waking up take up to 3 ms. As long, a screen waits for a key before it looks whether a signal
+/// came.
+const TICK: Duration = Duration::from_millis(30);
 
 /// From a picture to the next one where something arrived: the first list is there at once.
 const SOON: Duration = Duration::from_millis(8);
