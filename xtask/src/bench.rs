@@ -1,9 +1,11 @@
 //! Figures as ratios to a peer's, measured in the same run.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
+use std::time::Instant;
 
-use crate::process::{cargo, program, run as run_program, target_dir, workspace};
+use crate::process::{cargo, output, program, run as run_program, say, target_dir, workspace};
 use crate::reference;
 use crate::steps::{Outcome, Steps, Stop};
 
@@ -73,6 +75,48 @@ pub(crate) fn scanners(steps: &mut Steps) {
         }
         run_program(&mut command)
     });
+}
+
+/// The features of the binary without its screens.
+const WITHOUT_SCREENS: [&str; 3] =
+    ["--no-default-features", "--features", "hub,text,chat,audio,images"];
+
+/// What screens add to the binary and to a build, and how fast they are.
+pub(crate) fn screens(steps: &mut Steps, arguments: &[&str]) {
+    let binary = || target_dir().join("dist/apr");
+    let mut sizes = Vec::new();
+    let mut measure = |steps: &mut Steps, what: &str, features: &[&str]| {
+        steps.run(&format!("size of the binary {what} screens"), || {
+            let begun = Instant::now();
+            build(&[&["-p", "apr-cli", "--bins"], features].concat())?;
+            let seconds = begun.elapsed().as_secs();
+            let size = fs::metadata(binary()).map_err(Stop::failed)?.len();
+            let crates = crates_of(features)?;
+            sizes.push(size);
+            say(format_args!("    {size} bytes, {crates} crates; built in {seconds} s"));
+            Ok(())
+        });
+    };
+    measure(steps, "without", &WITHOUT_SCREENS);
+    measure(steps, "with", &[]);
+    if let [without, with] = sizes[..] {
+        say(format_args!("    screens add {} bytes", with.saturating_sub(without)));
+    }
+    steps.run("the first screen of 100 GB, and pictures while a tensor is read", || {
+        let mut command = program("python3");
+        command.arg(workspace().join("xtask/bench/screens.py"));
+        run_program(command.arg("--apr").arg(binary()).args(arguments))
+    });
+}
+
+/// How many crates the binary is made of.
+fn crates_of(features: &[&str]) -> Result<usize, Stop> {
+    let tree = ["-p", "apr-cli", "--edges", "normal", "--prefix", "none", "--format", "{p}"];
+    let listed = output(cargo("tree", tree).args(features));
+    let listed = listed.ok_or_else(|| Stop::failed("cargo tree lists no crates"))?;
+    // A crate that is listed again has a mark.
+    let names = listed.lines().map(|line| line.trim_end_matches(" (*)").trim());
+    Ok(names.collect::<BTreeSet<_>>().len())
 }
 
 /// Every command over files that ask for more work than their size justifies.

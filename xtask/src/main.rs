@@ -35,8 +35,9 @@ Usage: cargo xtask TASK
          become incompatible since
   bench  figures against cp and Python's safetensors; --gb 1 4, --runs 5
   bench scanners  what apr scan and four other scanners say about the same files
+  bench screens  what apr tui adds to the binary; its first screen of 100 GB, pictures a second
   bench excessive  every command over files that ask for more work than their size justifies
-  picture  draws the pictures of a terminal in docs with the binary of today
+  picture  draws the picture of a session in docs with the binary of today
   fuzz   every fuzz target for 60 seconds, or the seconds given; takes a nightly toolchain
   quality  coverage, mutants, complexity, words, advisories, or those given, into docs/quality.md;
            --sample 60
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         ["surface"] => surface::run(&mut steps, None),
         ["surface", revision] => surface::run(&mut steps, Some(revision)),
         ["bench", "scanners"] => bench::scanners(&mut steps),
+        ["bench", "screens", ref arguments @ ..] => bench::screens(&mut steps, arguments),
         ["bench", "excessive", ref arguments @ ..] => bench::excessive(&mut steps, arguments),
         ["bench", ref arguments @ ..] => bench::run(&mut steps, arguments),
         ["picture"] => picture::run(&mut steps),

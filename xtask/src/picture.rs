@@ -1,22 +1,20 @@
-//! Pictures of a terminal, in the README and in the documentation.
+//! The picture of a terminal session, in the README. Those of screens are drawn by the tests of
+//! `apr-tui`.
 
 use crate::process::{cargo, run as run_program, target_dir, workspace};
 use crate::steps::{Steps, Stop};
 
 pub(crate) fn run(steps: &mut Steps) {
-    steps.run("pictures of a terminal: docs/session.svg, tui.svg, trace.svg", || {
+    steps.run("picture of a terminal: docs/session.svg", || {
         run_program(&mut cargo("build", ["--package", "apr-cli"]))?;
-        let (binary, docs) = (target_dir().join("debug/apr"), workspace().join("docs"));
-        let session = docs.join("session.svg");
-        for (example, target) in [("picture", &session), ("screens", &docs)] {
-            let [Some(binary), Some(target)] = [binary.to_str(), target.to_str()] else {
-                return Err(Stop::failed("the paths are no text"));
-            };
-            run_program(&mut cargo(
-                "run",
-                ["--package", "apr-cli", "--example", example, "--", binary, target],
-            ))?;
-        }
-        Ok(())
+        let (binary, picture) =
+            (target_dir().join("debug/apr"), workspace().join("docs/session.svg"));
+        let [Some(binary), Some(picture)] = [binary.to_str(), picture.to_str()] else {
+            return Err(Stop::failed("the paths are no text"));
+        };
+        run_program(&mut cargo(
+            "run",
+            ["--package", "apr-cli", "--example", "picture", "--", binary, picture],
+        ))
     });
 }

@@ -84,6 +84,13 @@ impl Tmux {
         self.run(&["resize-window", "-x", &columns, "-y", &rows]);
     }
 
+    /// A property of the terminal, by tmux's name for it: `#{mouse_any_flag}`.
+    #[must_use]
+    pub fn property(&self, format: &str) -> String {
+        let output = self.run(&["display-message", "-p", format]);
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
     /// What the terminal shows, line by line.
     #[must_use]
     pub fn screen(&self) -> String {

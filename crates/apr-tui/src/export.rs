@@ -1,23 +1,52 @@
-//! Reports as files.
+//! Reports and pictures as files.
 
 use std::path::Path;
 
-use apr_core::{Escaped, Sink};
+use apr_core::{Escaped, IoCause, Sink};
 use apr_io::{AtomicOutput, Target};
 use apr_ops::document::write_json;
 use apr_registry::Result;
 use serde::Serialize;
 
-/// Writes a report as JSON, as the command's `--json` prints it. What to tell the user. A file
-/// that exists is an error.
-pub(crate) fn export<R: Serialize>(path: &Path, report: &R) -> Result<String> {
+use crate::prompt::Prompt;
+
+/// A report as the command's `--json` prints it.
+pub(crate) fn json<R: Serialize>(report: &R) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    write_json(&mut bytes, report).map_err(|error| apr_io::io_error(&error, path))?;
+    write_json(&mut bytes, report)
+        .map_err(|error| apr_io::io_error(&error, Path::new("the report")))?;
     bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// What came of writing.
+pub(crate) enum Written {
+    /// It is there: where, and what went otherwise than one would expect.
+    Told(String),
+    /// A file of that name is there; nothing was written.
+    Exists,
+}
+
+/// Writes a file as a whole or not at all.
+pub(crate) fn write(path: &Path, bytes: &[u8], overwrite: bool) -> Result<Written> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let mut output = AtomicOutput::create(Target::File(path.to_path_buf()), false, [&*name])?;
-    output.write_all(&bytes)?;
-    let committed = output.commit()?;
+    let target = Target::File(path.to_path_buf());
+    let created = AtomicOutput::create(target, overwrite, [&*name]);
+    let mut output = match created {
+        Err(error) if error.cause() == Some(IoCause::AlreadyExists) => return Ok(Written::Exists),
+        created => created?,
+    };
+    output.write_all(bytes)?;
+    let committed = match output.commit() {
+        Err(error) if error.cause() == Some(IoCause::AlreadyExists) => return Ok(Written::Exists),
+        committed => committed?,
+    };
     let written = format!("wrote {}", Escaped(&path.to_string_lossy()));
-    Ok([written].into_iter().chain(committed.warnings()).collect::<Vec<_>>().join("; "))
+    let told = [written].into_iter().chain(committed.warnings());
+    Ok(Written::Told(told.collect::<Vec<_>>().join("; ")))
+}
+
+/// The question whether a file that is there is replaced.
+pub(crate) fn overwrites(path: &str) -> Prompt {
+    Prompt::question(&format!("{} exists: y replaces it, n keeps it", Escaped(path)), path)
 }

@@ -13,11 +13,16 @@ mod prompt;
 mod screen;
 #[cfg(test)]
 mod snapshot;
+mod svg;
 mod terminal;
 mod text;
 mod trace;
+mod wording;
+mod zones;
 
-pub use explore::{Job, Subject, explore, picture};
+pub use explore::{Job, Scan, Subject, Watch, explore, picture};
 pub use palette::Palette;
+pub use screen::ScreenOptions;
 pub use terminal::{End, is_terminal};
 pub use trace::{TraceView, trace_screen};
+pub use wording::{Plain, Wording};

@@ -1,14 +1,19 @@
 //! What every screen has: a frame, a line of keys, help.
 
-use ratatui::Frame;
+use std::ops::Range;
+
+use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
-use ratatui::crossterm::event::KeyEvent;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, MouseEvent};
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
+use ratatui::{Frame, Terminal};
 
 use crate::palette::Palette;
 use crate::text::{fit, width};
+use crate::wording::Wording;
+use crate::zones::key_named;
 
 /// The smallest terminal that a screen is drawn on.
 const SMALLEST: (u16, u16) = (60, 20);
@@ -20,16 +25,51 @@ pub(crate) enum Flow {
     Quit,
 }
 
+/// What happened to a screen while no key was pressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tick {
+    /// Nothing.
+    Idle,
+    /// Something is computed for it: how far that is may have changed.
+    Busy,
+    /// Something arrived.
+    News,
+}
+
 /// Something that is drawn and gets keys.
 pub(crate) trait Screen {
     fn draw(&mut self, frame: &mut Frame<'_>);
 
     fn key(&mut self, key: KeyEvent) -> Flow;
 
-    /// Looks whether something arrived; `true` where the screen has to be drawn again.
-    fn tick(&mut self) -> bool {
-        false
+    fn mouse(&mut self, mouse: MouseEvent) -> Flow;
+
+    /// Whether it wants the mouse now: a terminal whose mouse is taken selects no text with it.
+    fn takes_mouse(&self) -> bool;
+
+    /// Takes what arrived.
+    fn tick(&mut self) -> Tick {
+        Tick::Idle
     }
+}
+
+/// How screens look and speak.
+#[derive(Clone, Copy)]
+pub struct ScreenOptions<'o> {
+    /// Colours.
+    pub palette: Palette,
+    /// Whether clicks and the wheel of the mouse are taken from the terminal; a key of the screen
+    /// gives it back.
+    pub takes_mouse: bool,
+    /// What settings are called.
+    pub wording: &'o dyn Wording,
+}
+
+/// A screen as it is drawn on so many columns and rows.
+pub(crate) fn drawn(screen: &mut dyn Screen, (columns, rows): (u16, u16)) -> Buffer {
+    let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, rows));
+    let Ok(_) = terminal.draw(|frame| screen.draw(frame));
+    terminal.backend().buffer().clone()
 }
 
 /// What a key does: the key as people write it, and a verb.
@@ -44,14 +84,15 @@ pub(crate) struct Frames<'f> {
     /// The kind of screen.
     pub(crate) kind: &'f str,
     /// The line at the bottom.
-    pub(crate) keys: Line<'f>,
+    pub(crate) keys: KeyLine,
     /// Where one is: `4/47`.
     pub(crate) place: String,
 }
 
 impl Frames<'_> {
-    /// Draws the frame; the area within, or `None` where the terminal is too small.
-    pub(crate) fn draw(&self, frame: &mut Frame<'_>, palette: Palette) -> Option<Rect> {
+    /// Draws the frame; the area within and that of the keys, or `None` where the terminal is too
+    /// small.
+    pub(crate) fn draw(&self, frame: &mut Frame<'_>, palette: Palette) -> Option<[Rect; 2]> {
         let area = frame.area();
         if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
             let (columns, rows) = SMALLEST;
@@ -87,9 +128,9 @@ impl Frames<'_> {
             Constraint::Length(u16::try_from(place + 1).unwrap_or(u16::MAX)),
         ])
         .areas(keys);
-        frame.render_widget(&self.keys, keys);
+        frame.render_widget(&self.keys.line, keys);
         frame.render_widget(Line::from(self.place.as_str()), at);
-        Some(body)
+        Some([body, keys])
     }
 }
 
@@ -106,9 +147,23 @@ fn joint(buffer: &mut Buffer, area: Rect, rule: Rect) {
     buffer.set_string(area.x, rule.y, line, ratatui::style::Style::new());
 }
 
+/// The line at the bottom: keys, a message, or what is typed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KeyLine {
+    pub(crate) line: Line<'static>,
+    /// Columns of the keys that a click can press.
+    pub(crate) keys: Vec<(Range<u16>, KeyCode)>,
+}
+
+impl From<Line<'static>> for KeyLine {
+    fn from(line: Line<'static>) -> Self {
+        Self { line, keys: Vec::new() }
+    }
+}
+
 /// Keys on one line: as many as fit, and the last one in any case, which leads out.
-pub(crate) fn key_line(keys: &[Key], columns: usize, palette: Palette) -> Line<'static> {
-    let Some((last, others)) = keys.split_last() else { return Line::default() };
+pub(crate) fn key_line(keys: &[Key], columns: usize, palette: Palette) -> KeyLine {
+    let Some((last, others)) = keys.split_last() else { return KeyLine::default() };
     let mut left = columns.saturating_sub(1 + columns_of(last));
     let fitting = others.iter().take_while(|key| {
         let needed = columns_of(key);
@@ -117,6 +172,8 @@ pub(crate) fn key_line(keys: &[Key], columns: usize, palette: Palette) -> Line<'
         fits
     });
     let mut spans = vec![Span::raw(" ")];
+    let mut pressed = Vec::new();
+    let mut column = 1;
     for (key, verb) in fitting.chain([last]) {
         // `[d]iff`: the key is the verb's first letter.
         let rest = verb.strip_prefix(key).map(str::to_owned);
@@ -126,8 +183,12 @@ pub(crate) fn key_line(keys: &[Key], columns: usize, palette: Palette) -> Line<'
             Some(rest) => format!("]{rest} "),
             None => format!("] {verb} "),
         }));
+        let end = column + columns_of(&(key, verb));
+        let place = |column: usize| u16::try_from(column).unwrap_or(u16::MAX);
+        pressed.extend(key_named(key).map(|key| (place(column)..place(end - 1), key)));
+        column = end;
     }
-    Line::from(spans)
+    KeyLine { line: Line::from(spans), keys: pressed }
 }
 
 /// Columns that a key takes in the line.

@@ -1,4 +1,5 @@
-//! Screens beside the files that say how they look. `UPDATE_GOLDEN=1` writes the files.
+//! Screens beside the files that say how they look, and the pictures of the documentation.
+//! `UPDATE_GOLDEN=1` writes the files.
 
 use std::fs;
 use std::path::Path;
@@ -19,4 +20,19 @@ pub(crate) fn assert_snapshot(name: &str, (columns, rows): (u16, u16), screen: &
     }
     let expected = fs::read_to_string(&path).unwrap_or_default();
     assert_eq!(text, expected, "{} differs; UPDATE_GOLDEN=1 writes it anew", path.display());
+}
+
+/// Columns and rows of the screens that the documentation shows.
+pub(crate) const PICTURE: (u16, u16) = (90, 28);
+
+/// Compares a picture with that of the documentation.
+#[track_caller]
+pub(crate) fn assert_picture(name: &str, image: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&path, image).expect("a file");
+        return;
+    }
+    let stored = fs::read_to_string(&path).unwrap_or_default();
+    assert!(stored == image, "docs/{name} differs; UPDATE_GOLDEN=1 writes it anew");
 }

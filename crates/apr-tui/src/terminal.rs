@@ -6,14 +6,17 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apr_io::Interrupt;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{
+    self, DisableMouseCapture, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers,
+};
 use ratatui::crossterm::execute;
+use ratatui::crossterm::style::Print;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
@@ -21,10 +24,22 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::screen::{Flow, Screen};
+use crate::screen::{Flow, Screen, Tick};
 
-/// How long a screen waits for a key before it looks whether work is done, or a signal came.
-const TICK_NANOSECONDS: i64 = 33_000_000;
+/// From one picture to the next while something is computed: 30 in a second, where drawing and
+/// waking up take up to 3 ms. As long, a screen waits for a key before it looks whether a signal
+/// came.
+const TICK: Duration = Duration::from_millis(30);
+
+/// From a picture to the next one where something arrived: the first list is there at once.
+const SOON: Duration = Duration::from_millis(8);
+
+/// How often a screen looks whether something arrived, while something is computed.
+const SLICE: Duration = Duration::from_millis(2);
+
+/// Asks the terminal for clicks and the wheel, at any column. crossterm's own command asks for
+/// movements, too, each of which would cross the network.
+const CLICKS: &str = "\u{1b}[?1000h\u{1b}[?1006h";
 
 /// How a screen ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +57,10 @@ pub fn is_terminal() -> bool {
 }
 
 /// The terminal while a screen has it.
-struct Taken(Terminal<CrosstermBackend<Stdout>>);
+struct Taken {
+    terminal: Terminal<CrosstermBackend<Stdout>>,
+    has_mouse: bool,
+}
 
 impl Taken {
     fn new() -> io::Result<Self> {
@@ -50,7 +68,7 @@ impl Taken {
         take()?;
         // From here on `Drop` gives it back.
         match Terminal::new(CrosstermBackend::new(stdout())) {
-            Ok(terminal) => Ok(Self(terminal)),
+            Ok(terminal) => Ok(Self { terminal, has_mouse: false }),
             Err(error) => {
                 restore();
                 Err(error)
@@ -63,7 +81,20 @@ impl Taken {
         restore();
         kill_process(getpid(), Signal::TSTP)?;
         take()?;
-        self.0.clear()
+        self.has_mouse = false;
+        self.terminal.clear()
+    }
+
+    /// Takes the mouse from the terminal, or gives it back.
+    fn take_mouse(&mut self, takes_it: bool) -> io::Result<()> {
+        if takes_it == self.has_mouse {
+            return Ok(());
+        }
+        self.has_mouse = takes_it;
+        match takes_it {
+            true => execute!(stdout(), Print(CLICKS)),
+            false => execute!(stdout(), DisableMouseCapture),
+        }
     }
 }
 
@@ -81,7 +112,7 @@ fn take() -> io::Result<()> {
 /// Gives the terminal back. What fails here fails because there is none any more.
 fn restore() {
     let _ = disable_raw_mode();
-    let _ = execute!(stdout(), LeaveAlternateScreen, Show);
+    let _ = execute!(stdout(), DisableMouseCapture, LeaveAlternateScreen, Show);
 }
 
 /// A panic's message is for the terminal as it was.
@@ -120,9 +151,10 @@ impl Keys {
         }
     }
 
-    /// Waits for a key, 33 ms at most.
-    fn wait(&self) -> io::Result<Woken> {
-        self.wait_for(PollFlags::IN, Timespec { tv_sec: 0, tv_nsec: TICK_NANOSECONDS })
+    /// Waits for a key, so long at most.
+    fn wait(&self, time: Duration) -> io::Result<Woken> {
+        let nanoseconds = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+        self.wait_for(PollFlags::IN, Timespec { tv_sec: 0, tv_nsec: nanoseconds })
     }
 
     fn are_gone(&self) -> io::Result<bool> {
@@ -189,31 +221,73 @@ pub(crate) fn show(screen: &mut dyn Screen, interrupt: &Interrupt) -> io::Result
     let keys = Keys::of_terminal()?;
     let _watch = Watch::over(&keys)?;
     let mut terminal = Taken::new()?;
-    let mut is_stale = true;
+    // News follow on a picture soon, and on each other as often as progress.
+    let mut patience = SOON;
     loop {
-        if is_stale {
-            terminal.0.draw(|frame| screen.draw(frame))?;
-            is_stale = false;
-        }
-        if interrupt.check().is_err() {
-            return Ok(End::Interrupted);
-        }
-        if keys.wait()? == Woken::HungUp {
-            return Ok(End::Interrupted);
-        }
-        // Keys that came together are one picture.
-        while !keys.are_gone()? && event::poll(Duration::ZERO)? {
-            is_stale = true;
-            match event::read()? {
-                Event::Key(key) if key.kind == KeyEventKind::Release => {}
-                Event::Key(key) if is_control(key, 'c') => return Ok(End::Interrupted),
-                Event::Key(key) if is_control(key, 'z') => terminal.suspend()?,
-                Event::Key(key) if screen.key(key) == Flow::Quit => return Ok(End::Quit),
-                _ => {}
+        let drawn = Instant::now();
+        terminal.take_mouse(screen.takes_mouse())?;
+        terminal.terminal.draw(|frame| screen.draw(frame))?;
+        let mut next = Next::Wait(screen.tick());
+        while let Next::Wait(tick) = next {
+            let due = match tick {
+                Tick::Idle => Duration::MAX,
+                Tick::Busy => TICK,
+                Tick::News => patience,
+            };
+            if interrupt.check().is_err() {
+                return Ok(End::Interrupted);
             }
+            if drawn.elapsed() >= due {
+                patience = if tick == Tick::News { TICK } else { SOON };
+                break;
+            }
+            next = wait(screen, &keys, &mut terminal, tick)?;
         }
-        is_stale |= screen.tick();
+        if let Next::End(end) = next {
+            return Ok(end);
+        }
     }
+}
+
+/// What is to be done with a screen that was drawn.
+enum Next {
+    /// Nothing yet.
+    Wait(Tick),
+    Draw,
+    End(End),
+}
+
+/// Waits a little, and hands over the keys that came: those that came together are one picture.
+fn wait(
+    screen: &mut dyn Screen,
+    keys: &Keys,
+    terminal: &mut Taken,
+    tick: Tick,
+) -> io::Result<Next> {
+    let time = if tick == Tick::Idle { TICK } else { SLICE };
+    if keys.wait(time)? == Woken::HungUp {
+        return Ok(Next::End(End::Interrupted));
+    }
+    let mut has_keys = false;
+    while !keys.are_gone()? && event::poll(Duration::ZERO)? {
+        has_keys = true;
+        match event::read()? {
+            Event::Key(key) if key.kind == KeyEventKind::Release => {}
+            Event::Key(key) if is_control(key, 'c') => return Ok(Next::End(End::Interrupted)),
+            Event::Key(key) if is_control(key, 'z') => terminal.suspend()?,
+            Event::Key(key) if screen.key(key) == Flow::Quit => return Ok(Next::End(End::Quit)),
+            Event::Mouse(mouse) if screen.mouse(mouse) == Flow::Quit => {
+                return Ok(Next::End(End::Quit));
+            }
+            _ => {}
+        }
+    }
+    Ok(match screen.tick() {
+        _ if has_keys => Next::Draw,
+        // What arrived before is not shown yet.
+        _ if tick == Tick::News => Next::Wait(Tick::News),
+        tick => Next::Wait(tick),
+    })
 }
 
 fn is_control(key: KeyEvent, letter: char) -> bool {
@@ -224,6 +298,7 @@ fn is_control(key: KeyEvent, letter: char) -> bool {
 mod tests {
     use apr_testkit::tmux::Tmux;
     use ratatui::Frame;
+    use ratatui::crossterm::event::MouseEvent;
 
     use super::*;
 
@@ -236,6 +311,14 @@ mod tests {
 
         fn key(&mut self, _: KeyEvent) -> Flow {
             Flow::Stay
+        }
+
+        fn mouse(&mut self, _: MouseEvent) -> Flow {
+            Flow::Stay
+        }
+
+        fn takes_mouse(&self) -> bool {
+            true
         }
     }
 

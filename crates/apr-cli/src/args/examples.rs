@@ -159,6 +159,7 @@ const EXAMPLES: [(&str, &[Example]); 51] = [
         &[
             ("apr tui llama.gguf", "look at tensors, statistics, histograms and the graph"),
             ("apr tui llama llama-q4.gguf --compare", "compare two models tensor by tensor"),
+            ("apr tui llama --prompt \"2+3=\"", "run the model, and look at each step"),
         ],
     ),
     (

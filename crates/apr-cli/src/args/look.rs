@@ -6,6 +6,7 @@ use clap_complete::engine::ArgValueCompleter;
 
 use super::completion;
 use super::convert::{Sha256, parse_sha256};
+use super::run::parse_token;
 
 /// Arguments of `inspect`.
 #[derive(Debug, Args)]
@@ -41,6 +42,21 @@ pub(crate) struct TuiArgs {
     /// Compare two models
     #[arg(long, requires = "other")]
     pub(crate) compare: bool,
+    /// Prompt that the trace view runs the model with; one can be typed there, too
+    #[arg(long, value_name = "TEXT", conflicts_with = "tokens", allow_hyphen_values = true)]
+    pub(crate) prompt: Option<String>,
+    /// Prompt of the trace view as token ids, comma-separated
+    #[arg(
+        long, value_name = "IDS", value_delimiter = ',', conflicts_with = "input",
+        allow_hyphen_values = true, value_parser = parse_token
+    )]
+    pub(crate) tokens: Vec<i64>,
+    /// Input file of the trace view, as of `apr trace`; may be given several times
+    #[arg(short, long, value_name = "[NAME=]FILE", value_parser = parse_named_file)]
+    pub(crate) input: Vec<(Option<String>, PathBuf)>,
+    /// Leave the mouse to the terminal, which selects text with it
+    #[arg(long)]
+    pub(crate) no_mouse: bool,
 }
 
 /// Arguments of `tensors`.

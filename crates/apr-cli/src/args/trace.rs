@@ -31,6 +31,9 @@ pub(crate) struct TraceArgs {
     /// each
     #[arg(long, conflicts_with_all = ["trace_payload", "detect_anomalies"])]
     pub(crate) interactive: bool,
+    /// Leave the mouse to the terminal, which selects text with it
+    #[arg(long, requires = "interactive")]
+    pub(crate) no_mouse: bool,
     /// With --diff, put the first model's weights in the place of the second's, one at a time, and
     /// show what that does to the outputs: those of N weights that add most drift
     #[arg(long, value_name = "N", requires = "diff", default_value_t = 0)]

@@ -8,7 +8,7 @@ use anstyle::Style;
 use apr_core::counted;
 use apr_io::io_error;
 use apr_ops::sarif;
-use apr_registry::{Code, Error, Escaped};
+use apr_registry::{Code, Error, Escaped, IoCause, Result};
 use apr_scan::{
     Action, FileVerdict, Finding, PickleReport, Reached, Remark, ScanReport, ScanSummary, Verdict,
     scan_file,
@@ -30,11 +30,7 @@ const MAX_DEPTH: usize = 64;
 
 /// Lists what loading files would run.
 pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
-    let mut files = Vec::new();
-    for path in &args.paths {
-        if path.is_dir() { list(path, 0, &mut files)? } else { files.push(path.clone()) }
-    }
-
+    let files = files_of(&args.paths)?;
     let mut reports = Vec::new();
     for path in &files {
         reports.push(scan(path, files.len() == 1, context)?);
@@ -56,7 +52,15 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
     if passes { Ok(()) } else { Err(Failure::Validation) }
 }
 
-/// One of several files that can't be read is a finding, the only one an error.
+/// The files that are scanned: those named, and those in folders.
+pub(super) fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() { list(path, 0, &mut files)? } else { files.push(path.clone()) }
+    }
+    Ok(files)
+}
+
 fn scan(path: &Path, only: bool, context: &Context) -> Outcome<ScanReport> {
     let name = path.display().to_string();
     let scanned = model::open_bytes(path, context).and_then(|(source, _spool)| {
@@ -65,8 +69,20 @@ fn scan(path: &Path, only: bool, context: &Context) -> Outcome<ScanReport> {
         Ok(report)
     });
     match scanned {
-        Err(Failure::Model(error)) if !only => {
-            Ok(ScanReport::unreadable(&name, "file", in_options(&error.to_string())))
+        Err(Failure::Model(error)) => Ok(among_others(&name, only, Err(error))?),
+        other => other,
+    }
+}
+
+/// One of several files that can't be read is a finding, the only one an error.
+pub(super) fn among_others(
+    name: &str,
+    is_only: bool,
+    scanned: Result<ScanReport>,
+) -> Result<ScanReport> {
+    match scanned {
+        Err(error) if !is_only && error.cause() != Some(IoCause::Interrupted) => {
+            Ok(ScanReport::unreadable(name, "file", in_options(&error.to_string())))
         }
         other => other,
     }
@@ -74,10 +90,10 @@ fn scan(path: &Path, only: bool, context: &Context) -> Outcome<ScanReport> {
 
 /// The files of a folder and of those below, in order. Links to files are followed, links to
 /// folders are not.
-fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Outcome {
+fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
     if depth == MAX_DEPTH {
         let message = format!("folders are nested more than {MAX_DEPTH} deep");
-        return Err(Error::new(Code::Io, message).in_file(folder.display().to_string()).into());
+        return Err(Error::new(Code::Io, message).in_file(folder.display().to_string()));
     }
 
     let failed = |error: io::Error| io_error(&error, folder);

@@ -2,10 +2,13 @@
 
 use apr_io::Interrupt;
 use apr_ops::command::INTERRUPTED;
-use apr_tui::{End, Palette, is_terminal};
+use apr_run::Remedy;
+use apr_tui::{End, Palette, ScreenOptions, Wording, is_terminal};
 
+use super::run::remedy::advice;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+use crate::options::in_options;
 use crate::signals;
 
 /// Whether a screen can be shown; `instead` says what prints the same.
@@ -21,16 +24,36 @@ pub(super) fn check(context: &Context, instead: &str) -> Outcome {
     Ok(())
 }
 
+/// Settings are options.
+struct Options;
+
+impl Wording for Options {
+    fn message(&self, message: &str) -> String {
+        in_options(message)
+    }
+
+    fn remedy(&self, remedy: Remedy) -> Option<String> {
+        let advice = advice(remedy);
+        Some(match remedy {
+            Remedy::Arrays | Remedy::NameInput | Remedy::TokenIds => advice.to_owned(),
+            // Options that the command which only traces has.
+            _ => format!("with `apr trace --interactive`, {advice}"),
+        })
+    }
+}
+
 /// Shows a screen with the colours that reports have. From now on signals end it, and it gives the
 /// terminal back.
 pub(super) fn show(
     context: &Context,
-    screen: impl FnOnce(Palette, &Interrupt) -> std::io::Result<End>,
+    takes_mouse: bool,
+    screen: impl FnOnce(&ScreenOptions<'_>, &Interrupt) -> std::io::Result<End>,
 ) -> Outcome {
     signals::stop_cleanly(&context.interrupt)?;
     let choice = anstream::AutoStream::choice(&std::io::stdout());
     let palette = Palette::new(choice != anstream::ColorChoice::Never);
-    match screen(palette, &context.interrupt)? {
+    let options = ScreenOptions { palette, takes_mouse, wording: &Options };
+    match screen(&options, &context.interrupt)? {
         End::Quit => Ok(()),
         End::Interrupted => Err(Failure::Told(INTERRUPTED)),
     }

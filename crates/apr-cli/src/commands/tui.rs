@@ -1,9 +1,18 @@
 //! `apr tui`.
 
 use std::path::Path;
+use std::slice;
 
-use apr_tui::{Job, Subject, explore};
+use apr_io::{Sources, is_remote};
+use apr_registry::{ByteSource, Limits, Result};
+use apr_run::Facts;
+use apr_scan::{ScanSummary, scan_file};
+use apr_trace::Payload;
+use apr_tui::{Job, Scan, Subject, Watch, explore};
 
+use super::run::given::Asked;
+use super::scan::{among_others, files_of};
+use super::trace::payload;
 use crate::args::TuiArgs;
 use crate::commands::screens;
 use crate::context::Context;
@@ -21,20 +30,54 @@ pub(super) fn run(args: &TuiArgs, context: &Context) -> Outcome {
         let Model { reader, name, .. }: &Model = model;
         Subject { name, reader: &**reader, families, architecture: architecture.clone() }
     };
-    let sources = &context.sources;
+    let (sources, limits) = (&context.sources, &context.options.limits);
     let unchanged = || sources.check_unchanged();
+    let scan = |watch: &Watch| scan(&args.model, sources, limits, watch);
+    let is_named = args.model.as_os_str() != "-";
     let job = Job {
         model: subject(&model),
         other: other.as_ref().map(subject),
+        payload: payload(args, &model, context)?,
+        scan: is_named.then_some(&scan as &Scan<'_>),
         threads: context.threads(),
         max_memory: context.max_memory(),
         unchanged: &unchanged,
     };
-    screens::show(context, |palette, interrupt| explore(&job, palette, interrupt))
+    screens::show(context, !args.no_mouse, |options, interrupt| explore(&job, options, interrupt))
 }
 
 fn opened(path: &Path, context: &Context) -> Outcome<Model> {
     let model = model::open_with_companions(path, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
     Ok(model)
+}
+
+/// What the trace view gives the model, where options say so.
+fn payload(args: &TuiArgs, model: &Model, context: &Context) -> Outcome<Option<Payload>> {
+    if args.prompt.is_none() && args.tokens.is_empty() && args.input.is_empty() {
+        return Ok(None);
+    }
+    let prompts: Vec<String> = args.prompt.iter().cloned().collect();
+    let asked =
+        Asked { files: &args.input, prompts: &prompts, tokens: &args.tokens, is_stdin_taken: true };
+    payload::of_asked(&asked, &Facts::of(&*model.reader)?, context).map(Some)
+}
+
+/// What `apr scan` reports on the model's files.
+fn scan(model: &Path, sources: &Sources, limits: &Limits, watch: &Watch) -> Result<ScanSummary> {
+    let files = files_of(slice::from_ref(&model.to_path_buf()))?;
+    let lengths = files.iter().filter_map(|path| path.metadata().ok());
+    watch.begin(lengths.map(|metadata| metadata.len()).sum());
+    let open = |path: &Path| -> Result<Box<dyn ByteSource>> {
+        Ok(match is_remote(path) {
+            true => sources.open_remote_file(path)?,
+            false => Box::new(sources.open_file(path)?),
+        })
+    };
+    let reports = files.iter().map(|path| {
+        let name = path.display().to_string();
+        let report = open(path).and_then(|file| scan_file(watch.over(file), &name, limits));
+        among_others(&name, files.len() == 1, report)
+    });
+    Ok(ScanSummary::of(reports.collect::<Result<_>>()?))
 }

@@ -25,6 +25,8 @@ fn shown(bench: &Bench<'_>, reader: &dyn CheckpointReader, keys: &str) -> String
     let job = Job {
         model,
         other: None,
+        payload: None,
+        scan: None,
         threads: bench.subject.threads,
         max_memory: bench.subject.max_memory,
         unchanged: &unchanged,

@@ -7,7 +7,7 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph};
 
-use super::TraceScreen;
+use super::Walk;
 use super::stops::Stop;
 use crate::chart::Chart;
 use crate::palette::Palette;
@@ -18,35 +18,35 @@ const BARS: u16 = 8;
 /// Rows beside the bars: shapes, parameters, a heading, the axis, weights.
 const BESIDE: u16 = 5;
 
-pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, screen: &TraceScreen, stop: &Stop) {
-    let kind = if stop.step(&screen.view.trace).is_some() { "Current Layer" } else { "Current" };
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, walk: &Walk, stop: &Stop) {
+    let kind = if stop.step(&walk.view.trace).is_some() { "Current Layer" } else { "Current" };
     let room = usize::from(area.width).saturating_sub(kind.len() + 8);
     let title = format!(" {kind}: {} ", fit(&stop.name, room));
-    let block = Block::bordered().title(Line::styled(title, screen.palette.heading()));
+    let block = Block::bordered().title(Line::styled(title, walk.palette.heading()));
     let inner = block.inner(area);
     frame.render_widget(block, area);
-    if let Some(output) = stop.output(&screen.view.trace) {
-        frame.render_widget(Paragraph::new(predictions(output, screen.palette)), inner);
+    if let Some(output) = stop.output(&walk.view.trace) {
+        frame.render_widget(Paragraph::new(predictions(output, walk.palette)), inner);
         return;
     }
 
-    let head = head(screen, stop, usize::from(inner.width));
+    let head = head(walk, stop, usize::from(inner.width));
     let bars = inner.height.saturating_sub(BESIDE).clamp(1, BARS);
     let chart_at = u16::try_from(head.len()).unwrap_or_default();
     frame.render_widget(Paragraph::new(head), inner);
     let chart = Rect { y: inner.y + chart_at, height: bars + 1, ..inner };
     let chart = chart.intersection(inner);
-    if let Some(value) = stop.value(&screen.view.trace) {
-        distribution(frame, chart, value, screen.palette);
+    if let Some(value) = stop.value(&walk.view.trace) {
+        distribution(frame, chart, value, walk.palette);
     }
     let foot = Rect { y: chart.bottom(), height: inner.bottom() - chart.bottom(), ..inner };
-    if let Some(step) = stop.step(&screen.view.trace) {
-        frame.render_widget(Paragraph::new(foot_lines(step, screen.palette)), foot);
+    if let Some(step) = stop.step(&walk.view.trace) {
+        frame.render_widget(Paragraph::new(foot_lines(step, walk.palette)), foot);
     }
 }
 
-fn head(screen: &TraceScreen, stop: &Stop, columns: usize) -> Vec<Line<'static>> {
-    let trace = &screen.view.trace;
+fn head(walk: &Walk, stop: &Stop, columns: usize) -> Vec<Line<'static>> {
+    let trace = &walk.view.trace;
     let output = stop.value(trace).map_or_else(
         || "-".to_owned(),
         |value| {
@@ -71,7 +71,7 @@ fn head(screen: &TraceScreen, stop: &Stop, columns: usize) -> Vec<Line<'static>>
         spans.push(match &step.not_finite_at {
             Some(path) => {
                 let text = format!("NaN or infinity from {}", clean(path));
-                Span::styled(text, screen.palette.bad())
+                Span::styled(text, walk.palette.bad())
             }
             None => Span::raw(format!("Operators: {}", step.operators)),
         });
@@ -85,11 +85,11 @@ fn head(screen: &TraceScreen, stop: &Stop, columns: usize) -> Vec<Line<'static>>
             }
             None => " an input of the model".to_owned(),
         };
-        lines.push(Line::styled(about, screen.palette.faint()));
+        lines.push(Line::styled(about, walk.palette.faint()));
     }
     lines.push(match stop.value(trace).and_then(|value| value.statistics.as_ref()) {
         Some(_) => Line::from(" Activation Distribution:"),
-        None => Line::styled(" no floats, so no distribution", screen.palette.faint()),
+        None => Line::styled(" no floats, so no distribution", walk.palette.faint()),
     });
     lines
 }

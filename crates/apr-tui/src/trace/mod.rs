@@ -1,9 +1,13 @@
 //! The steps of a run, one at a time (seed 001 §4.8.5).
+//!
+//! `walk.rs` has what the screen of a trace shares with the view of a model: where one is, what
+//! keys do, how it is drawn. The other files draw its parts.
 
 mod details;
 mod layer;
 mod pipeline;
 mod stops;
+mod walk;
 
 use std::io;
 use std::path::Path;
@@ -12,28 +16,19 @@ use apr_core::Escaped;
 use apr_io::Interrupt;
 use apr_trace::{Trace, TraceDiff};
 use ratatui::Frame;
-use ratatui::crossterm::event::{KeyCode, KeyEvent};
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::Style;
-use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Paragraph};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, MouseEvent};
+use ratatui::text::Line;
 
-use self::stops::{Stop, stops};
-use crate::export::export;
-use crate::palette::Palette;
+pub(crate) use self::walk::Walk;
+use crate::export::{Written, json, overwrites, write};
 use crate::prompt::{Prompt, Typed};
-use crate::screen::{Flow, Frames, Key, ROOMY, Screen, help, key_line};
+use crate::screen::{Flow, Frames, Key, KeyLine, Screen, ScreenOptions, drawn, help, key_line};
+use crate::svg::svg;
 use crate::terminal::{End, show};
-use crate::text::{cell, clean, fit, millis, shown};
+use crate::text::{clean, fit};
+use crate::zones::{Pointed, Target, Zones};
 
-/// Columns from which on all steps are listed beside the one that is shown.
-const WIDE: u16 = 110;
-/// Columns of that list.
-const LIST: u16 = 44;
-/// Steps that a page key goes.
-const PAGE: usize = 10;
-
-const KEYS: [Key; 7] = [
+pub(crate) const KEYS: [Key; 7] = [
     ("←/→", "step"),
     ("Enter", "inspect"),
     ("d", "diff"),
@@ -43,10 +38,10 @@ const KEYS: [Key; 7] = [
     ("q", "quit"),
 ];
 
-const INSPECT_KEYS: [Key; 5] =
+pub(crate) const INSPECT_KEYS: [Key; 5] =
     [("↑/↓", "scroll"), ("←/→", "step"), ("Esc", "back"), ("e", "export"), ("q", "quit")];
 
-const HELP: [Key; 13] = [
+const HELP: [Key; 15] = [
     ("← →  h l  k j", "previous, next step"),
     ("PgUp PgDn", "ten steps back, ahead"),
     ("Home End  g G", "first, last step"),
@@ -55,8 +50,10 @@ const HELP: [Key; 13] = [
     ("[ ]  or a", "previous, next step with something odd"),
     ("/", "find a step by a part of its name"),
     ("n N", "next, previous step of that name"),
-    ("e", "write the trace as JSON"),
+    ("e", "write JSON; Tab: a picture as SVG"),
     ("Esc", "back"),
+    ("click  wheel", "select a step; previous, next step"),
+    ("M", "mouse off, to select text; on"),
     ("?", "this page"),
     ("q  Ctrl-C", "quit"),
     ("Ctrl-Z", "suspend; fg returns"),
@@ -75,15 +72,12 @@ pub struct TraceView {
 ///
 /// # Errors
 /// What drawing on the terminal or reading keys ends with.
-pub fn trace_screen(view: TraceView, palette: Palette, interrupt: &Interrupt) -> io::Result<End> {
-    show(&mut TraceScreen::new(view, palette), interrupt)
-}
-
-/// What the screen shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Steps,
-    Inspect { scroll: u16 },
+pub fn trace_screen(
+    view: TraceView,
+    options: &ScreenOptions<'_>,
+    interrupt: &Interrupt,
+) -> io::Result<End> {
+    show(&mut TraceScreen::new(view, *options), interrupt)
 }
 
 /// What a typed line is for.
@@ -91,319 +85,111 @@ enum Mode {
 enum Asks {
     Find,
     Export,
+    Overwrite,
 }
 
-pub(crate) struct TraceScreen {
-    view: TraceView,
-    stops: Vec<Stop>,
-    at: usize,
-    mode: Mode,
-    shows_diff: bool,
+struct TraceScreen<'o> {
+    walk: Walk,
+    options: ScreenOptions<'o>,
     shows_help: bool,
     prompt: Option<(Asks, Prompt)>,
-    sought: String,
     /// Stands where the keys do until the next key.
     message: Option<String>,
-    palette: Palette,
+    zones: Zones,
+    /// Whether it is drawn for a file, which needs no keys.
+    is_for_file: bool,
+    /// Columns and rows of the screen when it was drawn last.
+    size: (u16, u16),
 }
 
-impl TraceScreen {
-    pub(crate) fn new(view: TraceView, palette: Palette) -> Self {
-        let stops = stops(&view.trace);
-        let shows_diff = view.diff.is_some();
+impl<'o> TraceScreen<'o> {
+    fn new(view: TraceView, options: ScreenOptions<'o>) -> Self {
         Self {
-            view,
-            stops,
-            at: 0,
-            mode: Mode::Steps,
-            shows_diff,
+            walk: Walk::new(view, options.palette),
+            options,
             shows_help: false,
             prompt: None,
-            sought: String::new(),
             message: None,
-            palette,
+            zones: Zones::default(),
+            is_for_file: false,
+            size: (80, 24),
         }
     }
 
-    fn stop(&self) -> Option<&Stop> {
-        self.stops.get(self.at)
-    }
-
-    /// Goes to a step; the inspection stays open, at its beginning.
-    fn go(&mut self, at: usize) {
-        self.at = at.min(self.stops.len().saturating_sub(1));
-        if let Mode::Inspect { scroll } = &mut self.mode {
-            *scroll = 0;
-        }
-    }
-
-    /// Goes to the next step that is wanted, around the end.
-    fn seek(&mut self, is_forward: bool, is_wanted: impl Fn(&Self, &Stop) -> bool) -> bool {
-        let count = self.stops.len();
-        let order = (1..=count).map(|step| match is_forward {
-            true => (self.at + step) % count,
-            false => (self.at + count - step) % count,
-        });
-        let found = { order }.find(|at| is_wanted(self, &self.stops[*at]));
-        if let Some(at) = found {
-            self.go(at);
-        }
-        found.is_some()
-    }
-
-    fn find(&mut self, is_forward: bool) {
-        if self.sought.is_empty() {
-            return;
-        }
-        let sought = self.sought.to_lowercase();
-        let found = self.seek(is_forward, |_, stop| stop.name.to_lowercase().contains(&sought));
-        if !found {
-            self.message = Some(format!("no step has '{}' in its name", Escaped(&self.sought)));
-        }
-    }
-
-    fn find_odd(&mut self, is_forward: bool) {
-        if !self.seek(is_forward, |screen, stop| !stop.is_sound(&screen.view.trace)) {
-            self.message = Some("every step is finite".to_owned());
-        }
-    }
-
-    fn answer(&mut self, asks: Asks, text: String) {
+    fn answer(&mut self, asks: Asks, text: &str) {
         match asks {
-            Asks::Find => {
-                self.sought = text;
-                self.find(true);
-            }
-            Asks::Export => {
-                let done = export(Path::new(&text), &self.view.trace);
-                self.message = Some(done.unwrap_or_else(|error| error.to_string()));
-            }
+            Asks::Find => self.message = self.walk.find(text),
+            Asks::Export | Asks::Overwrite => self.export(text, asks == Asks::Overwrite),
         }
     }
 
-    fn toggle_diff(&mut self) {
-        if self.view.diff.is_none() {
-            let advice = "one model: `apr trace A B --diff --interactive` takes two";
-            self.message = Some(advice.to_owned());
-        } else {
-            self.shows_diff = !self.shows_diff;
+    fn export(&mut self, path: &str, overwrite: bool) {
+        let bytes = match path.ends_with(".svg") {
+            true => Ok(self.image()),
+            false => json(self.walk.trace()),
+        };
+        match bytes.and_then(|bytes| write(Path::new(path), &bytes, overwrite)) {
+            Ok(Written::Told(message)) => self.message = Some(message),
+            Ok(Written::Exists) => self.prompt = Some((Asks::Overwrite, overwrites(path))),
+            Err(error) => self.message = Some(self.options.wording.message(&error.to_string())),
         }
+    }
+
+    /// The screen as SVG.
+    fn image(&mut self) -> Vec<u8> {
+        let title = format!("Trace of {}", Escaped(&self.walk.trace().file));
+        let size = self.size;
+        self.is_for_file = true;
+        let buffer = drawn(self, size);
+        self.is_for_file = false;
+        svg(&buffer, &title).into_bytes()
     }
 
     fn key_of_steps(&mut self, key: KeyEvent) -> Flow {
-        let last = self.stops.len().saturating_sub(1);
         match key.code {
             KeyCode::Char('q') => return Flow::Quit,
             KeyCode::Char('?') => self.shows_help = true,
-            KeyCode::Right | KeyCode::Char('l') => self.go(self.at + 1),
-            KeyCode::Left | KeyCode::Char('h') => self.go(self.at.saturating_sub(1)),
-            KeyCode::PageDown => self.go(self.at + PAGE),
-            KeyCode::PageUp => self.go(self.at.saturating_sub(PAGE)),
-            KeyCode::Home | KeyCode::Char('g') => self.go(0),
-            KeyCode::End | KeyCode::Char('G') => self.go(last),
-            KeyCode::Char(']' | 'a') => self.find_odd(true),
-            KeyCode::Char('[') => self.find_odd(false),
-            KeyCode::Char('d') => self.toggle_diff(),
-            KeyCode::Char('/') => {
-                self.prompt = Some((Asks::Find, Prompt::new("find", "")));
-            }
-            KeyCode::Char('n') => self.find(true),
-            KeyCode::Char('N') => self.find(false),
+            KeyCode::Char('M') => self.options.takes_mouse = !self.options.takes_mouse,
+            KeyCode::Char('/') => self.prompt = Some((Asks::Find, Prompt::new("find", ""))),
             KeyCode::Char('e') => {
-                self.prompt = Some((Asks::Export, Prompt::new("write to", "trace.json")));
+                let offers = vec!["trace.json", "trace.svg"];
+                self.prompt = Some((Asks::Export, Prompt::offering("write to", offers)));
             }
-            _ => self.key_of_mode(key.code),
+            code => self.message = self.walk.key(code),
         }
         Flow::Stay
     }
 
-    fn key_of_mode(&mut self, key: KeyCode) {
-        match (&mut self.mode, key) {
-            (Mode::Steps, KeyCode::Enter) => self.mode = Mode::Inspect { scroll: 0 },
-            (Mode::Inspect { .. }, KeyCode::Esc | KeyCode::Enter) => self.mode = Mode::Steps,
-            (Mode::Inspect { scroll }, KeyCode::Down | KeyCode::Char('j')) => {
-                *scroll = scroll.saturating_add(1);
-            }
-            (Mode::Inspect { scroll }, KeyCode::Up | KeyCode::Char('k')) => {
-                *scroll = scroll.saturating_sub(1);
-            }
-            (Mode::Steps, KeyCode::Down | KeyCode::Char('j')) => self.go(self.at + 1),
-            (Mode::Steps, KeyCode::Up | KeyCode::Char('k')) => self.go(self.at.saturating_sub(1)),
-            _ => {}
+    fn keys(&self, columns: usize) -> KeyLine {
+        let palette = self.options.palette;
+        if self.is_for_file {
+            return KeyLine::default();
         }
-    }
-
-    fn keys(&self, columns: usize) -> Line<'static> {
         if let Some((_, prompt)) = &self.prompt {
-            return prompt.line(columns, self.palette);
+            return prompt.line(columns, palette).into();
         }
         if let Some(message) = &self.message {
-            return Line::styled(
-                format!(" {}", fit(&clean(message), columns.saturating_sub(1))),
-                self.palette.odd(),
-            );
+            let text = format!(" {}", fit(&clean(message), columns.saturating_sub(1)));
+            return Line::styled(text, palette.odd()).into();
         }
-        match self.mode {
-            Mode::Steps => key_line(&KEYS, columns, self.palette),
-            Mode::Inspect { .. } => key_line(&INSPECT_KEYS, columns, self.palette),
+        match self.walk.inspects() {
+            false => key_line(&KEYS, columns, palette),
+            true => key_line(&INSPECT_KEYS, columns, palette),
         }
-    }
-
-    fn draw_steps(&self, frame: &mut Frame<'_>, area: Rect) {
-        let Some(stop) = self.stop() else { return };
-        let is_roomy = area.height + 2 >= ROOMY;
-        let [pipeline, rest] = Layout::vertical([
-            Constraint::Length(if is_roomy { 6 } else { 5 }),
-            Constraint::Min(0),
-        ])
-        .areas(area);
-        pipeline::draw(frame, pipeline, self);
-        let (list, rest) = if area.width >= WIDE {
-            let parts = [Constraint::Length(LIST), Constraint::Min(0)];
-            let [list, rest] = Layout::horizontal(parts).areas(rest);
-            (Some(list), rest)
-        } else {
-            (None, rest)
-        };
-        if let Some(list) = list {
-            self.draw_list(frame, list);
-        }
-        let [layer, payload] =
-            Layout::vertical([Constraint::Min(0), Constraint::Length(4)]).areas(rest);
-        layer::draw(frame, layer, self, stop);
-        match &self.view.diff {
-            Some(diff) if self.shows_diff => self.draw_drift(frame, payload, stop, diff),
-            _ => self.draw_payload(frame, payload, stop),
-        }
-    }
-
-    /// All steps, around the current one.
-    fn draw_list(&self, frame: &mut Frame<'_>, area: Rect) {
-        let block = Block::bordered().title(" Steps ");
-        let inner = block.inner(area);
-        frame.render_widget(block, area);
-        let rows = usize::from(inner.height);
-        let first = self.at.saturating_sub(rows / 2).min(self.stops.len().saturating_sub(rows));
-        let columns = usize::from(inner.width).saturating_sub(15);
-        for (row, at) in (first..self.stops.len()).take(rows).enumerate() {
-            let stop = &self.stops[at];
-            let time = match stop.step(&self.view.trace) {
-                Some(step) => millis(step.micros),
-                None => String::new(),
-            };
-            let text = format!("{:>4} {} {time:>9}", stop.number, cell(&stop.name, columns));
-            let is_here = at == self.at;
-            let style = if is_here { self.palette.selected() } else { Style::new() };
-            let y = inner.y + u16::try_from(row).unwrap_or_default();
-            frame.buffer_mut().set_stringn(inner.x, y, text, usize::from(inner.width), style);
-        }
-    }
-
-    /// The first elements of the value, and its statistics.
-    fn draw_payload(&self, frame: &mut Frame<'_>, area: Rect, stop: &Stop) {
-        let block = Block::bordered().title(" Payload Snapshot ");
-        let columns = usize::from(block.inner(area).width).saturating_sub(2);
-        let mut lines = Vec::new();
-        if let Some(value) = stop.value(&self.view.trace) {
-            lines.push(Line::from(snapshot(value, columns)));
-            if let Some(found) = &value.statistics {
-                let [mean, std, min, max] =
-                    [found.stats.mean, found.stats.std, found.stats.min, found.stats.max]
-                        .map(shown);
-                let mut spans =
-                    vec![Span::raw(format!(" mean={mean} std={std} min={min} max={max}"))];
-                if found.stats.nan + found.stats.inf > 0 {
-                    let text = format!("  {} NaN, {} infinite", found.stats.nan, found.stats.inf);
-                    spans.push(Span::styled(text, self.palette.bad()));
-                }
-                lines.push(Line::from(spans));
-            }
-        } else {
-            lines.push(Line::styled(" no values: the predictions are above", self.palette.faint()));
-        }
-        frame.render_widget(Paragraph::new(lines).block(block), area);
-    }
-
-    /// What the other model made of the same step.
-    fn draw_drift(&self, frame: &mut Frame<'_>, area: Rect, stop: &Stop, diff: &TraceDiff) {
-        let other = clean(&diff.other);
-        let columns = usize::from(area.width).saturating_sub(12);
-        let title = format!(" Drift to {} ", fit(&other, columns));
-        let block = Block::bordered().title(title);
-        let trace = &self.view.trace;
-        let part = stop.pass(trace).map(|pass| pass.part.as_str());
-        let own = stop.step(trace);
-        let pass = diff.passes.iter().find(|pass| Some(pass.part.as_str()) == part);
-        let step = pass.and_then(|pass| {
-            pass.steps.iter().find(|step| own.is_some_and(|own| own.path == step.path))
-        });
-        let mut lines = Vec::new();
-        match step.and_then(|step| Some((step, step.drift.as_ref()?))) {
-            None => lines.push(Line::styled(" nothing is compared here", self.palette.faint())),
-            Some((step, drift)) => {
-                let [l2, cosine, most] =
-                    [drift.relative_l2, drift.cosine, drift.max_abs].map(|it| shown(Some(it)));
-                lines.push(Line::from(format!(" relative L2={l2} cosine={cosine} max={most}")));
-                let added = shown(step.added);
-                let [mean, theirs] = [drift.mean, drift.other_mean].map(|it| shown(Some(it)));
-                let mut spans = vec![Span::raw(format!(" mean={mean} → {theirs} added={added}"))];
-                let mut divergences = pass.into_iter().flat_map(|pass| &pass.divergences);
-                let diverges = divergences.any(|found| found.step == step.number);
-                if diverges {
-                    spans.push(Span::styled("  out of line", self.palette.bad()));
-                }
-                lines.push(Line::from(spans));
-            }
-        }
-        frame.render_widget(Paragraph::new(lines).block(block), area);
-    }
-
-    fn draw_inspection(&mut self, frame: &mut Frame<'_>, area: Rect, scroll: u16) {
-        let Some(stop) = self.stop() else { return };
-        let title = format!(" Step {}: {} ", stop.number, stop.name);
-        let block = Block::bordered().title(Line::styled(title, self.palette.heading()));
-        let inner = block.inner(area);
-        let lines = details::lines(&self.view.trace, stop, usize::from(inner.width), self.palette);
-        let most = u16::try_from(lines.len()).unwrap_or(u16::MAX).saturating_sub(inner.height);
-        let scroll = scroll.min(most);
-        frame.render_widget(Paragraph::new(lines).block(block).scroll((scroll, 0)), area);
-        self.mode = Mode::Inspect { scroll };
     }
 }
 
-/// The first elements of a value: as many as fit.
-fn snapshot(value: &apr_trace::ValueTrace, columns: usize) -> String {
-    let mut text = String::from(" [");
-    let total: usize = value.shape.iter().product();
-    for (at, element) in value.first.iter().enumerate() {
-        let is_last = at + 1 == total;
-        let number = match value.statistics {
-            Some(_) => shown(Some(*element)),
-            None => element.to_string(),
-        };
-        let more = if is_last { "" } else { ", " };
-        if text.len() + number.len() + 6 > columns {
-            text.push_str("...");
-            break;
-        }
-        text.push_str(&format!("{number}{more}"));
-        if at + 1 == value.first.len() && !is_last {
-            text.push_str("...");
-        }
-    }
-    text.push(']');
-    text
-}
-
-impl Screen for TraceScreen {
+impl Screen for TraceScreen<'_> {
     fn draw(&mut self, frame: &mut Frame<'_>) {
-        let trace = &self.view.trace;
+        let palette = self.options.palette;
+        self.size = (frame.area().width, frame.area().height);
+        let trace = self.walk.trace();
         let title = format!(
             "Payload Trace: {} → {}",
             Escaped::short(&trace.input),
             Escaped::short(&trace.file)
         );
-        let place = format!("{}/{}", self.at + 1, self.stops.len());
+        let place = self.walk.place();
         let columns = usize::from(frame.area().width).saturating_sub(place.len() + 4);
         let frames = Frames {
             title: &title,
@@ -412,13 +198,12 @@ impl Screen for TraceScreen {
             keys: self.keys(columns),
             place,
         };
-        let Some(area) = frames.draw(frame, self.palette) else { return };
-        match self.mode {
-            Mode::Steps => self.draw_steps(frame, area),
-            Mode::Inspect { scroll } => self.draw_inspection(frame, area, scroll),
-        }
+        self.zones.clear();
+        let Some([area, keys]) = frames.draw(frame, palette) else { return };
+        self.zones.add_keys(keys, &frames.keys.keys);
+        self.walk.draw(frame, area, &mut self.zones);
         if self.shows_help {
-            help(frame, "Keys", &HELP, self.palette);
+            help(frame, "Keys", &HELP, palette);
         }
     }
 
@@ -430,11 +215,30 @@ impl Screen for TraceScreen {
         }
         let Some((asks, mut prompt)) = self.prompt.take() else { return self.key_of_steps(key) };
         match prompt.key(key) {
-            Typed::Done(text) if !text.is_empty() => self.answer(asks, text),
+            Typed::Done(text) if !text.is_empty() => self.answer(asks, &text),
             Typed::Done(_) | Typed::Cancelled => {}
             Typed::More => self.prompt = Some((asks, prompt)),
         }
         Flow::Stay
+    }
+
+    fn mouse(&mut self, mouse: MouseEvent) -> Flow {
+        match self.zones.pointed(mouse) {
+            Pointed::Nothing => Flow::Stay,
+            _ if self.shows_help || self.prompt.is_some() => self.key(KeyCode::Esc.into()),
+            Pointed::Elsewhere => Flow::Stay,
+            Pointed::At(Target::Key(key)) => self.key(key.into()),
+            Pointed::At(Target::Item(at)) => {
+                self.walk.go(at);
+                Flow::Stay
+            }
+            Pointed::Wheel { is_down: true } => self.key(KeyCode::Down.into()),
+            Pointed::Wheel { is_down: false } => self.key(KeyCode::Up.into()),
+        }
+    }
+
+    fn takes_mouse(&self) -> bool {
+        self.options.takes_mouse
     }
 }
 

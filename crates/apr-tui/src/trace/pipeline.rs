@@ -5,9 +5,10 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::Block;
 
-use super::TraceScreen;
+use super::Walk;
 use crate::chart::put;
 use crate::text::{fit, width};
+use crate::zones::{Target, Zones};
 
 /// Columns of a box's text at most.
 const LABEL: usize = 20;
@@ -22,63 +23,66 @@ struct Placed {
 }
 
 /// Boxes around the current one: as many as fit.
-pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, screen: &TraceScreen) {
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, walk: &Walk, zones: &mut Zones) {
     let block = Block::bordered().title(" Pipeline ");
     let inner = block.inner(area);
     frame.render_widget(block, area);
     let columns = usize::from(inner.width).saturating_sub(2);
-    let (first, last) = window(screen, columns);
-    let placed = placed(screen, first, last);
+    let (first, last) = window(walk, columns);
+    let placed = placed(walk, first, last);
     let buffer = frame.buffer_mut();
     let column = |x: usize| u16::try_from(x).unwrap_or(u16::MAX);
     if first > 0 {
-        put(buffer, inner, (1, 0), "…", screen.palette.faint());
+        put(buffer, inner, (1, 0), "…", walk.palette.faint());
     }
     for shown in &placed {
-        let is_here = shown.at == screen.at;
-        let style = if is_here { screen.palette.here() } else { Style::new() };
+        let is_here = shown.at == walk.at;
+        let style = if is_here { walk.palette.here() } else { Style::new() };
         put(buffer, inner, (column(shown.x), 0), &shown.label, style);
+        let columns_taken = u16::try_from(width(&shown.label)).unwrap_or(u16::MAX);
+        let x = inner.x.saturating_add(column(shown.x));
+        let zone = Rect { x, width: columns_taken, height: 2, ..inner };
+        zones.add(zone.intersection(inner), Target::Item(shown.at));
         let next = shown.x + width(&shown.label);
-        if shown.at + 1 < screen.stops.len() {
+        if shown.at + 1 < walk.stops.len() {
             let arrow = if shown.at == last { " ──▶ …" } else { ARROW };
-            put(buffer, inner, (column(next), 0), arrow, screen.palette.faint());
+            put(buffer, inner, (column(next), 0), arrow, walk.palette.faint());
         }
 
         let middle = shown.x + width(&shown.label) / 2;
-        let (mark, style) = match screen.stops[shown.at].is_sound(&screen.view.trace) {
-            true => ("✓", screen.palette.good()),
-            false => ("✗", screen.palette.bad()),
+        let (mark, style) = match walk.stops[shown.at].is_sound(&walk.view.trace) {
+            true => ("✓", walk.palette.good()),
+            false => ("✗", walk.palette.bad()),
         };
         put(buffer, inner, (column(middle), 1), mark, style);
         if is_here {
-            put(buffer, inner, (column(middle), 2), "▲", screen.palette.here());
+            put(buffer, inner, (column(middle), 2), "▲", walk.palette.here());
             let row = if inner.height > 3 { 3 } else { 2 };
             if row == 3 {
-                put(buffer, inner, (column(middle), 3), "│", screen.palette.here());
+                put(buffer, inner, (column(middle), 3), "│", walk.palette.here());
             }
             let right = middle + 2;
             let x = if right + width(HERE) <= columns { right } else { middle - width(HERE) - 1 };
-            put(buffer, inner, (column(x), row), HERE, screen.palette.here());
+            put(buffer, inner, (column(x), row), HERE, walk.palette.here());
         }
     }
 }
 
-fn label(screen: &TraceScreen, at: usize) -> String {
-    format!("[{}]", fit(&screen.stops[at].name, LABEL))
+fn label(walk: &Walk, at: usize) -> String {
+    format!("[{}]", fit(&walk.stops[at].name, LABEL))
 }
 
 /// The first and last box of a row: the current one, and neighbours on both sides while they fit.
-fn window(screen: &TraceScreen, columns: usize) -> (usize, usize) {
+fn window(walk: &Walk, columns: usize) -> (usize, usize) {
     // Dots and arrows at the ends.
     let room = columns.saturating_sub(8);
-    let (mut first, mut last) = (screen.at, screen.at);
-    let mut taken = width(&label(screen, screen.at));
+    let (mut first, mut last) = (walk.at, walk.at);
+    let mut taken = width(&label(walk, walk.at));
     loop {
         let mut grew = false;
-        let candidates =
-            [first.checked_sub(1), Some(last + 1).filter(|at| *at < screen.stops.len())];
+        let candidates = [first.checked_sub(1), Some(last + 1).filter(|at| *at < walk.stops.len())];
         for at in candidates.into_iter().flatten() {
-            let needed = width(&label(screen, at)) + width(ARROW);
+            let needed = width(&label(walk, at)) + width(ARROW);
             if taken + needed <= room {
                 taken += needed;
                 first = first.min(at);
@@ -92,11 +96,11 @@ fn window(screen: &TraceScreen, columns: usize) -> (usize, usize) {
     }
 }
 
-fn placed(screen: &TraceScreen, first: usize, last: usize) -> Vec<Placed> {
+fn placed(walk: &Walk, first: usize, last: usize) -> Vec<Placed> {
     let mut x = if first > 0 { 3 } else { 1 };
     (first..=last)
         .map(|at| {
-            let label = label(screen, at);
+            let label = label(walk, at);
             let placed = Placed { at, x, label };
             x += width(&placed.label) + width(ARROW);
             placed

@@ -6,12 +6,16 @@ use apr_testkit::locate::fixture;
 use apr_trace::Trace;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::crossterm::event::{
+    KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
+};
 
 use super::{TraceScreen, TraceView};
 use crate::palette::Palette;
-use crate::screen::{Flow, Screen};
-use crate::snapshot::assert_snapshot;
+use crate::screen::{Flow, Screen, ScreenOptions};
+use crate::snapshot::{PICTURE, assert_picture, assert_snapshot};
+use crate::svg::svg;
+use crate::wording::Plain;
 
 const SIZES: [(u16, u16); 3] = [(60, 20), (80, 24), (140, 45)];
 
@@ -56,11 +60,15 @@ fn steady(trace: &mut Trace) {
     }
 }
 
-fn screen() -> TraceScreen {
-    TraceScreen::new(TraceView { trace: trace(), diff: None }, Palette::new(false))
+fn options(has_colors: bool) -> ScreenOptions<'static> {
+    ScreenOptions { palette: Palette::new(has_colors), takes_mouse: true, wording: &Plain }
 }
 
-fn press(screen: &mut TraceScreen, keys: &[KeyCode]) -> Flow {
+fn screen() -> TraceScreen<'static> {
+    TraceScreen::new(TraceView { trace: trace(), diff: None }, options(false))
+}
+
+fn press(screen: &mut TraceScreen<'_>, keys: &[KeyCode]) -> Flow {
     let mut flow = Flow::Stay;
     for key in keys {
         flow = screen.key(KeyEvent::new(*key, KeyModifiers::NONE));
@@ -68,7 +76,7 @@ fn press(screen: &mut TraceScreen, keys: &[KeyCode]) -> Flow {
     flow
 }
 
-fn drawn(screen: &mut TraceScreen, (columns, rows): (u16, u16)) -> String {
+fn drawn(screen: &mut TraceScreen<'_>, (columns, rows): (u16, u16)) -> String {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a backend");
     terminal.draw(|frame| screen.draw(frame)).expect("a frame");
     terminal.backend().to_string()
@@ -87,6 +95,33 @@ fn the_screen_is_that_of_the_specification_at_three_sizes() {
     for size in SIZES {
         assert_snapshot("trace-inspect", size, &drawn(&mut screen, size));
     }
+}
+
+#[test]
+fn the_picture_of_the_documentation_is_what_the_screen_shows() {
+    let mut screen = TraceScreen::new(TraceView { trace: trace(), diff: None }, options(true));
+    press(&mut screen, &[KeyCode::PageDown, KeyCode::Right, KeyCode::Right, KeyCode::Right]);
+    let buffer = crate::screen::drawn(&mut screen, PICTURE);
+    assert_picture("trace.svg", &svg(&buffer, "A trace, step by step"));
+}
+
+#[test]
+fn a_click_goes_to_a_step_and_the_wheel_to_the_next() {
+    let mut screen = screen();
+    let text = drawn(&mut screen, (140, 45));
+    let row = text.lines().position(|line| line.contains("   4 embeddings")).expect("a row");
+    let mouse = |kind| MouseEvent {
+        kind,
+        column: 10,
+        row: u16::try_from(row).expect("few"),
+        modifiers: KeyModifiers::NONE,
+    };
+    screen.mouse(mouse(MouseEventKind::Down(MouseButton::Left)));
+    assert!(drawn(&mut screen, (140, 45)).contains(" 4/21 "));
+    screen.mouse(mouse(MouseEventKind::ScrollDown));
+    assert!(drawn(&mut screen, (140, 45)).contains(" 5/21 "));
+    press(&mut screen, &[KeyCode::Char('M')]);
+    assert!(!screen.takes_mouse());
 }
 
 #[test]
@@ -129,7 +164,7 @@ fn a_step_with_nan_is_marked_and_found() {
     if let Some(found) = step.value.as_mut().and_then(|value| value.statistics.as_mut()) {
         (found.stats.nan, found.stats.min, found.stats.max) = (9, None, None);
     }
-    let mut screen = TraceScreen::new(TraceView { trace, diff: None }, Palette::new(true));
+    let mut screen = TraceScreen::new(TraceView { trace, diff: None }, options(true));
     press(&mut screen, &[KeyCode::Char('a')]);
     let text = drawn(&mut screen, (80, 24));
     for part in ["Current Layer: layers.0/attention", "✗", "9 NaN, 0 infinite", "nothing is finite"]
@@ -145,7 +180,7 @@ fn any_size_and_any_name_can_be_drawn() {
         step.path = format!("{}\u{1b}[31m/模型\u{301}{}", step.path, "x".repeat(10_000));
     }
     let view = TraceView { trace, diff: None };
-    let mut screen = TraceScreen::new(view, Palette::new(true));
+    let mut screen = TraceScreen::new(view, options(true));
     for keys in [&[][..], &[KeyCode::Right; 5], &[KeyCode::Enter], &[KeyCode::Char('?')]] {
         press(&mut screen, keys);
         for columns in (1..150).step_by(7) {

@@ -9,7 +9,7 @@ pub(super) mod given;
 mod job;
 mod output;
 mod pictures;
-mod remedy;
+pub(in crate::commands) mod remedy;
 mod sounds;
 mod spans;
 mod texts;

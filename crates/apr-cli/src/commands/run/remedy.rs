@@ -6,7 +6,7 @@ use apr_run::{Remedy, RunError};
 use crate::failure::Failure;
 
 /// The option or file that helps.
-pub(super) fn advice(remedy: Remedy) -> &'static str {
+pub(in crate::commands) fn advice(remedy: Remedy) -> &'static str {
     match remedy {
         Remedy::Truncate => "pass --truncate to shorten it",
         Remedy::Pooling => "pass --pooling to choose another",

@@ -64,7 +64,7 @@ pub(super) fn run(args: &TraceArgs, other: &Path, context: &Context) -> Outcome 
         (options.payload, options.weights) = (true, true);
         let traced = trace(subjects[0], &payload, &options, &host, None)?;
         context.sources.check_unchanged()?;
-        return interactive::run(traced, Some(found), context);
+        return interactive::run(traced, Some(found), !args.no_mouse, context);
     }
     context.sources.check_unchanged()?;
     context.printer.report(&found, render)

@@ -12,7 +12,12 @@ pub(super) fn check(context: &Context) -> Outcome {
     screens::check(context, "`apr trace --trace-payload` prints the same")
 }
 
-pub(super) fn run(trace: Trace, diff: Option<TraceDiff>, context: &Context) -> Outcome {
+pub(super) fn run(
+    trace: Trace,
+    diff: Option<TraceDiff>,
+    takes_mouse: bool,
+    context: &Context,
+) -> Outcome {
     let view = TraceView { trace, diff };
-    screens::show(context, |palette, interrupt| trace_screen(view, palette, interrupt))
+    screens::show(context, takes_mouse, |options, interrupt| trace_screen(view, options, interrupt))
 }

@@ -9,6 +9,11 @@ pub(super) fn check(_context: &Context) -> Outcome {
     Err(Failure::General("this build has no screens (feature `tui`)".to_owned()))
 }
 
-pub(super) fn run(_trace: Trace, _diff: Option<TraceDiff>, context: &Context) -> Outcome {
+pub(super) fn run(
+    _trace: Trace,
+    _diff: Option<TraceDiff>,
+    _takes_mouse: bool,
+    context: &Context,
+) -> Outcome {
     check(context)
 }

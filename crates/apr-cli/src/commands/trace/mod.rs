@@ -8,7 +8,7 @@ mod interactive;
 #[cfg(not(feature = "tui"))]
 #[path = "interactive_off.rs"]
 mod interactive;
-mod payload;
+pub(super) mod payload;
 mod render;
 
 use apr_run::{Facts, RunOptions};
@@ -76,7 +76,7 @@ fn of_one(args: &TraceArgs, context: &Context) -> Outcome {
     }
 
     if args.interactive {
-        return interactive::run(traced, None, context);
+        return interactive::run(traced, None, !args.no_mouse, context);
     }
     if args.detect_anomalies {
         return anomalies::report(&traced, &context.printer);

@@ -11,7 +11,6 @@ use crate::failure::{Failure, Outcome};
 
 /// What a model is to be given.
 pub(super) fn of(args: &TraceArgs, facts: &Facts, context: &Context) -> Outcome<Payload> {
-    check_vocabulary(&args.tokens, facts)?;
     let prompts: Vec<String> = args.prompt.iter().cloned().collect();
     let asked = Asked {
         files: &args.input,
@@ -22,7 +21,22 @@ pub(super) fn of(args: &TraceArgs, facts: &Facts, context: &Context) -> Outcome<
             .flatten()
             .any(|model| model.as_os_str() == "-"),
     };
-    let given = Given::of(&asked, context)?;
+    let mut payload = of_asked(&asked, facts, context)?;
+    if let Payload::Text { chat, context, .. } = &mut payload {
+        *chat = args.chat.then(|| args.system.clone());
+        context.clone_from(&args.context);
+    }
+    Ok(payload)
+}
+
+/// The one input that was asked for.
+pub(in crate::commands) fn of_asked(
+    asked: &Asked<'_>,
+    facts: &Facts,
+    context: &Context,
+) -> Outcome<Payload> {
+    check_vocabulary(asked.tokens, facts)?;
+    let given = Given::of(asked, context)?;
     if given.texts.len() + given.sounds.len() > 1 || given.pictures.len() > 1 {
         let message = "a trace is of one input: give one text, sound or picture";
         return Err(Failure::Usage(message.to_owned()));
@@ -40,20 +54,16 @@ pub(super) fn of(args: &TraceArgs, facts: &Facts, context: &Context) -> Outcome<
         return Ok(Payload::Image { name, bytes, text: given.texts.first().cloned() });
     }
     if !given.arrays.is_empty() {
-        let is_only_file = args.input.len() == 1;
+        let is_only_file = asked.files.len() == 1;
         return Ok(Payload::Arrays { arrays: given.arrays, is_only_file });
     }
-    if !args.tokens.is_empty() {
-        return Ok(Payload::Tokens(args.tokens.clone()));
+    if !asked.tokens.is_empty() {
+        return Ok(Payload::Tokens(asked.tokens.to_vec()));
     }
     let Some(prompt) = given.texts.first() else {
         let message = "nothing to trace: --prompt TEXT, --tokens IDS, or --input FILE gives an \
                        input";
         return Err(Failure::Usage(message.to_owned()));
     };
-    Ok(Payload::Text {
-        prompt: prompt.clone(),
-        chat: args.chat.then(|| args.system.clone()),
-        context: args.context.clone(),
-    })
+    Ok(Payload::Text { prompt: prompt.clone(), chat: None, context: None })
 }

@@ -119,6 +119,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "a_model_is_explored_without_colours_where_that_is_asked_for",
     ),
     ("`apr tui A B --compare`", "two_models_are_compared_on_a_screen"),
+    ("with `apr trace --interactive`, ", "a_prompt_that_is_too_long_leads_to_the_command_for_it"),
     (": {instead} with --json", "without_a_terminal_a_screen_says_what_to_use_instead"),
     ("--timeout SECONDS", "a_longer_timeout_helps_with_a_slow_server"),
     (

@@ -3,6 +3,7 @@
 use apr_core::grouped;
 use apr_ops::diff::{DiffReport, TensorDiff, Verdict};
 use apr_ops::tensors::HistogramReport;
+use apr_ops::validate::{Status, ValidateReport};
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -11,29 +12,41 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph};
 
 use super::list::Cursor;
-use super::request::Request;
-use super::{Explorer, Key, Loaded};
+use crate::explore::background::request::Request;
+use crate::explore::{Explorer, Loaded, View};
+use crate::palette::Palette;
+use crate::screen::Key;
 use crate::text::{cell, clean, fit, shown};
+use crate::zones::Target;
 
-pub(super) const HELP: [Key; 4] = [
+pub(crate) const HELP: [Key; 6] = [
     ("↑ ↓  k j", "previous, next pair of tensors"),
     ("PgUp PgDn  G", "a page up, down; the last pair"),
+    ("Enter", "histogram of the tensor"),
+    ("o", "run both, compare the outputs"),
     ("r", "compare again"),
     ("Esc", "stop comparing"),
 ];
 
+/// Rows from which on scores have a frame of their own.
+const ROOMY_BODY: u16 = 19;
+/// Rows of scores with a frame.
+const FRAMED: u16 = 5;
+/// Columns of the bar of a score.
+const BAR: usize = 16;
+
 /// Pairs of tensors, those that differ most first.
 #[derive(Debug, Default)]
-pub(super) struct Pairs {
+pub(crate) struct Pairs {
     order: Vec<usize>,
-    pub(super) cursor: Cursor,
+    pub(crate) cursor: Cursor,
     rows: usize,
     /// Of the selected pair, in both models.
-    pub(super) distributions: [Loaded<HistogramReport>; 2],
+    pub(crate) distributions: [Loaded<HistogramReport>; 2],
 }
 
 impl Pairs {
-    pub(super) fn list(&mut self, report: &DiffReport) {
+    pub(crate) fn list(&mut self, report: &DiffReport) {
         self.order = (0..report.tensors.len()).collect();
         let rank = |verdict: Verdict| match verdict {
             Verdict::Drift | Verdict::Incomparable => 0,
@@ -49,7 +62,7 @@ impl Pairs {
         self.cursor = Cursor::default();
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
 }
@@ -61,7 +74,7 @@ impl Explorer<'_> {
     }
 
     /// Asks for how the values of the selected pair are distributed.
-    pub(super) fn ask_distributions(&mut self) {
+    pub(crate) fn ask_distributions(&mut self) {
         let Some(pair) = self.pair() else { return };
         let theirs = pair.other_name.as_ref().unwrap_or(&pair.name).clone();
         let names = [pair.name.clone(), theirs];
@@ -71,7 +84,7 @@ impl Explorer<'_> {
         }
     }
 
-    pub(super) fn key_of_compare(&mut self, key: KeyEvent) {
+    pub(crate) fn key_of_compare(&mut self, key: KeyEvent) {
         let (len, rows) = (self.compare.len(), self.compare.rows);
         let before = self.compare.cursor.at;
         if self.compare.cursor.key(key, len, rows) {
@@ -82,12 +95,14 @@ impl Explorer<'_> {
         }
         match key.code {
             KeyCode::Esc => self.cancel(),
+            KeyCode::Enter => self.choose_of_pair(),
+            KeyCode::Char('o') if self.job.other.is_some() => self.ask(Request::Outputs),
             KeyCode::Char('r') if self.job.other.is_some() => self.ask(Request::Compare),
             _ => {}
         }
     }
 
-    pub(super) fn draw_compare(&mut self, frame: &mut Frame<'_>, area: Rect) {
+    pub(crate) fn draw_compare(&mut self, frame: &mut Frame<'_>, area: Rect) {
         if self.job.other.is_none() {
             let text = " one model: `apr tui A B --compare` compares two";
             frame.render_widget(Line::styled(text, self.palette.faint()), area);
@@ -96,14 +111,25 @@ impl Explorer<'_> {
         let Loaded::Ready(report) = &self.diff else {
             return self.draw_waiting(frame, area, &self.diff);
         };
-        let [summary, table, distribution] =
-            Layout::vertical([Constraint::Length(4), Constraint::Min(4), Constraint::Length(5)])
-                .areas(area);
+        let scores = if area.height < ROOMY_BODY { 2 } else { FRAMED };
+        let [summary, table, distribution, scored] = Layout::vertical([
+            Constraint::Length(4),
+            Constraint::Min(4),
+            Constraint::Length(5),
+            Constraint::Length(scores),
+        ])
+        .areas(area);
         draw_summary(frame, summary, report);
-        let block = Block::bordered().title(" Tensor Comparison ");
-        let inner = block.inner(table);
-        frame.render_widget(block, table);
+        self.draw_pairs(frame, table);
+        self.draw_distributions(frame, distribution);
+        self.draw_scores(frame, scored);
+    }
 
+    fn draw_pairs(&mut self, frame: &mut Frame<'_>, area: Rect) {
+        let Loaded::Ready(report) = &self.diff else { return };
+        let block = Block::bordered().title(" Tensor Comparison ");
+        let inner = block.inner(area);
+        frame.render_widget(block, area);
         // Without room for names the angle is left out.
         let has_cosine = inner.width >= 76;
         let beside = if has_cosine { 46 } else { 35 };
@@ -131,9 +157,82 @@ impl Explorer<'_> {
                 Verdict::Incomparable => ("differs", self.palette.bad()),
             };
             let line = Line::from(vec![Span::styled(text, style), Span::styled(verdict, mark)]);
-            frame.render_widget(line, Rect { y, height: 1, ..inner });
+            let row = Rect { y, height: 1, ..inner };
+            frame.render_widget(line, row);
+            self.zones.add(row, Target::Item(at));
         }
-        self.draw_distributions(frame, distribution);
+    }
+
+    /// Shows the tensor of the pair in the first model.
+    fn choose_of_pair(&mut self) {
+        let Some(name) = self.pair().map(|pair| pair.name.clone()) else { return };
+        let tensors = self.job.model.reader.tensors();
+        match tensors.iter().position(|info| info.name == name) {
+            Some(tensor) => {
+                self.choose(tensor);
+                self.open(View::Histogram);
+            }
+            None => self.message = Some(format!("v1 calls '{}' otherwise", clean(&name))),
+        }
+    }
+
+    /// What validation says of both models, and how far their outputs are from each other.
+    fn draw_scores(&self, frame: &mut Frame<'_>, area: Rect) {
+        let mut lines = match &self.scores {
+            Loaded::Ready(reports) => {
+                score_lines(reports, if area.height < FRAMED { 0 } else { BAR }, self.palette)
+            }
+            Loaded::Nothing => {
+                vec![Line::styled(" not validated; r compares again", self.palette.faint())]
+            }
+            Loaded::Waiting => {
+                let text = format!(" {}", self.progress_of_pass());
+                vec![Line::styled(text, self.palette.faint())]
+            }
+            Loaded::Failed(error) => vec![self.failed(error)],
+        };
+        let outputs = self.line_of_outputs();
+        if area.height < FRAMED {
+            // Both models share a line.
+            let spans = lines.into_iter().flat_map(|line| line.spans);
+            let lines = vec![Line::from(spans.collect::<Vec<_>>()), outputs];
+            frame.render_widget(Paragraph::new(lines), area);
+            return;
+        }
+        lines.push(outputs);
+        let block = Block::bordered().title(" Validation Score Comparison ");
+        frame.render_widget(Paragraph::new(lines).block(block), area);
+    }
+
+    fn failed(&self, error: &str) -> Line<'static> {
+        Line::styled(format!(" {}", clean(error)), self.palette.bad())
+    }
+
+    fn line_of_outputs(&self) -> Line<'static> {
+        let report = match &self.outputs {
+            Loaded::Ready(report) => report,
+            Loaded::Failed(error) => return self.failed(error),
+            Loaded::Waiting => {
+                let text = format!(" Outputs: {}", self.progress_of_pass());
+                return Line::styled(text, self.palette.faint());
+            }
+            Loaded::Nothing => {
+                let text = " Outputs: o runs both models on the same inputs";
+                return Line::styled(text, self.palette.faint());
+            }
+        };
+        let [mean, most, cosine] =
+            [report.mean_l2, report.max_l2, report.cosine].map(|value| shown(Some(value)));
+        let top = report
+            .same_top
+            .map_or_else(String::new, |share| format!("  same top: {:.1}%", 100.0 * share));
+        let (verdict, style) = match report.passed {
+            true => ("✓ PASS", self.palette.good()),
+            false => ("✗ FAIL", self.palette.bad()),
+        };
+        let text = format!(" mean L2={mean} max={most} cosine={cosine}{top}");
+        let verdict = Span::styled(verdict, style);
+        Line::from(vec![Span::raw(" Outputs: "), verdict, Span::raw(text)])
     }
 
     /// How the values of a pair are distributed, on one axis.
@@ -174,6 +273,43 @@ impl Explorer<'_> {
         lines.push(Line::styled(format!("     {low}{:gap$}{high}", ""), self.palette.faint()));
         frame.render_widget(Paragraph::new(lines), inner);
     }
+}
+
+/// The checks of both models that pass.
+fn score_lines(
+    reports: &[ValidateReport; 2],
+    columns: usize,
+    palette: Palette,
+) -> Vec<Line<'static>> {
+    let scores = reports.each_ref().map(|report| {
+        let made = report.checks.iter().filter(|check| check.status != Status::Skipped);
+        let passed = made.clone().filter(|check| check.status == Status::Pass).count();
+        (passed, made.count())
+    });
+    let shares = scores.map(|(passed, made)| passed as f64 / made.max(1) as f64);
+    let labels = ["v1", "v2"].into_iter().zip(reports).zip(scores);
+    labels
+        .map(|((label, report), (passed, made))| {
+            let filled = passed * columns / made.max(1);
+            let bar = format!("{}{}", "█".repeat(filled), "░".repeat(columns - filled));
+            let (verdict, style) = match report.valid {
+                true => ("VALID", palette.good()),
+                false => ("INVALID", palette.bad()),
+            };
+            let change = match label {
+                "v2" if shares[1] > shares[0] => " ← IMPROVED",
+                "v2" if shares[1] < shares[0] => " ← WORSE",
+                _ => "",
+            };
+            Line::from(vec![
+                Span::raw(format!(" {label}: ")),
+                Span::styled(bar, palette.bar()),
+                Span::raw(format!(" {passed}/{made} ")),
+                Span::styled(verdict, style),
+                Span::styled(change, palette.odd()),
+            ])
+        })
+        .collect()
 }
 
 fn draw_summary(frame: &mut Frame<'_>, area: Rect, report: &DiffReport) {

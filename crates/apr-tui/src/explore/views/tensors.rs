@@ -9,16 +9,20 @@ use ratatui::style::Style;
 use ratatui::text::Line;
 
 use super::filter::Wanted;
-use super::{Asks, Explorer, Key, Loaded, View};
+use super::list::Cursor;
+use crate::explore::{Asks, Explorer, Loaded, View};
+use crate::screen::Key;
 use crate::text::{cell, clean};
+use crate::zones::Target;
 
-pub(super) const HELP: [Key; 6] = [
+pub(crate) const HELP: [Key; 7] = [
     ("↑ ↓  k j", "previous, next tensor"),
     ("PgUp PgDn  ^U ^D", "a page up, down"),
     ("Home End  G", "the first, the last"),
     ("/", "filter by words, or letters in order"),
     ("o", "stored, name, size, dtype first"),
     ("Enter", "histogram of the tensor"),
+    ("u", "its path through the graph"),
 ];
 
 /// Columns of a shape at most.
@@ -62,16 +66,18 @@ impl Sort {
 
 /// Tensors in the order that they are listed in.
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(crate) struct Order {
     shown: Vec<usize>,
     sort: Sort,
     text: String,
+    /// Tensors that the list is of, and what has them in common; all where there are none.
+    chosen: Option<(Vec<usize>, String)>,
     /// Columns of dtypes and shapes.
     widths: (usize, usize),
 }
 
 impl Order {
-    pub(super) fn list(&mut self, report: &TensorsReport) {
+    pub(crate) fn list(&mut self, report: &TensorsReport) {
         let widest = |text: fn(&TensorRow) -> String, least: usize, most: usize| {
             let widths = report.tensors.iter().map(|row| text(row).len());
             widths.max().unwrap_or_default().clamp(least, most)
@@ -83,14 +89,20 @@ impl Order {
         self.arrange(report);
     }
 
-    pub(super) fn filter(&mut self, report: &TensorsReport, text: &str) {
+    pub(crate) fn filter(&mut self, report: &TensorsReport, text: &str) {
         text.clone_into(&mut self.text);
+        if text.is_empty() {
+            self.chosen = None;
+        }
         self.arrange(report);
     }
 
     fn arrange(&mut self, report: &TensorsReport) {
         let rows = &report.tensors;
         self.shown = Wanted::new(&self.text).of(&rows.iter().map(|row| row.name.as_str()));
+        if let Some((chosen, _)) = &self.chosen {
+            self.shown.retain(|tensor| chosen.binary_search(tensor).is_ok());
+        }
         match self.sort {
             Sort::Stored => {}
             Sort::Name => self.shown.sort_by(|&a, &b| rows[a].name.cmp(&rows[b].name)),
@@ -99,23 +111,23 @@ impl Order {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.shown.len()
     }
 
     /// The tensor in a row.
-    pub(super) fn tensor(&self, row: usize) -> Option<usize> {
+    pub(crate) fn tensor(&self, row: usize) -> Option<usize> {
         self.shown.get(row).copied()
     }
 
     /// The row of a tensor.
-    pub(super) fn row(&self, tensor: usize) -> Option<usize> {
+    pub(crate) fn row(&self, tensor: usize) -> Option<usize> {
         self.shown.iter().position(|shown| *shown == tensor)
     }
 }
 
 impl Explorer<'_> {
-    pub(super) fn key_of_tensors(&mut self, key: KeyEvent) {
+    pub(crate) fn key_of_tensors(&mut self, key: KeyEvent) {
         if self.cursor.key(key, self.order.len(), self.rows) {
             return;
         }
@@ -125,20 +137,35 @@ impl Explorer<'_> {
                 let text = self.order.text.clone();
                 self.ask_line(Asks::Filter, "filter", &text);
             }
-            KeyCode::Esc => self.typed(Asks::Filter, "", true),
+            KeyCode::Esc => self.filter(""),
+            KeyCode::Char('u') => self.show_path(),
             KeyCode::Char('o') => self.sort(),
             _ => {}
         }
     }
 
     /// Selects a tensor, and lists all of them where a filter hides it.
-    pub(super) fn choose(&mut self, tensor: usize) {
+    pub(crate) fn choose(&mut self, tensor: usize) {
         if self.order.row(tensor).is_none()
             && let Loaded::Ready(list) = &self.list
         {
             self.order.filter(list, "");
         }
         self.cursor.at = self.order.row(tensor).unwrap_or_default();
+    }
+
+    /// Lists these tensors, which are in the order of the file.
+    pub(crate) fn list_chosen(&mut self, tensors: Vec<usize>, what: &str) {
+        let Loaded::Ready(list) = &self.list else { return };
+        if tensors.is_empty() {
+            self.message = Some(format!("{what} reads no tensors"));
+            return;
+        }
+        self.order.text.clear();
+        self.order.chosen = Some((tensors, what.to_owned()));
+        self.order.arrange(list);
+        self.cursor = Cursor::default();
+        self.open(View::Tensors);
     }
 
     fn sort(&mut self) {
@@ -149,7 +176,7 @@ impl Explorer<'_> {
         self.cursor.at = tensor.and_then(|tensor| self.order.row(tensor)).unwrap_or_default();
     }
 
-    pub(super) fn draw_tensors(&mut self, frame: &mut Frame<'_>, area: Rect) {
+    pub(crate) fn draw_tensors(&mut self, frame: &mut Frame<'_>, area: Rect) {
         let Loaded::Ready(list) = &self.list else {
             return self.draw_waiting(frame, area, &self.list);
         };
@@ -197,6 +224,7 @@ impl Explorer<'_> {
             let style = if is_here { self.palette.selected() } else { Style::new() };
             let text = cell(&text, usize::from(rows.width));
             frame.buffer_mut().set_stringn(rows.x, y, text, usize::from(rows.width), style);
+            self.zones.add(Rect { y, height: 1, ..rows }, Target::Item(at));
         }
 
         let total: u64 = list.tensors.iter().map(|row| row.bytes).sum();
@@ -205,10 +233,13 @@ impl Explorer<'_> {
         } else {
             format!("{} of ", apr_core::grouped(self.order.len() as u64))
         };
-        let filter = match self.order.text.as_str() {
+        let mut filter = match self.order.text.as_str() {
             "" => String::new(),
             text => format!(", filter '{}'", clean(text)),
         };
+        if let Some((_, what)) = &self.order.chosen {
+            filter.push_str(&format!(", of {what}; Esc lists all"));
+        }
         let text = format!(
             " {of}{}, {}, {}{filter}",
             apr_core::counted(list.total as u64, "tensor"),
@@ -230,7 +261,7 @@ fn row_text(row: &TensorRow, (name, dtype, shape): (usize, usize, usize)) -> Str
 }
 
 /// A heading, rows, and a line below.
-pub(super) fn three(area: Rect) -> [Rect; 3] {
+pub(crate) fn three(area: Rect) -> [Rect; 3] {
     use ratatui::layout::{Constraint, Layout};
     Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)]).areas(area)
 }

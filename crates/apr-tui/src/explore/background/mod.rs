@@ -4,54 +4,30 @@
 //! passes over whole models; between two tensors of the statistics it looks for other requests, and
 //! for which tensors are on the screen. Each has half of the memory.
 
+pub(super) mod meter;
+pub(super) mod reports;
+pub(super) mod request;
+pub(super) mod runs;
+
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use apr_core::{IoCause, Phase, Progress};
+use apr_core::IoCause;
 use apr_io::{Interrupt, Threads};
 use apr_registry::Result;
+use apr_run::{RunError, RunResult};
 
+use self::meter::{Meter, Watch};
+use self::reports::{Bench, Report, answer};
+use self::request::Request;
 use super::Job;
-use super::reports::{Bench, Report, answer};
-use super::request::Request;
 
 /// A request with what came of it.
 pub(crate) struct Answer {
     pub(crate) request: Request,
-    pub(crate) result: Result<Report>,
-}
-
-/// How far a pass is.
-#[derive(Debug, Default)]
-pub(crate) struct Meter {
-    done: AtomicU64,
-    total: AtomicU64,
-}
-
-impl Meter {
-    /// Bytes that are done, and all of them.
-    pub(crate) fn bytes(&self) -> (u64, u64) {
-        (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
-    }
-
-    fn reset(&self) {
-        self.done.store(0, Ordering::Relaxed);
-        self.total.store(0, Ordering::Relaxed);
-    }
-}
-
-impl Progress for Meter {
-    fn begin(&self, _: Phase, total: u64) {
-        self.done.store(0, Ordering::Relaxed);
-        self.total.store(total, Ordering::Relaxed);
-    }
-
-    fn advance(&self, bytes: u64) {
-        self.done.fetch_add(bytes, Ordering::Relaxed);
-    }
+    pub(crate) result: RunResult<Report>,
 }
 
 /// One of the two threads, as the other side sees it.
@@ -76,7 +52,7 @@ pub(crate) struct Desk {
     state: Mutex<State>,
     wake: Condvar,
     /// How far what is on the screen is, and how far the pass is.
-    meters: [Meter; 2],
+    meters: [Arc<Meter>; 2],
 }
 
 impl Desk {
@@ -128,35 +104,38 @@ impl Desk {
     }
 
     /// How far a request of its kind is.
-    pub(crate) fn meter(&self, is_pass: bool) -> &Meter {
+    pub(crate) fn meter(&self, is_pass: bool) -> &Arc<Meter> {
         &self.meters[usize::from(is_pass)]
     }
 
     /// Gives up what reads tensors for the screen, as another view is shown.
     pub(crate) fn cancel_looks(&self) {
         let mut state = self.state();
-        state.looks.waiting.retain(|request| !request.reads_values());
+        state.looks.waiting.retain(|request| !request.is_for_one_view());
         if let Some((request, interrupt)) = &state.looks.running
-            && request.reads_values()
+            && request.is_for_one_view()
         {
             interrupt.cancel();
         }
     }
 
-    /// Gives up passes, those that wait too.
-    pub(crate) fn cancel_passes(&self) {
+    /// Gives up passes, those that wait too; whether there were any.
+    pub(crate) fn cancel_passes(&self) -> bool {
         let mut state = self.state();
+        let State { passes, unmeasured, .. } = &*state;
+        let is_busy =
+            passes.running.is_some() || !passes.waiting.is_empty() || !unmeasured.is_empty();
         state.passes.waiting.clear();
         state.unmeasured.clear();
         if let Some((_, interrupt)) = &state.passes.running {
             interrupt.cancel();
         }
+        is_busy
     }
 
-    /// Whether something is computed.
-    pub(crate) fn is_running(&self) -> bool {
-        let state = self.state();
-        state.looks.running.is_some() || state.passes.running.is_some()
+    /// The pass that runs.
+    pub(crate) fn running_pass(&self) -> Option<Request> {
+        self.state().passes.running.as_ref().map(|(request, _)| request.clone())
     }
 
     /// Whether something is computed, or waits for it.
@@ -214,13 +193,9 @@ pub(crate) fn work(desk: &Desk, job: &Job<'_>, takes_passes: bool, answers: &Sen
     while let Some((request, interrupt)) = desk.next(takes_passes) {
         let meter = desk.meter(takes_passes);
         meter.reset();
-        let result = pipeline(job, interrupt).and_then(|threads| {
-            let report = answer(&request, &bench, &threads, meter)?;
-            // What was read in two states is not shown.
-            (job.unchanged)()?;
-            Ok(report)
-        });
-        let is_given_up = matches!(&result, Err(error)
+        let watch = Watch::new(interrupt, Arc::clone(meter));
+        let result = answered(job, &request, &bench, &watch);
+        let is_given_up = matches!(&result, Err(RunError::Model(error))
             if error.cause() == Some(IoCause::Interrupted));
         let is_heard = is_given_up || answers.send(Answer { request, result }).is_ok();
         desk.done(takes_passes);
@@ -230,9 +205,26 @@ pub(crate) fn work(desk: &Desk, job: &Job<'_>, takes_passes: bool, answers: &Sen
     }
 }
 
+fn answered(
+    job: &Job<'_>,
+    request: &Request,
+    bench: &Bench<'_>,
+    watch: &Watch,
+) -> RunResult<Report> {
+    let threads = pipeline(job, watch.interrupt().clone())?;
+    let report = answer(request, bench, &threads, watch)?;
+    // What was read in two states is not shown.
+    (job.unchanged)()?;
+    Ok(report)
+}
+
+/// Half of the threads and of the memory: the other half is the other thread's.
 fn pipeline(job: &Job<'_>, interrupt: Interrupt) -> Result<Threads> {
-    let threads = NonZeroUsize::new(job.threads.get().div_ceil(2)).unwrap_or(NonZeroUsize::MIN);
-    Threads::new(threads, job.max_memory / 2, interrupt)
+    Threads::new(half(job.threads), job.max_memory / 2, interrupt)
+}
+
+fn half(threads: NonZeroUsize) -> NonZeroUsize {
+    NonZeroUsize::new(threads.get().div_ceil(2)).unwrap_or(NonZeroUsize::MIN)
 }
 
 #[cfg(test)]
@@ -264,7 +256,7 @@ mod tests {
         assert_eq!(next(), Some(Request::Checks));
         assert_eq!(next(), Some(Request::Statistics(501)));
         assert_eq!(next(), Some(Request::Statistics(0)));
-        desk.cancel_passes();
+        assert!(desk.cancel_passes());
         desk.close();
         assert_eq!(next(), None);
     }

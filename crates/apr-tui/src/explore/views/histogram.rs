@@ -10,16 +10,18 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Wrap};
 
-use super::reports::Measured;
-use super::request::Request;
-use super::{Explorer, Key, Loaded, View};
 use crate::chart::Chart;
+use crate::explore::background::reports::Measured;
+use crate::explore::background::request::Request;
+use crate::explore::{Explorer, Loaded, View};
 use crate::palette::Palette;
+use crate::screen::Key;
 use crate::text::{clean, fit, shown};
 
-pub(super) const HELP: [Key; 3] = [
+pub(crate) const HELP: [Key; 4] = [
     ("← →  p n  k j", "previous, next tensor of the list"),
     ("Enter", "values of the tensor"),
+    ("u", "its path through the graph"),
     ("Esc", "back to the list"),
 ];
 
@@ -31,7 +33,7 @@ const CAUSES: [&str; 3] = [
 ];
 
 impl Explorer<'_> {
-    pub(super) fn ask_histogram(&mut self) {
+    pub(crate) fn ask_histogram(&mut self) {
         let Some(tensor) = self.tensor() else { return };
         let name = &self.job.model.reader.tensors()[tensor].name;
         let is_there = |found: &Measured<HistogramReport>| found.report.tensor.name == *name;
@@ -41,7 +43,7 @@ impl Explorer<'_> {
     }
 
     /// Another tensor of the list; whether there is one.
-    pub(super) fn step(&mut self, is_forward: bool) -> bool {
+    pub(crate) fn step(&mut self, is_forward: bool) -> bool {
         let before = self.cursor.at;
         let last = self.order.len().saturating_sub(1);
         self.cursor.at = match is_forward {
@@ -51,11 +53,12 @@ impl Explorer<'_> {
         self.cursor.at != before
     }
 
-    pub(super) fn key_of_histogram(&mut self, key: KeyEvent) {
+    pub(crate) fn key_of_histogram(&mut self, key: KeyEvent) {
         let is_forward = match key.code {
             KeyCode::Right | KeyCode::Down | KeyCode::Char('n' | 'j' | 'l') => true,
             KeyCode::Left | KeyCode::Up | KeyCode::Char('p' | 'k') => false,
             KeyCode::Enter => return self.open(View::Values),
+            KeyCode::Char('u') => return self.show_path(),
             KeyCode::Esc => return self.open(self.origin),
             _ => return,
         };
@@ -64,7 +67,7 @@ impl Explorer<'_> {
         }
     }
 
-    pub(super) fn draw_histogram(&self, frame: &mut Frame<'_>, area: Rect) {
+    pub(crate) fn draw_histogram(&self, frame: &mut Frame<'_>, area: Rect) {
         let columns = usize::from(area.width);
         let [name, rest] =
             Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);

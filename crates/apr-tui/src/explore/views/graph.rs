@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use apr_graph::draw::parameters;
 use apr_graph::outline::{End, Item, ItemKind, Scene};
-use apr_ops::graph::GraphReport;
+use apr_ops::graph::{GraphReport, PartReport};
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use ratatui::layout::Rect;
@@ -13,17 +13,22 @@ use ratatui::text::Line;
 
 use super::list::Cursor;
 use super::tensors::three;
-use super::{Asks, Explorer, Key, Loaded};
 use crate::chart::put;
+use crate::explore::{Asks, Explorer, Loaded};
+use crate::palette::Palette;
+use crate::screen::Key;
 use crate::text::{cell, clean, fit, width};
+use crate::zones::Target;
 
-pub(super) const HELP: [Key; 6] = [
+pub(crate) const HELP: [Key; 8] = [
     ("↑ ↓  k j", "previous, next box"),
     ("Enter", "open the group"),
-    ("Esc  Backspace", "back to what is around it"),
-    ("/", "find a box by its name, in all groups"),
+    ("Esc  Backspace", "back to what is around it; no marks"),
+    ("/", "find a box by name, in all groups"),
     ("[ ]", "previous, next part of the model"),
     ("PgUp PgDn  G", "a page up, down; the last box"),
+    ("u", "tensors that the box uses"),
+    ("n N", "next, previous box marked ◆"),
 ];
 
 /// Rows of a box with the arrow below.
@@ -35,11 +40,15 @@ const DEEPEST: usize = 64;
 
 /// Which group is shown, and which of its boxes is selected.
 #[derive(Debug, Default)]
-pub(super) struct GraphPlace {
+pub(crate) struct GraphPlace {
     part: usize,
     /// Groups from the outermost to the one that is shown, with their places.
     open: Vec<Opened>,
     rows: usize,
+    /// The tensor whose path is marked, and the boxes on it: the part, and positions of boxes from
+    /// the outermost in.
+    marked: String,
+    marks: Vec<(usize, Vec<usize>)>,
 }
 
 #[derive(Debug)]
@@ -51,7 +60,7 @@ struct Opened {
 
 impl GraphPlace {
     /// Begins at the first box of a part.
-    pub(super) fn open(&mut self, report: &GraphReport) {
+    pub(crate) fn open(&mut self, report: &GraphReport) {
         let Some(part) = report.parts.get(self.part) else { return };
         self.open = vec![Opened {
             name: clean(&part.summary.name),
@@ -60,7 +69,7 @@ impl GraphPlace {
         }];
     }
 
-    pub(super) fn place(&self) -> String {
+    pub(crate) fn place(&self) -> String {
         match self.open.last() {
             Some(opened) => format!("{}/{}", opened.cursor.at + 1, opened.scene.items.len()),
             None => "0/0".to_owned(),
@@ -76,9 +85,84 @@ impl GraphPlace {
         }
     }
 
+    /// The group that is shown.
+    pub(crate) fn scene(&self) -> Option<&Scene> {
+        self.open.last().map(|opened| &*opened.scene)
+    }
+
+    /// The position of the selected box.
+    pub(crate) fn selected(&mut self) -> Option<&mut usize> {
+        self.open.last_mut().map(|opened| &mut opened.cursor.at)
+    }
+
+    /// The part, the boxes from the outermost to the selected one, and its name.
+    pub(super) fn here(&self) -> Option<(usize, Vec<usize>, String)> {
+        let opened = self.open.last()?;
+        let item = opened.scene.items.get(opened.cursor.at)?;
+        let path = self.open.iter().map(|opened| opened.cursor.at).collect();
+        Some((self.part, path, clean(&item.name)))
+    }
+
+    /// Marks boxes, which are in order, and goes to the first one.
+    pub(super) fn mark(
+        &mut self,
+        report: &GraphReport,
+        tensor: String,
+        marks: Vec<(usize, Vec<usize>)>,
+    ) {
+        (self.marked, self.marks) = (tensor, marks);
+        if let Some((part, path)) = self.marks.first().cloned() {
+            self.go(report, part, &path);
+        }
+    }
+
+    /// Goes to the next mark, or the previous one, around the end; whether there is one.
+    pub(super) fn next_mark(&mut self, report: &GraphReport, is_forward: bool) -> bool {
+        let Some((part, path, _)) = self.here() else { return false };
+        let here = (part, path);
+        let next = match is_forward {
+            true => self.marks.iter().find(|mark| **mark > here).or(self.marks.first()),
+            false => self.marks.iter().rfind(|mark| **mark < here).or(self.marks.last()),
+        };
+        let Some((part, path)) = next.cloned() else { return false };
+        self.go(report, part, &path);
+        true
+    }
+
+    /// Opens groups up to a box, and selects it.
+    fn go(&mut self, report: &GraphReport, part: usize, path: &[usize]) {
+        self.part = part;
+        self.open(report);
+        self.select(path);
+    }
+
+    fn select(&mut self, path: &[usize]) {
+        self.open.truncate(1);
+        for (depth, at) in path.iter().enumerate() {
+            if let Some(opened) = self.open.last_mut() {
+                opened.cursor.at = *at;
+            }
+            if depth + 1 < path.len() {
+                self.enter();
+            }
+        }
+    }
+
+    /// Whether the marked tensor is used in a box of the group that is shown.
+    fn is_marked(&self, at: usize) -> bool {
+        let Some((_, around)) = self.open.split_last() else { return false };
+        let around = || around.iter().map(|opened| opened.cursor.at);
+        self.marks.iter().any(|(part, path)| {
+            *part == self.part
+                && path.iter().copied().take(self.open.len()).eq(around().chain([at]))
+        })
+    }
+
     fn leave(&mut self) {
         if self.open.len() > 1 {
             self.open.pop();
+        } else {
+            self.marks.clear();
         }
     }
 
@@ -91,15 +175,7 @@ impl GraphPlace {
         collect(&root.scene, &text, &mut Vec::new(), &mut found);
         let next = found.iter().find(|path| **path > here).or_else(|| found.first());
         let Some(path) = next.cloned() else { return false };
-        self.open.truncate(1);
-        for (depth, at) in path.iter().enumerate() {
-            if let Some(opened) = self.open.last_mut() {
-                opened.cursor.at = *at;
-            }
-            if depth + 1 < path.len() {
-                self.enter();
-            }
-        }
+        self.select(&path);
         true
     }
 }
@@ -127,7 +203,7 @@ fn collect(scene: &Scene, text: &str, path: &mut Vec<usize>, found: &mut Vec<Vec
 }
 
 impl Explorer<'_> {
-    pub(super) fn key_of_graph(&mut self, key: KeyEvent) {
+    pub(crate) fn key_of_graph(&mut self, key: KeyEvent) {
         let rows = self.graph_place.rows / BOX;
         if let Some(opened) = self.graph_place.open.last_mut()
             && opened.cursor.key(key, opened.scene.items.len(), rows)
@@ -138,6 +214,8 @@ impl Explorer<'_> {
             KeyCode::Enter => self.graph_place.enter(),
             KeyCode::Esc | KeyCode::Backspace => self.graph_place.leave(),
             KeyCode::Char('/') => self.ask_line(Asks::Find, "find", ""),
+            KeyCode::Char('u') => self.ask_list_of_box(),
+            KeyCode::Char(letter @ ('n' | 'N')) => self.next_mark(letter == 'n'),
             KeyCode::Char(letter @ ('[' | ']')) => self.other_part(letter == ']'),
             _ => {}
         }
@@ -154,13 +232,13 @@ impl Explorer<'_> {
         place.open(report);
     }
 
-    pub(super) fn find_in_graph(&mut self, text: &str) {
+    pub(crate) fn find_in_graph(&mut self, text: &str) {
         if !text.is_empty() && !self.graph_place.find(text) {
             self.message = Some(format!("no box has '{text}' in its name"));
         }
     }
 
-    pub(super) fn draw_graph(&mut self, frame: &mut Frame<'_>, area: Rect) {
+    pub(crate) fn draw_graph(&mut self, frame: &mut Frame<'_>, area: Rect) {
         let Loaded::Ready(report) = &self.graph else {
             return self.draw_waiting(frame, area, &self.graph);
         };
@@ -179,40 +257,59 @@ impl Explorer<'_> {
         let room = columns.saturating_sub(width(&parts) + 1);
         let text = format!(" {}{parts}", fit(&trail.join(" › "), room));
         frame.render_widget(Line::styled(text, self.palette.heading()), head);
+        frame.render_widget(self.line_of_part(part, columns), foot);
+        self.draw_boxes(frame, body);
+    }
 
+    /// What is wrong with a part, or how the marked tensor goes through it, or how large it is.
+    fn line_of_part(&self, part: &PartReport, columns: usize) -> Line<'static> {
         let errors = part.findings.list.len();
-        let (text, style) = match part.findings.list.first() {
-            None => {
-                let text = format!(
-                    " {} parameters, {} nodes",
-                    parameters(part.summary.parameters),
-                    apr_core::grouped(part.summary.nodes)
-                );
-                (text, self.palette.faint())
-            }
-            Some(first) => {
-                let more =
-                    if errors > 1 { format!(" (and {} more)", errors - 1) } else { String::new() };
-                (format!(" ⚠ {}{more}", clean(&first.message)), self.palette.bad())
-            }
+        let place = &self.graph_place;
+        let (text, style) = if let Some(first) = part.findings.list.first() {
+            let more =
+                if errors > 1 { format!(" (and {} more)", errors - 1) } else { String::new() };
+            (format!(" ⚠ {}{more}", clean(&first.message)), self.palette.bad())
+        } else if place.marks.is_empty() {
+            let nodes = apr_core::grouped(part.summary.nodes);
+            let parameters = parameters(part.summary.parameters);
+            (format!(" {parameters} parameters, {nodes} nodes"), self.palette.faint())
+        } else {
+            let count = apr_core::counted(place.marks.len() as u64, "use");
+            (format!(" ◆ {}: {count}; n next", place.marked), self.palette.key())
         };
-        frame.render_widget(Line::styled(fit(&text, columns), style), foot);
+        Line::styled(fit(&text, columns), style)
+    }
 
+    fn draw_boxes(&mut self, frame: &mut Frame<'_>, body: Rect) {
         let palette = self.palette;
         self.graph_place.rows = usize::from(body.height);
         let Some(opened) = self.graph_place.open.last_mut() else { return };
         let boxes = (usize::from(body.height) + 1) / BOX;
         let window = opened.cursor.window(opened.scene.items.len(), boxes);
+        let (scene, selected) = (Arc::clone(&opened.scene), opened.cursor.at);
         for (number, at) in window.enumerate() {
             let y = body.y + u16::try_from(number * BOX).unwrap_or_default();
             let height =
                 u16::try_from(BOX).unwrap_or_default().min(body.bottom().saturating_sub(y));
             let area = Rect { y, height, ..body };
-            let is_here = at == opened.cursor.at;
-            let style = if is_here { palette.here() } else { Style::new() };
-            draw_box(frame, area, &opened.scene, at, (style, palette.faint(), is_here));
+            let look = BoxLook {
+                is_here: at == selected,
+                is_marked: self.graph_place.is_marked(at),
+                palette,
+            };
+            draw_box(frame, area, &scene, at, look);
+            self.zones.add(Rect { height: height.min(3), ..area }, Target::Item(at));
         }
     }
+}
+
+/// How a box is drawn.
+#[derive(Clone, Copy)]
+struct BoxLook {
+    is_here: bool,
+    /// Whether it uses the marked tensor.
+    is_marked: bool,
+    palette: Palette,
 }
 
 /// A box, and the arrow to the next one where something flows there.
@@ -221,14 +318,20 @@ fn draw_box(
     area: Rect,
     scene: &Scene,
     at: usize,
-    (style, faint, is_here): (Style, Style, bool),
+    BoxLook { is_here, is_marked, palette }: BoxLook,
 ) {
+    let style = match (is_here, is_marked) {
+        (true, _) => palette.here(),
+        (false, true) => palette.key(),
+        (false, false) => Style::new(),
+    };
     let item = &scene.items[at];
     let buffer = frame.buffer_mut();
     let room = usize::from(area.width).saturating_sub(4).min(WIDEST);
     let times = if item.times > 1 { format!(" (×{})", item.times) } else { String::new() };
     let open = if item.scene().is_some_and(|scene| !scene.items.is_empty()) { " ▸" } else { "" };
-    let suffix = format!("{times}{open}");
+    let mark = if is_marked { " ◆" } else { "" };
+    let suffix = format!("{times}{open}{mark}");
     let name = fit(&clean(&item.name), room.saturating_sub(width(&suffix) + 5));
     let title = format!(" {name}{suffix} ");
     let inner = room.saturating_sub(2);
@@ -263,7 +366,8 @@ fn draw_box(
     );
     put(buffer, area, (2, 2), &bottom, style);
     if flows {
-        put(buffer, area, (u16::try_from(half + 3).unwrap_or(u16::MAX), 3), "▼", faint);
+        let column = u16::try_from(half + 3).unwrap_or(u16::MAX);
+        put(buffer, area, (column, 3), "▼", palette.faint());
     }
 }
 

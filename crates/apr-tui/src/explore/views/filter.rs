@@ -1,13 +1,13 @@
 //! Which names a typed text means.
 
 /// A text that is typed to find names: words that all occur, or else letters in their order.
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     words: Vec<String>,
     letters: Vec<char>,
 }
 
 impl Wanted {
-    pub(super) fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         let words: Vec<String> = text.split_whitespace().map(str::to_lowercase).collect();
         let letters = words.iter().flat_map(|word| word.chars()).collect();
         Self { words, letters }
@@ -15,7 +15,7 @@ impl Wanted {
 
     /// Positions of the names that are meant: those with all words, or where there are none, those
     /// with all letters in their order.
-    pub(super) fn of<'n>(&self, names: &(impl Iterator<Item = &'n str> + Clone)) -> Vec<usize> {
+    pub(crate) fn of<'n>(&self, names: &(impl Iterator<Item = &'n str> + Clone)) -> Vec<usize> {
         let with = |is_meant: &dyn Fn(&str) -> bool| -> Vec<usize> {
             let names = names.clone().enumerate();
             names.filter(|(_, name)| is_meant(name)).map(|(at, _)| at).collect()

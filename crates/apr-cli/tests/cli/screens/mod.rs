@@ -1,5 +1,8 @@
 //! Screens that keys drive, on a terminal of tmux.
 
+mod exports;
+mod manners;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -124,13 +127,13 @@ fn the_trace_of_the_screen_is_exported_as_the_report_is() {
     let tmux = on_terminal(&sandbox, (80, 24), &script);
     let _ = tmux.shows(&["YOU ARE HERE"]);
     tmux.keys(&["e"]);
-    let _ = tmux.shows(&["write to: trace.json"]);
+    let _ = tmux.shows(&["write to (Tab: trace.svg): trace.json"]);
     tmux.keys(&["Enter"]);
     let _ = tmux.shows(&["wrote trace.json"]);
     // A file that is there is not replaced.
     tmux.keys(&["e", "Enter"]);
-    let _ = tmux.shows(&["trace.json: "]);
-    tmux.keys(&["q"]);
+    let _ = tmux.shows(&["trace.json exists: y replaces it"]);
+    tmux.keys(&["n", "q"]);
     let _ = tmux.shows(&["code 0"]);
 
     let mut written: Value = serde_json::from_slice(&sandbox.read("trace.json")).expect("JSON");

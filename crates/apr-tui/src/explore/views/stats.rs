@@ -1,7 +1,6 @@
 //! The dashboard of statistics, which fills while tensors are read.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use apr_core::grouped;
 use apr_core::human::bytes;
@@ -16,20 +15,24 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph};
 
 use super::list::Cursor;
-use super::reports::Measured;
-use super::{Explorer, Key, Loaded, View};
-use crate::export::export;
+use crate::explore::background::reports::Measured;
+use crate::explore::{Explorer, Loaded, View};
+use crate::screen::Key;
 use crate::text::{cell, clean, fit, shown};
+use crate::zones::Target;
 
-pub(super) const HELP: [Key; 4] = [
+pub(crate) const HELP: [Key; 5] = [
     ("↑ ↓  k j", "previous, next tensor"),
-    ("a", "all tensors, or norms and what is odd"),
+    ("a", "all tensors; norms and what is odd"),
     ("Enter", "histogram of the tensor"),
+    ("u", "its path through the graph"),
     ("Esc  r", "stop measuring, go on"),
 ];
 
 /// Columns of the bar of a role.
 const BAR: usize = 16;
+/// Columns of a kind and a count beside it.
+const BESIDE: usize = 44;
 
 /// What is known of the tensors of a kind.
 #[derive(Debug, Clone, Default)]
@@ -41,18 +44,18 @@ struct Role {
 
 /// Tensors of the table, and what is known of each kind.
 #[derive(Debug, Default)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     /// Tensors with violations, the worst first, and norms; each in the order of the file.
     health: Vec<(u8, usize)>,
     measured: Vec<usize>,
     shows_all: bool,
     roles: BTreeMap<&'static str, Role>,
-    pub(super) cursor: Cursor,
+    pub(crate) cursor: Cursor,
     rows: usize,
 }
 
 impl Rows {
-    pub(super) fn add(&mut self, tensor: usize, found: &Measured<TensorRow>) {
+    pub(crate) fn add(&mut self, tensor: usize, found: &Measured<TensorRow>) {
         fn insert<T: Ord>(list: &mut Vec<T>, item: T) {
             if let Err(at) = list.binary_search(&item) {
                 list.insert(at, item);
@@ -83,13 +86,13 @@ impl Rows {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         if self.shows_all { self.measured.len() } else { self.health.len() }
     }
 }
 
 impl Explorer<'_> {
-    pub(super) fn key_of_stats(&mut self, key: KeyEvent) {
+    pub(crate) fn key_of_stats(&mut self, key: KeyEvent) {
         let (len, rows) = (self.stats.len(), self.stats.rows);
         if self.stats.cursor.key(key, len, rows) {
             return;
@@ -108,27 +111,17 @@ impl Explorer<'_> {
             }
             KeyCode::Esc => self.cancel(),
             KeyCode::Char('r') => self.measure(),
+            KeyCode::Char('u') => {
+                if let Some(tensor) = self.stats.tensor(self.stats.cursor.at) {
+                    self.choose(tensor);
+                    self.show_path();
+                }
+            }
             _ => {}
         }
     }
 
-    /// Writes what `apr tensors --stats --json` prints, once all tensors are measured.
-    pub(super) fn write_stats(&self, path: &Path) -> Result<String, String> {
-        let list = self.list.ready().ok_or("there is no report yet")?;
-        let (known, all) = (self.statistics.len(), list.tensors.len());
-        if known < all {
-            return Err(format!("{known} of {all} tensors are measured; wait for the others"));
-        }
-        let mut list = list.clone();
-        for (tensor, row) in list.tensors.iter_mut().enumerate() {
-            if let Some(found) = self.statistics.get(&tensor) {
-                row.stats.clone_from(&found.report.stats);
-            }
-        }
-        export(path, &list).map_err(|error| error.to_string())
-    }
-
-    pub(super) fn draw_stats(&mut self, frame: &mut Frame<'_>, area: Rect) {
+    pub(crate) fn draw_stats(&mut self, frame: &mut Frame<'_>, area: Rect) {
         let roles = u16::try_from(self.stats.roles.len().clamp(1, 8)).unwrap_or(1);
         let is_low = area.height < 20;
         let roles = if is_low { roles.min(3) } else { roles };
@@ -204,6 +197,7 @@ impl Explorer<'_> {
             let line = self.health_row(found, room, is_here);
             let line_area = Rect { y, height: 1, ..inner };
             frame.render_widget(line, line_area);
+            self.zones.add(line_area, Target::Item(at));
         }
         if len == 0 && known == all {
             let text = " no norms, and nothing odd; a lists all tensors";
@@ -237,12 +231,13 @@ impl Explorer<'_> {
         let mut roles: Vec<_> = self.stats.roles.iter().collect();
         roles.sort_by_key(|(_, role)| std::cmp::Reverse(role.odd.len()));
         let columns = usize::from(inner.width);
+        let wide = BAR.min(columns.saturating_sub(BESIDE));
         let lines: Vec<Line<'_>> = roles
             .iter()
             .map(|(kind, role)| {
                 let sound = role.tensors - role.odd.len();
-                let filled = sound * BAR / role.tensors.max(1);
-                let bar = format!("{}{}", "█".repeat(filled), "░".repeat(BAR - filled));
+                let filled = sound * wide / role.tensors.max(1);
+                let bar = format!("{}{}", "█".repeat(filled), "░".repeat(wide - filled));
                 let (mark, style) = match role.odd.is_empty() {
                     true => ("✓", self.palette.good()),
                     false => ("✗", self.palette.bad()),
@@ -251,7 +246,7 @@ impl Explorer<'_> {
                 let count = format!(" {sound}/{} as expected ", role.tensors);
                 let outlier = role.odd.first().map_or_else(String::new, |tensor| {
                     let name = clean(&self.job.model.reader.tensors()[*tensor].name);
-                    let used = 24 + BAR + count.len() + 2;
+                    let used = 24 + wide + count.len() + 2;
                     fit(&format!(" {name}"), columns.saturating_sub(used))
                 });
                 Line::from(vec![

@@ -11,10 +11,12 @@ use ratatui::text::Line;
 use super::filter::Wanted;
 use super::list::Cursor;
 use super::tensors::three;
-use super::{Asks, Explorer, Key, Loaded};
+use crate::explore::{Asks, Explorer, Loaded};
+use crate::screen::Key;
 use crate::text::{cell, clean};
+use crate::zones::Target;
 
-pub(super) const HELP: [Key; 4] = [
+pub(crate) const HELP: [Key; 4] = [
     ("↑ ↓  k j", "previous, next token"),
     ("PgUp PgDn", "a page up, down"),
     ("/", "filter by the token's text"),
@@ -23,32 +25,32 @@ pub(super) const HELP: [Key; 4] = [
 
 /// Tokens that are listed.
 #[derive(Debug, Default)]
-pub(super) struct Tokens {
+pub(crate) struct Tokens {
     shown: Vec<usize>,
     text: String,
-    pub(super) cursor: Cursor,
+    pub(crate) cursor: Cursor,
 }
 
 impl Tokens {
-    pub(super) fn list(&mut self, found: Option<&Vocabulary>) {
+    pub(crate) fn list(&mut self, found: Option<&Vocabulary>) {
         let text = self.text.clone();
         self.filter(found, &text);
     }
 
-    pub(super) fn filter(&mut self, found: Option<&Vocabulary>, text: &str) {
+    pub(crate) fn filter(&mut self, found: Option<&Vocabulary>, text: &str) {
         let tokens = found.map(|found| found.tokens.as_slice()).unwrap_or_default();
         text.clone_into(&mut self.text);
         self.shown = Wanted::new(text).of(&tokens.iter().map(|token| token.text.as_str()));
         self.cursor = Cursor::default();
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.shown.len()
     }
 }
 
 impl Explorer<'_> {
-    pub(super) fn key_of_vocabulary(&mut self, key: KeyEvent) {
+    pub(crate) fn key_of_vocabulary(&mut self, key: KeyEvent) {
         if self.tokens.cursor.key(key, self.tokens.len(), self.rows) {
             return;
         }
@@ -57,12 +59,12 @@ impl Explorer<'_> {
                 let text = self.tokens.text.clone();
                 self.ask_line(Asks::Filter, "filter", &text);
             }
-            KeyCode::Esc => self.typed(Asks::Filter, "", true),
+            KeyCode::Esc => self.filter(""),
             _ => {}
         }
     }
 
-    pub(super) fn draw_vocabulary(&mut self, frame: &mut Frame<'_>, area: Rect) {
+    pub(crate) fn draw_vocabulary(&mut self, frame: &mut Frame<'_>, area: Rect) {
         let Loaded::Ready(found) = &self.vocabulary else {
             return self.draw_waiting(frame, area, &self.vocabulary);
         };
@@ -84,6 +86,7 @@ impl Explorer<'_> {
             let is_here = at == self.tokens.cursor.at;
             let style = if is_here { self.palette.selected() } else { Style::new() };
             frame.buffer_mut().set_stringn(rows.x, y, text, room, style);
+            self.zones.add(Rect { y, height: 1, ..rows }, Target::Item(at));
         }
         let filter = match self.tokens.text.as_str() {
             "" => String::new(),

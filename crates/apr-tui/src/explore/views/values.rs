@@ -7,17 +7,19 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::request::Request;
-use super::{Explorer, Key, Loaded};
+use crate::explore::background::request::Request;
+use crate::explore::{Explorer, Loaded};
+use crate::screen::Key;
 use crate::text::{clean, fit, shown};
 
-pub(super) const HELP: [Key; 7] = [
+pub(crate) const HELP: [Key; 8] = [
     ("↑ ↓ ← →  k j", "one row or column"),
     ("PgUp PgDn", "a screen of rows"),
     ("Home End", "the first rows, the last ones"),
-    ("[ ]", "previous, next index of the outer dimensions"),
+    ("[ ]", "previous, next matrix"),
     ("n p", "next, previous tensor"),
     ("m", "numbers, or a map of magnitudes"),
+    ("u", "its path through the graph"),
     ("Esc", "back to the list"),
 ];
 
@@ -28,7 +30,7 @@ const INDEX: u64 = 10;
 
 /// Which part of a tensor is shown: matrices of the last two dimensions, one at a time.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Corner {
+pub(crate) struct Corner {
     /// Number of the matrix.
     outer: u64,
     row: u64,
@@ -39,19 +41,19 @@ pub(super) struct Corner {
 }
 
 impl Explorer<'_> {
-    /// Dimensions of the tensor: matrices, rows and columns. A vector is a column.
+    /// Dimensions of the tensor: matrices, rows and columns. A vector goes on in the next row.
     fn matrix(&self) -> Option<(u64, u64, u64)> {
         let info = &self.job.model.reader.tensors()[self.tensor()?];
         let dims = info.shape.dims();
         let outer = dims.iter().rev().skip(2).fold(1_u64, |all, dim| all.saturating_mul(*dim));
         Some(match dims {
             [] => (1, 1, 1),
-            [only] => (1, *only, 1),
+            [only] => (1, only.div_ceil(self.corner.room.1.max(1)), 1),
             [.., rows, columns] => (outer, *rows, *columns),
         })
     }
 
-    pub(super) fn ask_values(&mut self) {
+    pub(crate) fn ask_values(&mut self) {
         let Some(tensor) = self.tensor() else { return };
         let Some((outers, rows, columns)) = self.matrix() else { return };
         let (most_rows, most_columns) = self.corner.room;
@@ -61,6 +63,9 @@ impl Explorer<'_> {
         corner.column = corner.column.min(columns.saturating_sub(1));
         let end = |start: u64, most: u64, len: u64| start.saturating_add(most).min(len);
         let of_rows = format!("{}:{}", corner.row, end(corner.row, most_rows.max(1), rows));
+        // A vector fills rows.
+        let row_len = corner.room.1.max(1);
+        let of_vector = |row: u64| row.saturating_mul(row_len);
         let of_columns =
             format!("{}:{}", corner.column, end(corner.column, most_columns.max(1), columns));
         let dims = self.job.model.reader.tensors()[tensor].shape.dims();
@@ -73,13 +78,17 @@ impl Explorer<'_> {
         parts.reverse();
         match dims.len() {
             0 => {}
-            1 => parts.push(of_rows),
+            1 => {
+                let start = of_vector(corner.row);
+                let len = of_vector(most_rows.max(1));
+                parts.push(format!("{start}:{}", end(start, len, dims[0])));
+            }
             _ => parts.extend([of_rows, of_columns]),
         }
         self.ask(Request::Values { tensor, ranges: parts.join(", ") });
     }
 
-    pub(super) fn key_of_values(&mut self, key: KeyEvent) {
+    pub(crate) fn key_of_values(&mut self, key: KeyEvent) {
         let Some((outers, rows, columns)) = self.matrix() else { return };
         let corner = &mut self.corner;
         let page = corner.room.0.max(1);
@@ -95,6 +104,7 @@ impl Explorer<'_> {
             KeyCode::Char(']') => corner.outer = (corner.outer + 1).min(outers.saturating_sub(1)),
             KeyCode::Char('[') => corner.outer = corner.outer.saturating_sub(1),
             KeyCode::Char('m') => corner.is_map = !corner.is_map,
+            KeyCode::Char('u') => return self.show_path(),
             KeyCode::Esc => return self.open(self.origin),
             KeyCode::Char(letter @ ('n' | 'p')) => {
                 if !self.step(letter == 'n') {
@@ -114,7 +124,7 @@ impl Explorer<'_> {
         self.ask_values();
     }
 
-    pub(super) fn draw_values(&mut self, frame: &mut Frame<'_>, area: Rect) {
+    pub(crate) fn draw_values(&mut self, frame: &mut Frame<'_>, area: Rect) {
         let [name, head, grid, foot] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(1),
@@ -143,7 +153,8 @@ impl Explorer<'_> {
 
         let ranges = &report.ranges;
         let is_vector = ranges.len() < 2;
-        let columns = if is_vector { [0, 1] } else { ranges[ranges.len() - 1] };
+        let row_len = self.corner.room.1.max(1);
+        let columns = if is_vector { [0, row_len] } else { ranges[ranges.len() - 1] };
         let first_row = match ranges.len() {
             0 => 0,
             1 => ranges[0][0],
@@ -157,7 +168,9 @@ impl Explorer<'_> {
         }
         let largest = report.values.iter().copied().filter(|value| value.is_finite());
         let largest = largest.fold(f64::MIN_POSITIVE, |most, value| most.max(value.abs()));
+        let step = if is_vector { usize::try_from(row_len).unwrap_or(1) } else { 1 };
         let lines: Vec<Line<'_>> = (first_row..)
+            .step_by(step)
             .zip(report.values.chunks(width))
             .map(|(row, values)| {
                 let index = Span::styled(format!("{row:>9} "), self.palette.faint());
