@@ -35,9 +35,9 @@ def ask(apr, folder, feeds, names, part):
             return {name: found[name] for name in names}
 
 
-def shares(model, layer):
-    """The attention of a layer; gpt-oss has one more share in it, of nothing, which is cut off last."""
-    return f"layers.{layer}/attention/{'sinks/' if model.config.model_type == 'gpt_oss' else ''}shares"
+def probs(model, layer):
+    """The attention of a layer; gpt-oss has one more probability in it, of no token, which is cut off last."""
+    return f"layers.{layer}/attention/{'sinks/' if model.config.model_type == 'gpt_oss' else ''}probs"
 
 
 def state_of(model, layer):
@@ -52,13 +52,13 @@ def compare(worst, where, model, apr, folder, feeds, theirs, mask, part=()):
     layers = len(attentions)
     at = [state_of(model, layer) for layer in range(layers - 1)]
     names = list(at)
-    names += [shares(model, layer) for layer in range(layers)]
+    names += [probs(model, layer) for layer in range(layers)]
     ours = ask(apr, folder, feeds, names, part)
     for layer, theirs in enumerate(states[1:layers]):
         rows = torch.ones(theirs.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
         worst.add(f"{where} state {layer}", ours[at[layer]][rows.numpy()], theirs[rows])
     for layer, theirs in enumerate(attentions):
-        mine = ours[shares(model, layer)].reshape(theirs.shape)
+        mine = ours[probs(model, layer)].reshape(theirs.shape)
         # A row of padding has looked at nothing.
         rows = torch.ones(theirs.shape[0], theirs.shape[2], dtype=torch.bool) if mask is None else mask.bool()
         by_row = lambda values: np.moveaxis(np.asarray(values), 1, 2)[rows.numpy()]
