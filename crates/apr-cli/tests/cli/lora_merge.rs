@@ -299,3 +299,36 @@ fn adapters_of_peft_and_llama_cpp_become_one_another() {
     }
     assert!(!sandbox.files().iter().any(|file| file.starts_with("no")));
 }
+
+#[test]
+fn an_adapter_may_have_a_rank_for_each_of_ten_thousand_modules() {
+    const MODULES: usize = 10_000;
+
+    let names: Vec<String> =
+        (0..MODULES).map(|at| format!("model.layers.{at}.q_proj.weight")).collect();
+    let model = |tuned: bool| {
+        let tensors = names.iter().enumerate().map(|(at, name)| {
+            // What was learnt has rank 1 or 2.
+            let mut values = [1.0_f32; 16];
+            if tuned {
+                values[0] += 1.0;
+                values[5] += f32::from(u8::from(at % 2 == 1));
+            }
+            (name.as_str(), "F32", &[4_u64, 4][..], f32s(&values))
+        });
+        safetensors(&tensors.collect::<Vec<_>>())
+    };
+    let sandbox = Sandbox::new()
+        .with("base.safetensors", model(false))
+        .with("tuned.safetensors", model(true));
+    sandbox
+        .apr("lora extract tuned.safetensors --base base.safetensors --energy 0.99 -o adapter")
+        .ok();
+    let config = sandbox.read("adapter/adapter_config.json");
+    let config: Value = serde_json::from_slice(&config).expect("JSON");
+    assert_eq!(config["rank_pattern"].as_object().map(serde_json::Map::len), Some(MODULES / 2));
+    sandbox.apr("merge base.safetensors --lora adapter -o merged.safetensors").ok();
+    let (merged, tuned) =
+        (tensors(&sandbox.read("merged.safetensors")), tensors(&sandbox.read("tuned.safetensors")));
+    assert!(merged == tuned);
+}
