@@ -7,7 +7,7 @@
 //! u32 place of Model, "TFL3"
 //! Model
 //! ├─ operator_codes   what the operators are: a number, or the name of a custom one
-//! ├─ subgraphs        tensors (shape, type, buffer, name, quantization), inputs, outputs, operators
+//! ├─ subgraphs        tensors (shape, type, buffer, name, scales), inputs, outputs, operators
 //! ├─ buffers          bytes of constants: within the flatbuffer, or behind it (over 2 GB)
 //! ├─ metadata         names of buffers for programs
 //! └─ signature_defs   names of inputs and outputs
@@ -20,11 +20,11 @@
 //!
 //! # Quantized weights
 //!
-//! They are integers as the file has them, and `value = scale * (quant - zero_point)`. `NAME.scales`
-//! (f32) and `NAME.zero_points` (i64) have one number for the tensor, or one for each index of the
-//! dimension that the metadata names ([`keys::AFFINE`](apr_core::keys::AFFINE)). 4-bit integers are widened to `i8`
-//! as they are read. Scales for blocks of a row are in tensors of the file's own, which the metadata
-//! names too.
+//! They are integers as the file has them, and `value = scale * (quant - zero_point)`.
+//! `NAME.scales` (f32) and `NAME.zero_points` (i64) have one number for the tensor, or one for each
+//! index of the dimension that the metadata names ([`keys::AFFINE`](apr_core::keys::AFFINE)). 4-bit
+//! integers are widened to `i8` as they are read. Scales for blocks of a row are in tensors of the
+//! file's own, which the metadata names too.
 //!
 //! # What is left out, by name
 //!

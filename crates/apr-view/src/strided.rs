@@ -6,8 +6,8 @@ use apr_core::{CheckpointReader, Error, Result, Strided};
 use crate::turned::{Stripes, TOGETHER, turn};
 use crate::windows::Windows;
 
-/// How elements of a tensor of the base are gathered: as `[groups, rows, columns]`, of which rows or
-/// columns lie together.
+/// How elements of a tensor of the base are gathered: as `[groups, rows, columns]`, of which rows
+/// or columns lie together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gather {
     /// Position of the source.

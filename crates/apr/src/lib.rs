@@ -89,12 +89,12 @@
 //! | none | [`open`] and [`plan`] for `.apr` and safetensors, for browsers too | 30 | 0 |
 //! | `std` | kernels chosen by the processor's features at run time | 33 | 0 |
 //! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 42 | 0 |
-//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, TensorFlow Lite | 55 | 0 |
-//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 90 | 0 |
-//! | `quantize` | tensors get ggml's types; they are read without it | 90 | 0 |
-//! | `prune` | pruning and sparse tensors: the module `prune` | 91 | 0 |
-//! | `lora` | adapters merged into a model: the module `lora` | 91 | 0 |
-//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 125 | 0 |
+//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, TensorFlow Lite | 56 | 0 |
+//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 91 | 0 |
+//! | `quantize` | tensors get ggml's types; they are read without it | 91 | 0 |
+//! | `prune` | pruning and sparse tensors: the module `prune` | 92 | 0 |
+//! | `lora` | adapters merged into a model: the module `lora` | 92 | 0 |
+//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 126 | 0 |
 //! | `compression` | the codecs of `.apr` files | 45 | 0 |
 //! | `zstd-encoder` | Zstandard written as well as read; half of all code | 45 | 0 |
 //! | `encryption` | AES-256-GCM for passwords and recipients | 79 | 0 |
@@ -102,8 +102,8 @@
 //! | `typed` | APRN, one model of a serde type in one file | 46 | 0 |
 //! | `ndarray` | tensors as arrays of that crate | 49 | 0 |
 //! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 83 | 0 |
-//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 102 | 0 |
-//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 188 | 0 |
+//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 103 | 0 |
+//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 189 | 0 |
 //!
 //! Crates are those that are compiled, our own included, and seconds the processor time of an
 //! optimized build; from `formats` on with `native`. `cargo xtask features --times` counts and

@@ -187,8 +187,9 @@ impl Writer<'_> {
     }
 
     /// Context: values weighted by the attention probabilities, `[batch, queries, heads *
-    /// value_dim]`. With attention sinks, each head has one more score, of no token, that takes part
-    /// in the softmax (Xiao et al. 2023, <https://arxiv.org/abs/2309.17453>, as gpt-oss has it).
+    /// value_dim]`. With attention sinks, each head has one more score, of no token, that takes
+    /// part in the softmax (Xiao et al. 2023, <https://arxiv.org/abs/2309.17453>, as gpt-oss has
+    /// it).
     pub(crate) fn context(
         &mut self,
         heads: &Heads,

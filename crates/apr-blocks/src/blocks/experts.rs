@@ -29,8 +29,8 @@ impl Writer<'_> {
         }
     }
 
-    /// The sum over the chosen experts of `weight * expert(x)`, plus shared experts that every token
-    /// goes through.
+    /// The sum over the chosen experts of `weight * expert(x)`, plus shared experts that every
+    /// token goes through.
     fn experts(&mut self, place: BlockPosition<'_>, count: u64, x: ValueId) -> Result<ValueId> {
         let tokens = self.flattened(place, x)?;
         let weights = self.routing_weights(place, count, tokens)?;
@@ -50,11 +50,11 @@ impl Writer<'_> {
         Ok(self.reshape("tokens", x, &[-1, signed(hidden)]))
     }
 
-    /// Routing weight of each expert for each token, `[tokens, experts]`: 0 where it is not among the
-    /// `experts_per_token` highest. Option `router` says how scores become weights: `softmax` of all
-    /// scores, `softmax_of_chosen`, `sigmoid` of each. A tensor `router_bias` counts for the choice
-    /// alone. `router_normal`: the chosen weights are divided by their sum. `router_scale` is a
-    /// factor of them.
+    /// Routing weight of each expert for each token, `[tokens, experts]`: 0 where it is not among
+    /// the `experts_per_token` highest. Option `router` says how scores become weights: `softmax`
+    /// of all scores, `softmax_of_chosen`, `sigmoid` of each. A tensor `router_bias` counts for the
+    /// choice alone. `router_normal`: the chosen weights are divided by their sum. `router_scale`
+    /// is a factor of them.
     fn routing_weights(
         &mut self,
         place: BlockPosition<'_>,
@@ -96,8 +96,8 @@ impl Writer<'_> {
         self.op("Softmax", [x]).attribute("axis", -1).output(name)
     }
 
-    /// What experts are chosen by: their probabilities, plus a bias, and the lowest number in groups that
-    /// are not among the best.
+    /// What experts are chosen by: their probabilities, plus a bias, and the lowest number in
+    /// groups that are not among the best.
     fn for_choice(
         &mut self,
         place: BlockPosition<'_>,
@@ -297,8 +297,8 @@ impl Writer<'_> {
         Ok(self.scope(part, |w| w.make("Add", "bias", [product, bias])))
     }
 
-    /// Adds the expert of all tokens, where the family has one; its weight is the sigmoid of a score
-    /// where there is a weight for that (Qwen 2 MoE), else 1 (DeepSeek).
+    /// Adds the expert of all tokens, where the family has one; its weight is the sigmoid of a
+    /// score where there is a weight for that (Qwen 2 MoE), else 1 (DeepSeek).
     fn with_shared_expert(
         &mut self,
         place: BlockPosition<'_>,

@@ -2,8 +2,8 @@
 //!
 //! With `H` the products of the inputs' columns, and `U` the upper triangle for which `UᵀU` is the
 //! inverse of `H`, the weight `w` of column `j` costs `w² / U[j,j]²` where it goes, and the columns
-//! after it take up `w / U[j,j] · U[j,·]`. `U` is the inverse of the upper triangle `M` of `H = MMᵀ`,
-//! which is the ordinary factor of `H` read from behind: one factorization instead of three.
+//! after it take up `w / U[j,j] · U[j,·]`. `U` is the inverse of the upper triangle `M` of `H =
+//! MMᵀ`, which is the ordinary factor of `H` read from behind: one factorization instead of three.
 
 use apr_core::{Error, Result};
 use faer::dyn_stack::{MemBuffer, MemStack};

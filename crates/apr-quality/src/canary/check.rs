@@ -236,7 +236,8 @@ fn judge_text(report: &mut CaseReport, expected: &Expected, found: &Expected, mo
 }
 
 /// Adds a failure where the logarithm of a probability changed by more than is allowed. Of a token
-/// that is in one list alone, the other model says no more than that it is less likely than its last.
+/// that is in one list alone, the other model says no more than that it is less likely than its
+/// last.
 fn judge_logprobs(
     report: &mut CaseReport,
     expected: &[TokenProbability],
@@ -252,7 +253,8 @@ fn judge_logprobs(
     report.logprob_change = Some(worst);
     if worst > allowed {
         report.failures.push(format!(
-            "a log probability at the first position changed by {worst:.4}, and {allowed} is allowed"
+            "a log probability at the first position changed by {worst:.4}, and {allowed} is \
+             allowed"
         ));
     }
 }
