@@ -480,7 +480,7 @@ mod tests {
             let mut expected = Vec::new();
             block::dequantize(dtype, &read(&model)["w"], 96, &mut expected);
 
-            let unpacked = Unpacked::new(&model).unwrap();
+            let unpacked = Unpacked::new(Base::Borrowed(&model)).unwrap();
             let (tensors, description) = (
                 read(&unpacked),
                 unpacked.read_companion(unpacked.companions().len() - 1).unwrap(),
@@ -528,7 +528,7 @@ mod tests {
     fn types_with_quantized_scales_must_be_dequantized() {
         let empty = empty();
         let model = quantized(&*empty, DType::Q4_K, &[0.5; 256], 256);
-        let error = Unpacked::new(&model).map(drop).unwrap_err();
+        let error = Unpacked::new(Base::Borrowed(&model)).map(drop).unwrap_err();
         assert_eq!((error.code(), error.tensor()), (apr_registry::Code::Format, Some("w")));
     }
 }

@@ -317,6 +317,7 @@ pub(crate) mod tests {
                 view.read_tensor(0, 5001 * at as u64, chunk).unwrap();
             }
             assert!(found == expected, "{room}");
+            drop(view);
             if room > 70_000 {
                 assert_eq!(counted.bytes.into_inner(), bytes.len() as u64, "{room}");
             }

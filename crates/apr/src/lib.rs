@@ -86,14 +86,14 @@
 //!
 //! | feature | what it adds | crates | build, CPU s |
 //! |---|---|---:|---:|
-//! | none | [`open`] and [`plan`] for `.apr` and safetensors, for browsers too | 30 | 0 |
-//! | `std` | kernels chosen by the processor's features at run time | 33 | 0 |
-//! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 42 | 0 |
-//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, TensorFlow Lite | 56 | 0 |
-//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 91 | 0 |
-//! | `quantize` | tensors get ggml's types; they are read without it | 91 | 0 |
-//! | `prune` | pruning and sparse tensors: the module `prune` | 92 | 0 |
-//! | `lora` | adapters merged into a model: the module `lora` | 92 | 0 |
+//! | none | [`open`] and [`plan`] for `.apr` and safetensors, for browsers too | 30 | 49 |
+//! | `std` | kernels chosen by the processor's features at run time | 33 | 63 |
+//! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 42 | 72 |
+//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, TensorFlow Lite | 56 | 143 |
+//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 91 | 283 |
+//! | `quantize` | tensors get ggml's types; they are read without it | 91 | 290 |
+//! | `prune` | pruning and sparse tensors: the module `prune` | 92 | 277 |
+//! | `lora` | adapters merged into a model: the module `lora` | 92 | 289 |
 //! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 126 | 0 |
 //! | `compression` | the codecs of `.apr` files | 45 | 0 |
 //! | `zstd-encoder` | Zstandard written as well as read; half of all code | 45 | 0 |

@@ -92,6 +92,6 @@ fn a_damaged_model_is_an_error_with_its_place() {
     file.truncate(900);
     sandbox.write("cut.tflite", file);
     sandbox.apr("inspect cut.tflite").fails(4, &["E002", "cut.tflite"]);
-    sandbox.write("other.tflite", b"\0\0\0\0TFL3".to_vec());
+    sandbox.write("other.tflite", b"\0\0\0\0TFL3");
     sandbox.apr("inspect other.tflite").fails(4, &["E002", "leads to itself"]);
 }

@@ -10,7 +10,7 @@ use apr_graph::{
     upgrade,
 };
 use apr_registry::onnx::write::{Model, Properties};
-use apr_registry::{CheckpointReader, Error, Loss, Metadata, PlanOptions, TensorInfo, keys, onnx};
+use apr_registry::{CheckpointReader, Error, Loss, Metadata, PlanOptions, keys, onnx};
 use apr_source::Source;
 use apr_source::naming::canonical;
 use apr_view::{Base, Unpacked, View};
@@ -62,7 +62,9 @@ impl Job {
 
         // The graph is written anew; the old one's skeleton is of no use.
         view.keep_companions(|name| name != onnx::skeleton::COMPANION);
-        let in_blocks = self.in_blocks(&view, &known)?;
+        let asked = self.weights.quantize.as_ref();
+        let in_blocks = asked.map(|asked| in_blocks(&view, known.reader(), known.family()?, asked));
+        let in_blocks = in_blocks.transpose()?;
         let named = view.into_mapping();
         let restored = restored.into_mapping().over(Base::owning(selected));
         let named = Base::owning(named.over(Base::owning(restored)));
@@ -133,16 +135,6 @@ impl Job {
             return Ok(());
         };
         Err(JobError::Request(message))
-    }
-
-    /// The tensors as they are in blocks, where that is asked for, and what is odd about them.
-    fn in_blocks(
-        &self,
-        view: &View<'_>,
-        source: &Source<'_>,
-    ) -> Result<Option<(Vec<TensorInfo>, Vec<String>)>, JobError> {
-        let Some(asked) = &self.weights.quantize else { return Ok(None) };
-        in_blocks(view, source.reader(), source.family()?, asked).map(Some)
     }
 
     /// What the model computes: as the file that it came from says, or else its family.
