@@ -244,10 +244,10 @@ fn keys_lead_from_view_to_view_and_filters_find() {
         let text = drawn(screen, (80, 24));
         assert!(text.contains("21 tensors, 723.7 KB, by size"), "{text}");
         press(screen, "g/softmax\n");
-        press(screen, "\u{1b}/shares\n");
+        press(screen, "\u{1b}/probs\n");
         let text = drawn(screen, (80, 24));
         assert!(
-            text.contains("model › layers.0-1 › attention") && text.contains("━ shares"),
+            text.contains("model › layers.0-1 › attention") && text.contains("━ probs"),
             "{text}"
         );
         press(screen, "b/<pad>\n");
