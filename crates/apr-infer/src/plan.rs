@@ -36,9 +36,9 @@ pub(crate) struct BodyPlan {
 
 /// Plans of all bodies of a graph, by where the bodies are in memory.
 #[derive(Default)]
-pub(crate) struct Plans(HashMap<usize, BodyPlan>);
+pub(crate) struct BodyPlans(HashMap<usize, BodyPlan>);
 
-impl Plans {
+impl BodyPlans {
     /// Plans a graph.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ struct Planner<'a> {
     graph: &'a Graph,
     /// Positions of functions by what calls them.
     by_op: HashMap<&'a Op, usize>,
-    plans: Plans,
+    plans: BodyPlans,
     /// In the order of the graph's functions.
     functions: Vec<Known>,
     unknown: Vec<String>,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use apr_core::{CheckpointReader, Error, Result};
 use apr_graph::{AttributeValue, Body, Graph, ValueId, ValueOrigin};
 
-use crate::plan::Plans;
+use crate::plan::BodyPlans;
 use crate::store::Store;
 use crate::value::WeightHandle;
 use crate::weight::{Weight, Weights};
@@ -46,7 +46,7 @@ impl Default for RunLimits {
 /// A graph that is ready to run, any number of times.
 pub struct Session<'a> {
     pub(crate) graph: &'a Graph,
-    pub(crate) plans: Plans,
+    pub(crate) plans: BodyPlans,
     weights: Weights<'a>,
     pub(crate) store: Store<'a>,
     /// Weights that are decoded where they are used.
@@ -78,7 +78,7 @@ impl<'a> Session<'a> {
         weights: &'a dyn CheckpointReader,
         limits: RunLimits,
     ) -> Result<Self> {
-        let plans = Plans::of(graph)?;
+        let plans = BodyPlans::of(graph)?;
         let mut session = Self {
             graph,
             plans,

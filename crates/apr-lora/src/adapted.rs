@@ -17,7 +17,7 @@ use crate::adapter::Adapter;
 use crate::beside;
 use crate::form::Form;
 use crate::matrix::{Delta, Matrix, read};
-use crate::plan::{Plan, Slot, Source, Stage};
+use crate::plan::{AdapterPlan, Slot, Source, Stage};
 use crate::report::{AdaptReport, MergedAdapter};
 
 /// Elements that are computed at a time.
@@ -93,8 +93,8 @@ impl<'a> Adapted<'a> {
         adapters: &[Adapter<'a>],
         options: AdaptOptions<'a>,
     ) -> Result<Self> {
-        let Plan { slots, merged, warnings, is_untied } =
-            Plan::new(&*base, adapters, options.relaxed)?;
+        let AdapterPlan { slots, merged, warnings, is_untied } =
+            AdapterPlan::new(&*base, adapters, options.relaxed)?;
         let tensors: Vec<TensorInfo> = slots.iter().map(|slot| slot.info.clone()).collect();
         let mut factors = HashMap::new();
         for (tensor, slot) in slots.iter().enumerate() {

@@ -87,7 +87,7 @@ impl Slot {
 }
 
 /// The tensors of a base with adapters.
-pub(crate) struct Plan {
+pub(crate) struct AdapterPlan {
     pub(crate) slots: Vec<Slot>,
     pub(crate) merged: Vec<MergedAdapter>,
     pub(crate) warnings: Vec<String>,
@@ -95,7 +95,7 @@ pub(crate) struct Plan {
     pub(crate) is_untied: bool,
 }
 
-impl Plan {
+impl AdapterPlan {
     /// Plans adapters over a base, in their order.
     ///
     /// # Errors

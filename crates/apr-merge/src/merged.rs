@@ -10,7 +10,7 @@ use apr_core::{
 use apr_tensor::cast::cast_float;
 
 use crate::elements::{Elements, Input};
-use crate::plan::{Making, Model, Planner};
+use crate::plan::{Making, MergePlanner, Model};
 use crate::recipe::{ChatTemplate, Recipe};
 use crate::report::{MergeReport, MergedModel, Meter, Sums, changes};
 use crate::rules::{Kernel, Rule};
@@ -113,7 +113,7 @@ impl<'a> Merged<'a> {
         let vocabulary = vocabulary::align(recipe, models)?;
         warnings.extend(vocabulary.warnings);
         let models = &vocabulary.models;
-        let plan = Planner::new(recipe, models, options.relaxed).plan()?;
+        let plan = MergePlanner::new(recipe, models, options.relaxed).plan()?;
         warnings.extend(plan.warnings);
         let main_model = &models[plan.main];
         let main = Arc::clone(&main_model.reader);

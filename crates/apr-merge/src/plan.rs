@@ -31,7 +31,7 @@ pub(crate) enum Making<'a> {
 }
 
 /// The tensors of a merge.
-pub(crate) struct Plan<'a> {
+pub(crate) struct MergePlan<'a> {
     pub(crate) tensors: Vec<(TensorInfo, Making<'a>)>,
     /// The model that gives what is beside the tensors.
     pub(crate) main: usize,
@@ -64,7 +64,7 @@ struct Inputs<'r> {
     levels: Levels<'r>,
 }
 
-pub(crate) struct Planner<'r, 'a> {
+pub(crate) struct MergePlanner<'r, 'a> {
     recipe: &'r Recipe,
     models: Vec<Opened<'a>>,
     /// What does not fit is copied instead of refused.
@@ -73,7 +73,7 @@ pub(crate) struct Planner<'r, 'a> {
     warnings: Vec<String>,
 }
 
-impl<'r, 'a> Planner<'r, 'a> {
+impl<'r, 'a> MergePlanner<'r, 'a> {
     pub(crate) fn new(recipe: &'r Recipe, models: &[Model<'a>], relaxed: bool) -> Self {
         let models = models.iter().map(|model| Opened {
             model: model.clone(),
@@ -94,7 +94,7 @@ impl<'r, 'a> Planner<'r, 'a> {
     ///
     /// # Errors
     /// E001 with the first thing that does not fit.
-    pub(crate) fn plan(mut self) -> Result<Plan<'a>> {
+    pub(crate) fn plan(mut self) -> Result<MergePlan<'a>> {
         let recipe = self.recipe;
         let (tensors, main, layers) = match &recipe.parts {
             Parts::Models(sources) => {
@@ -126,7 +126,7 @@ impl<'r, 'a> Planner<'r, 'a> {
             let name = &self.models[main].model.name;
             self.warnings.push(format!("copied from {name}: {first}{rest}"));
         }
-        Ok(Plan { tensors, main, layers, warnings: self.warnings })
+        Ok(MergePlan { tensors, main, layers, warnings: self.warnings })
     }
 
     fn position(&self, name: &str) -> Result<usize> {

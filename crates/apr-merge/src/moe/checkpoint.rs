@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::condition::condition;
 use super::gates::{Gates, Rows, normal, uniform};
-use super::plan::{Making, Planner, Source};
+use super::plan::{Making, MixturePlanner, Source};
 use super::target::Target;
 use super::{MoeReport, Recipe};
 use crate::beside::{CARD, CONFIG};
@@ -86,7 +86,7 @@ impl<'a> Moe<'a> {
         gates: Gates,
         relaxed: bool,
     ) -> Result<Self> {
-        let planner = Planner::new(recipe, models, relaxed)?;
+        let planner = MixturePlanner::new(recipe, models, relaxed)?;
         let (target, base) = (planner.target, Arc::clone(&models[planner.base].reader));
         let configuration = target.configuration(&planner.config, recipe, planner.dtype);
         let plan = planner.plan(&gates)?;

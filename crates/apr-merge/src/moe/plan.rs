@@ -40,7 +40,7 @@ pub(super) struct Source<'a> {
 }
 
 /// The tensors of a mixture.
-pub(super) struct Plan<'a> {
+pub(super) struct MixturePlan<'a> {
     pub(super) tensors: Vec<(TensorInfo, Making<'a>)>,
     pub(super) layers: usize,
     pub(super) copied: usize,
@@ -50,7 +50,7 @@ pub(super) struct Plan<'a> {
 }
 
 /// Puts the tensors of a mixture together.
-pub(super) struct Planner<'r, 'a> {
+pub(super) struct MixturePlanner<'r, 'a> {
     recipe: &'r Recipe,
     models: &'r [Model<'a>],
     positions: Vec<HashMap<&'r str, usize>>,
@@ -61,7 +61,7 @@ pub(super) struct Planner<'r, 'a> {
     relaxed: bool,
 }
 
-impl<'r, 'a> Planner<'r, 'a> {
+impl<'r, 'a> MixturePlanner<'r, 'a> {
     pub(super) fn new(recipe: &'r Recipe, models: &'r [Model<'a>], relaxed: bool) -> Result<Self> {
         let mut configs = Vec::new();
         for name in recipe.models() {
@@ -109,7 +109,7 @@ impl<'r, 'a> Planner<'r, 'a> {
     ///
     /// # Errors
     /// E001 with the first thing that does not fit.
-    pub(super) fn plan(self, gates: &Gates) -> Result<Plan<'a>> {
+    pub(super) fn plan(self, gates: &Gates) -> Result<MixturePlan<'a>> {
         let base = &self.models[self.base].reader;
         let (layers, hidden) = self.sizes()?;
         if let Rows::Each(rows) = &gates.rows
@@ -122,7 +122,7 @@ impl<'r, 'a> Planner<'r, 'a> {
         if count > MOST_TENSORS {
             return Err(Error::memory(format!("{count} tensors of experts are too many")));
         }
-        let mut plan = Plan {
+        let mut plan = MixturePlan {
             tensors: Vec::new(),
             layers,
             copied: 0,
@@ -185,7 +185,7 @@ impl<'r, 'a> Planner<'r, 'a> {
                 .is_some_and(|found| found.stack == STACK && self.target.has_in_layer(found.rest))
     }
 
-    fn leave_out(&self, name: &str, plan: &mut Plan<'_>) -> Result<()> {
+    fn leave_out(&self, name: &str, plan: &mut MixturePlan<'_>) -> Result<()> {
         // What older versions of transformers stored beside the weights is computed.
         if !self.relaxed && !name.ends_with(".rotary_emb.inv_freq") {
             let message = format!("{} has no place for it", self.target.name());
@@ -196,7 +196,7 @@ impl<'r, 'a> Planner<'r, 'a> {
         Ok(())
     }
 
-    fn add_biases(&self, layer: usize, plan: &mut Plan<'a>) -> Result<()> {
+    fn add_biases(&self, layer: usize, plan: &mut MixturePlan<'a>) -> Result<()> {
         for projection in self.target.biases() {
             let prefix = format!("{STACK}.{layer}.self_attn.{projection}");
             let name = format!("{prefix}.bias");
@@ -218,7 +218,7 @@ impl<'r, 'a> Planner<'r, 'a> {
         expert: &Expert,
         hidden: u64,
         name: impl Fn(Projection) -> String,
-        plan: &mut Plan<'a>,
+        plan: &mut MixturePlan<'a>,
     ) -> Result<()> {
         let model = position(self.models, &expert.model)?;
         for projection in Projection::ALL {
@@ -249,7 +249,7 @@ impl<'r, 'a> Planner<'r, 'a> {
         Ok(())
     }
 
-    fn add_gates(&self, layer: usize, hidden: u64, plan: &mut Plan<'a>) {
+    fn add_gates(&self, layer: usize, hidden: u64, plan: &mut MixturePlan<'a>) {
         let dtype = self.dtype.unwrap_or_else(|| {
             let norm = self.positions[self.base].get(EMBEDDING);
             let tensors = self.models[self.base].reader.tensors();
