@@ -94,16 +94,16 @@
 //! | `quantize` | tensors get ggml's types; they are read without it | 91 | 290 |
 //! | `prune` | pruning and sparse tensors: the module `prune` | 92 | 277 |
 //! | `lora` | adapters merged into a model: the module `lora` | 92 | 289 |
-//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 126 | 0 |
-//! | `compression` | the codecs of `.apr` files | 45 | 0 |
-//! | `zstd-encoder` | Zstandard written as well as read; half of all code | 45 | 0 |
-//! | `encryption` | AES-256-GCM for passwords and recipients | 79 | 0 |
-//! | `signing` | Ed25519 signatures, licences | 66 | 0 |
-//! | `typed` | APRN, one model of a serde type in one file | 46 | 0 |
-//! | `ndarray` | tensors as arrays of that crate | 49 | 0 |
-//! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 83 | 0 |
-//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 103 | 0 |
-//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 189 | 0 |
+//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 126 | 381 |
+//! | `compression` | the codecs of `.apr` files | 45 | 140 |
+//! | `zstd-encoder` | Zstandard written as well as read; half of all code | 45 | 143 |
+//! | `encryption` | AES-256-GCM for passwords and recipients | 79 | 91 |
+//! | `signing` | Ed25519 signatures, licences | 66 | 95 |
+//! | `typed` | APRN, one model of a serde type in one file | 46 | 75 |
+//! | `ndarray` | tensors as arrays of that crate | 49 | 78 |
+//! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 83 | 157 |
+//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 103 | 400 |
+//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 189 | 585 |
 //!
 //! Crates are those that are compiled, our own included, and seconds the processor time of an
 //! optimized build; from `formats` on with `native`. `cargo xtask features --times` counts and
