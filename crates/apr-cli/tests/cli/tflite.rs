@@ -25,7 +25,7 @@ fn a_model_is_inspected_validated_and_compared() {
     sandbox.apr("validate kinds.tflite").ok();
     sandbox.apr("diff kinds.tflite labels.tflite").ok().says(&["SAME"]);
     sandbox.apr("scan kinds.tflite").says(&["Mine"]);
-    sandbox.apr("lint kinds.tflite").fails(0, &[]);
+    sandbox.apr("lint kinds.tflite").ok();
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn integers_become_the_floats_that_the_interpreter_makes_of_them() {
     sandbox
         .apr("convert dequantize.tflite --dequantize f32 -o floats.safetensors")
         .ok()
-        .says(&["3 tensors of integers with scales become f32"]);
+        .says(&["integers dequantized to f32: 3 tensors; the scales are left out"]);
     let floats = std::fs::read(fixture("tflite").join("floats.json")).expect("the fixture");
     let floats: Value = serde_json::from_slice(&floats).expect("JSON");
     let floats = floats.as_object().expect("an object");

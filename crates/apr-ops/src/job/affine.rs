@@ -15,7 +15,7 @@ impl Job {
         let dtype = self.weights.dequantize?;
         let count = reader.metadata().object(keys::AFFINE)?.len() as u64;
         let tensors = counted(count, "tensor");
-        Some(format!("{tensors} of integers with scales become {dtype}; the scales are left out"))
+        Some(format!("integers dequantized to {dtype}: {tensors}; the scales are left out"))
     }
 }
 
