@@ -22,6 +22,7 @@ use crate::outline::{Item, Scene};
 
 pub use dot::dot;
 pub use mermaid::{beyond_mermaid, mermaid};
+pub use plan::{Class, Drawing, DrawnBox, Label};
 pub use svg::{TooManyBoxes, svg};
 pub use tree::{Branch, tree};
 
@@ -31,11 +32,12 @@ pub use tree::{Branch, tree};
 pub enum Depth {
     /// Groups down to this depth: 0 are those of the scene itself, closed.
     Levels(usize),
-    /// Those that [`Depth::that_fits`] has chosen.
+    /// These, wherever they are shown: what [`Depth::that_fits`] has chosen, or whoever looks at a
+    /// [`drawing`] by the scenes of its boxes.
     Chosen(Arc<HashSet<SceneId>>),
 }
 
-/// Which scene it is.
+/// Which scene it is, as long as the outline is there.
 pub type SceneId = usize;
 
 impl Depth {
@@ -92,6 +94,34 @@ impl Depth {
             }
         }
     }
+}
+
+/// Lays a scene out, opened down to `depth`, for a program that draws it by itself.
+///
+/// # Errors
+/// When there would be more than `most` boxes.
+///
+/// ```
+/// use apr_graph::draw::{Depth, drawing};
+/// use apr_graph::outline::{OutlineOptions, outline};
+/// use apr_graph::{ElementType, GraphBuilder, Meaning};
+///
+/// let mut graph = GraphBuilder::new(17);
+/// let x = graph.body().input("x", ElementType::F32, [2.into()], Meaning::Unknown);
+/// let y = graph.body().op("Relu", [x]).output("act");
+/// graph.body().output("y", y, Meaning::Unknown);
+///
+/// let scene = outline(&graph.finish(), OutlineOptions::default());
+/// let drawing = drawing(&scene, &Depth::ALL, 1000)?;
+/// assert_eq!(drawing.boxes.len(), 3);
+/// # Ok::<(), apr_graph::draw::TooManyBoxes>(())
+/// ```
+pub fn drawing(scene: &Scene, depth: &Depth, most: usize) -> Result<Drawing, TooManyBoxes> {
+    let boxes = plan::count(scene, depth);
+    if boxes > most {
+        return Err(TooManyBoxes { boxes, most });
+    }
+    Ok(plan::draw(scene, depth))
 }
 
 /// A scene is the one at its place in memory, which it keeps as long as the outline is there.

@@ -1,8 +1,9 @@
 //! What is drawn where: opened groups are laid out from the inside to the outside.
 
-use super::Depth;
+use serde::Serialize;
+
 use super::layered::{BoxPort, Placed, Shape, lay_out};
-use super::parameters;
+use super::{Depth, SceneId, parameters, scene_id};
 use crate::outline::{End, Item, ItemKind, Scene};
 
 /// Space between the frame of a group and what is in it.
@@ -16,51 +17,88 @@ const PORT: f64 = 14.0;
 /// Longest text in characters; the middle of longer ones is left out.
 const LONGEST: usize = 48;
 
-/// Boxes and lines with their places.
-#[derive(Debug, Default)]
-pub(super) struct Drawing {
-    pub(super) width: f64,
-    pub(super) height: f64,
-    pub(super) boxes: Vec<DrawnBox>,
-    pub(super) labels: Vec<Label>,
-    pub(super) routes: Vec<Vec<(f64, f64)>>,
+/// Boxes and lines with their places, in pixels from the upper left corner. [`svg`](super::svg)
+/// writes one down; a program that draws by itself asks for it by [`drawing`](super::drawing).
+#[derive(Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct Drawing {
+    /// Width of the whole.
+    pub width: f64,
+    /// Height of the whole.
+    pub height: f64,
+    /// Boxes; a frame comes before what is in it.
+    pub boxes: Vec<DrawnBox>,
+    /// Names at the borders of frames.
+    pub labels: Vec<Label>,
+    /// Edges by the points that they pass, from the box that they leave to the one that they enter.
+    /// The first and the last point, and each pair in between, are straight up and down; from one
+    /// of them to the next the edge bends.
+    pub routes: Vec<Vec<(f64, f64)>>,
 }
 
 /// A box with its texts.
-#[derive(Debug)]
-pub(super) struct DrawnBox {
-    pub(super) left: f64,
-    pub(super) top: f64,
-    pub(super) width: f64,
-    pub(super) height: f64,
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct DrawnBox {
+    /// Its left side.
+    pub left: f64,
+    /// Its upper side.
+    pub top: f64,
+    /// Its width.
+    pub width: f64,
+    /// Its height.
+    pub height: f64,
     /// Whether it is a frame around other boxes.
-    pub(super) is_frame: bool,
-    pub(super) class: Class,
-    pub(super) title: String,
-    pub(super) lines: Vec<String>,
-    pub(super) times: u64,
+    pub is_frame: bool,
+    /// What it is about.
+    pub class: Class,
+    /// Its first line.
+    pub title: String,
+    /// The lines below.
+    pub lines: Vec<String>,
+    /// How often it comes, one after the other.
+    pub times: u64,
+    /// Path of the first node or group that it stands for.
+    pub path: String,
     /// Path and weights in full.
-    pub(super) hint: String,
+    pub hint: String,
+    /// The scene that opens within it, for [`Depth::Chosen`]; `None` for what can't be opened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scene: Option<SceneId>,
 }
 
-/// A name at the border of a frame.
-#[derive(Debug)]
-pub(super) struct Label {
-    pub(super) x: f64,
-    pub(super) y: f64,
-    pub(super) text: String,
+/// A name at the border of a frame, around its middle.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct Label {
+    /// Its middle.
+    pub x: f64,
+    /// Its base line.
+    pub y: f64,
+    /// What it says.
+    pub text: String,
 }
 
 /// What a box is about, for its colour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Class {
+    /// Inputs and outputs.
     End,
+    /// Several items under one name.
     Group,
+    /// Matrix products, convolutions, attention, recurrent layers.
     Product,
+    /// Normalizations.
     Norm,
+    /// Activation functions.
     Activation,
+    /// Rows that are looked up.
     Lookup,
+    /// What moves elements and computes nothing.
     Movement,
+    /// Everything else.
     Arithmetic,
 }
 
@@ -285,7 +323,9 @@ fn put(inside: &Inside<'_>, left: f64, top: f64, drawing: &mut Drawing) {
             title: title(sized.item),
             lines: sized.lines.clone(),
             times: sized.item.times,
+            path: sized.item.path.clone(),
             hint: hint(sized.item),
+            scene: sized.item.scene().filter(|scene| !scene.items.is_empty()).map(scene_id),
         });
         if let Some(inner) = &sized.inside {
             let shift = (sized.shape.width - inner.placed.width) / 2.0;

@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write as _};
 
-use super::plan::{Class, Drawing, DrawnBox, count, draw};
-use super::{Depth, quoted};
+use super::plan::{Class, Drawing, DrawnBox};
+use super::{Depth, drawing, quoted};
 use crate::outline::Scene;
 
 /// Most boxes of a picture. More can't be looked at, and browsers stop to move.
@@ -15,11 +15,13 @@ const MOST_BOXES: usize = 20_000;
 pub struct TooManyBoxes {
     /// How many there are.
     pub boxes: usize,
+    /// How many there may be.
+    pub most: usize,
 }
 
 impl fmt::Display for TooManyBoxes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the image would have {} boxes, more than {MOST_BOXES}", self.boxes)
+        write!(f, "the image would have {} boxes, more than {}", self.boxes, self.most)
     }
 }
 
@@ -68,11 +70,7 @@ pub(super) const fn light(class: Class) -> (&'static str, &'static str) {
 /// # Ok::<(), apr_graph::draw::TooManyBoxes>(())
 /// ```
 pub fn svg(scene: &Scene, depth: &Depth) -> Result<String, TooManyBoxes> {
-    let boxes = count(scene, depth);
-    if boxes > MOST_BOXES {
-        return Err(TooManyBoxes { boxes });
-    }
-    let drawing = draw(scene, depth);
+    let drawing = drawing(scene, depth, MOST_BOXES)?;
     let mut svg = String::new();
     // Writing to a `String` does not fail.
     let _ = write(&mut svg, &drawing);
