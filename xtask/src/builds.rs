@@ -72,6 +72,7 @@ const FEATURES: [&str; 4] = [
 /// Profiles of the workspace. What is shipped to a browser is small; what the gate runs, it builds
 /// quickly.
 const SHIPPED: &str = "small";
+const PAGE: &str = "web";
 const QUICK: &str = "quick";
 
 const WASM: Target = Target { triple: "wasm32-unknown-unknown", std: "std,panic_abort" };
@@ -248,6 +249,18 @@ fn build(target: &Target, name: &str, profile: &str) -> Outcome {
     // The module alone: a library beside it would have the standard library built a second time.
     let mut command = cross("rustc", target, profile)?;
     run_program(command.args(["--lib", "--crate-type", "cdylib", "--package", name]))
+}
+
+/// Builds a library as the module of a page, with these of its features and no others, and returns
+/// where it is.
+pub(crate) fn web_module(name: &str, features: &str) -> Outcome<PathBuf> {
+    let mut command = cross("rustc", &WASM, PAGE)?;
+    // Every browser of the last years has vectors, and a source of random numbers.
+    let flags = "-Dwarnings -Ctarget-feature=+simd128 --cfg getrandom_backend=\"wasm_js\"";
+    command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", flags);
+    command.args(["--lib", "--crate-type", "cdylib", "--package", name]);
+    run_program(command.args(["--no-default-features", "--features", features]))?;
+    Ok(cross_target_dir().join(WASM.triple).join(PAGE).join(name.replace('-', "_") + ".wasm"))
 }
 
 /// A cargo command for a target. Warnings are errors, except in dependencies. Commands of one

@@ -15,6 +15,7 @@ mod surface;
 mod system;
 mod test;
 mod tools;
+mod web;
 
 use std::process::ExitCode;
 
@@ -29,6 +30,8 @@ Usage: cargo xtask TASK
   ci     lint, then test
   builds  crates with few features, without std, for a bare processor and for the web; what is
          shipped there, its size and its test under Node
+  web    the page into target/web, and the package for npm into target/npm; --serve serves it on
+         this machine, --test tries it in Chromium
   features  counts the crates of each feature of the library, for the table in its documentation;
          --times builds each, too
   surface  the library's public items beside crates/apr/public-api.txt; with a REVISION, what has
@@ -62,6 +65,9 @@ fn main() -> ExitCode {
             test::run(&mut steps);
         }
         ["builds"] => builds::run(&mut steps),
+        ["web"] => web::run(&mut steps, web::Wish::Build),
+        ["web", "--serve"] => web::run(&mut steps, web::Wish::Serve),
+        ["web", "--test"] => web::run(&mut steps, web::Wish::Test),
         ["features"] => features::run(&mut steps, false),
         ["features", "--times"] => features::run(&mut steps, true),
         ["surface"] => surface::run(&mut steps, None),

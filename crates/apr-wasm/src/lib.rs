@@ -1,0 +1,48 @@
+//! Model files as a page sees them: [`open`](model::Model::open) takes files that the page lends
+//! and reads the ranges of them that are asked for; every report is the one that the command prints
+//! with `--json`.
+//!
+//! The module runs where bytes can be read synchronously: in a worker of a browser, or in Node. The
+//! typed interface for programs, with promises, progress and cancellation, is TypeScript around it:
+//! `web/src/api`.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
+mod blocks;
+pub mod convert;
+pub mod error;
+pub mod files;
+pub mod graph;
+pub mod measure;
+pub mod model;
+pub mod progress;
+pub mod reports;
+#[cfg(feature = "run")]
+pub mod run;
+pub mod typed;
+
+use std::panic;
+
+use wasm_bindgen::prelude::wasm_bindgen;
+
+/// Called once, when the module is loaded: what a panic says reaches whoever called.
+#[wasm_bindgen(start)]
+pub fn start() {
+    panic::set_hook(Box::new(|panic| wasm_bindgen::throw_str(&panic.to_string())));
+}
+
+/// Version of the library.
+#[wasm_bindgen]
+#[must_use]
+pub fn version() -> String {
+    env!("CARGO_PKG_VERSION").to_owned()
+}
+
+/// The formats, as JSON: what they are called, their extensions, whether they can be written.
+///
+/// # Errors
+/// None that are known.
+#[wasm_bindgen]
+pub fn formats() -> Result<String, wasm_bindgen::JsValue> {
+    let formats: Vec<_> = apr_registry::formats().collect();
+    error::json(&formats)
+}

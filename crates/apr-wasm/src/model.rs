@@ -1,0 +1,122 @@
+//! A model that a page has opened.
+
+use std::cell::OnceCell;
+use std::sync::OnceLock;
+
+use apr_arch::Families;
+use apr_blocks::GraphOptions;
+use apr_core::{ByteSource, CheckpointReader, HEAD_LEN, Result, SourceSet, read_vec};
+use apr_llama::describe;
+use apr_ops::graph::{Computed, computed};
+use apr_registry::OpenOptions;
+use apr_registry::crypto::Unlock;
+use apr_source::{Architecture, Knowledge, Source};
+use wasm_bindgen::JsValue;
+use wasm_bindgen::prelude::wasm_bindgen;
+
+use crate::error::Thrown;
+use crate::files::{HostFiles, Lent};
+use crate::graph::Scenes;
+
+/// The configuration of a Hugging Face folder.
+const CONFIG: &str = "config.json";
+
+/// An open model. Headers are in memory, weights are read when they are asked for. All methods
+/// return JSON: the reports of the commands.
+#[wasm_bindgen]
+pub struct Model {
+    pub(crate) reader: Box<dyn CheckpointReader>,
+    pub(crate) name: String,
+    knowledge: Knowledge,
+    graphs: OnceCell<Computed>,
+    pub(crate) scenes: Scenes,
+}
+
+#[wasm_bindgen]
+impl Model {
+    /// Opens one of the files, or all of them as a model's folder where no name is given; a
+    /// password opens what is encrypted.
+    ///
+    /// # Errors
+    /// The errors of the format's reader, as JSON.
+    pub fn open(
+        files: HostFiles,
+        name: Option<String>,
+        password: Option<String>,
+    ) -> std::result::Result<Self, JsValue> {
+        let mut options = OpenOptions::default();
+        if let Some(password) = password {
+            options.keys.unlock.push(Unlock::Password(password.into_bytes().into()));
+        }
+        let lent = Lent::new(files);
+        let called = name.clone().unwrap_or_else(|| "model".to_owned());
+        let reader = open(&lent, name.as_deref(), &options).map_err(Thrown::from)?;
+        Ok(Self {
+            reader: describe(reader, families(), &Architecture::Auto),
+            name: called,
+            knowledge: Knowledge::default(),
+            graphs: OnceCell::new(),
+            scenes: Scenes::default(),
+        })
+    }
+}
+
+impl Model {
+    /// The model as passes take it.
+    pub(crate) fn source(&self) -> Source<'_> {
+        Source::new(&*self.reader, families()).named(&self.name).sharing(&self.knowledge)
+    }
+
+    /// What it computes, without keys and values that are kept.
+    pub(crate) fn graphs(&self) -> Result<&Computed> {
+        if let Some(graphs) = self.graphs.get() {
+            return Ok(graphs);
+        }
+        let options = GraphOptions { past: false, ..GraphOptions::default() };
+        let found = computed(&self.source(), &options)?;
+        Ok(self.graphs.get_or_init(|| found))
+    }
+}
+
+/// The families that are known; their tables are parsed once.
+pub(crate) fn families() -> &'static Families {
+    static FAMILIES: OnceLock<Families> = OnceLock::new();
+    FAMILIES.get_or_init(Families::builtin)
+}
+
+/// Opens what a path would name in a program with files: one of them with what is beside it, or the
+/// folder.
+fn open(
+    files: &Lent,
+    name: Option<&str>,
+    options: &OpenOptions,
+) -> Result<Box<dyn CheckpointReader>> {
+    let Some(name) = name else {
+        return Ok(Box::new(apr_registry::open_folder(files, options)?));
+    };
+    let reader = if is_in_several(files, name)? {
+        apr_registry::open_in(files, name, options)?
+    } else {
+        apr_registry::open(files.file(name)?, name, options)?
+    };
+    let is_self_contained = !reader.companions().is_empty()
+        && reader.format().target.is_none_or(|target| target.self_contained);
+    if is_self_contained || files.open(CONFIG).is_err() {
+        return Ok(reader);
+    }
+    Ok(Box::new(apr_registry::with_companions(reader, files, &options.limits)?))
+}
+
+/// Whether a file stands for several: an index or manifest of shards, a part of a split model, a
+/// format whose data may be in other files.
+fn is_in_several(files: &Lent, name: &str) -> Result<bool> {
+    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+    if extension == "json" || apr_registry::is_part_name(name) {
+        return Ok(true);
+    }
+    let source = files.file(name)?;
+    let head = read_vec(&source, 0, source.len().min(HEAD_LEN))?;
+    let spans = apr_registry::recognise_file(&head, Some(extension))
+        .is_some_and(apr_registry::may_span_files);
+    Ok(spans || apr_registry::is_manifest(name, &head))
+}

@@ -1,0 +1,42 @@
+/**
+ * Model files in a browser: opened without being read, explored, checked, compared, converted, run.
+ *
+ * ```js
+ * import { open } from "apr-wasm";
+ *
+ * const model = await open("hf://sentence-transformers/all-MiniLM-L6-v2");
+ * console.log((await model.inspect()).parameters);
+ * ```
+ *
+ * @module
+ */
+
+import { specOf, type Input, type OpenOptions } from "./input.js";
+import { Model } from "./model.js";
+import { WorkerEngine } from "./worker-engine.js";
+
+export { AprError, type Where } from "./errors.js";
+export type { FileSpec, Traffic } from "./files.js";
+export type { OutputFile } from "./desk.js";
+export type { CallOptions } from "./model.js";
+export type { Input, OpenOptions };
+export type * from "./reports.js";
+export { Model };
+
+let engine: WorkerEngine | undefined;
+
+/**
+ * Opens a model: a file or a folder that was dropped or chosen, bytes, a URL, or `hf://OWNER/NAME`.
+ * Only headers are read, in a worker, whatever the size.
+ *
+ * @throws AprError `E001` for what is no model, `E005` where a password is needed, `E007` where it
+ * can't be read, otherwise what the format's reader says.
+ */
+export async function open(input: Input, options: OpenOptions = {}): Promise<Model> {
+  const { spec, title } = await specOf(input, options);
+  engine ??= new WorkerEngine();
+  const model = new Model(engine, spec, title);
+  // What can't be opened is said now, and not by the first call.
+  await model.tensors();
+  return model;
+}

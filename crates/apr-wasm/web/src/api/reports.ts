@@ -1,0 +1,319 @@
+// Reports as the commands print them with `--json`. Only what a program usually asks for is named:
+// reports may have more.
+
+/** Statistics of a tensor's values; non-finite values take no part in the moments. */
+export interface Stats {
+  count: number;
+  nan: number;
+  inf: number;
+  zeros: number;
+  min: number | null;
+  max: number | null;
+  mean: number | null;
+  std: number | null;
+  l2: number | null;
+}
+
+/** One tensor of a list. */
+export interface TensorRow {
+  name: string;
+  dtype: string;
+  shape: number[];
+  elements: number;
+  bytes: number;
+  file?: string;
+  offset?: number;
+  stats?: Stats;
+}
+
+/** `apr tensors`. */
+export interface TensorsReport {
+  file: string;
+  total: number;
+  tensors: TensorRow[];
+}
+
+/** A share of the weights. */
+export interface DtypeShare {
+  dtype: string;
+  tensors: number;
+  elements: number;
+  bytes: number;
+  bits_per_weight: number;
+}
+
+/** What a family is. */
+export interface Description {
+  title: string;
+  guessed: boolean;
+  size: string | null;
+  purpose: string;
+  architecture: string;
+  input: string;
+  output: string;
+}
+
+/** `apr inspect`. */
+export interface InspectReport {
+  file: string;
+  format: string;
+  model_type?: string;
+  family?: Description;
+  size: number;
+  parameters: number;
+  tensor_count: number;
+  tensor_bytes: number;
+  bits_per_weight: number;
+  dtypes: DtypeShare[];
+  files: { name: string; len: number }[];
+  companions: { name: string; len: number }[];
+  metadata?: Record<string, unknown>;
+  left_out?: string[];
+  warnings?: string[];
+  /** What its graphs compute, in short. */
+  computes?: PartSummary[];
+  vocab_size?: number | null;
+  [more: string]: unknown;
+}
+
+/** `apr explain`. */
+export interface ModelExplanation {
+  description: Description | null;
+  model_type: string | null;
+  dimensions: [string, number][];
+  parameters: number;
+  tensors: number;
+  dtype: string | null;
+}
+
+/** `apr explain --tensor`. */
+export interface TensorExplanation {
+  name: string;
+  canonical: string | null;
+  role: string | null;
+  kind: string | null;
+  axes: string[] | null;
+  uses?: { node: string; op: string; input: number }[];
+  stats: Stats | null;
+  violations: unknown[];
+}
+
+/** A tensor's statistics, beside what is expected of its kind. */
+export interface JudgedStats extends TensorRow {
+  kind: string | null;
+  violations: string[];
+}
+
+/** A tensor's distribution. */
+export interface HistogramReport {
+  tensor: TensorRow;
+  start: number;
+  width: number;
+  counts: number[];
+  kind?: string | null;
+  violations?: string[];
+}
+
+/** Values of a part of a tensor. */
+export interface ValuesReport {
+  tensor: TensorRow;
+  ranges: [number, number][];
+  values: (number | string | null)[];
+}
+
+/** `apr validate`. */
+export interface ValidateReport {
+  file: string;
+  format: string;
+  valid: boolean;
+  checks: { check: string; status: string; detail: string }[];
+  findings: { severity?: string; tensor?: string; message: string; [more: string]: unknown }[];
+  bytes_read: number;
+}
+
+/** `apr lint`. */
+export interface LintReport {
+  remarks: { severity: string; topic: string; message: string; tensors?: string[] }[];
+}
+
+/** `apr scan`. */
+export interface ScanSummary {
+  verdict: string;
+  files: ScanReport[];
+}
+
+/** What loading one file would run. */
+export interface ScanReport {
+  file: string;
+  verdict: string;
+  kind: string;
+  pickles: { path?: string; findings: Record<string, unknown>[]; [more: string]: unknown }[];
+  warnings: { message?: string; [more: string]: unknown }[];
+  problems: { message?: string; [more: string]: unknown }[];
+}
+
+/** `apr diff`. */
+export interface DiffReport {
+  left: string;
+  right: string;
+  same: boolean;
+  similarity: number;
+  max_delta: number;
+  l2: number;
+  tensors: DiffRow[];
+  removed: string[];
+  added: string[];
+  metadata: { key: string; left?: unknown; right?: unknown; [more: string]: unknown }[];
+  structure?: { removed: string[]; added: string[]; changed: unknown[] };
+}
+
+/** A pair of tensors. */
+export interface DiffRow {
+  name: string;
+  verdict: string;
+  dtypes: [string, string];
+  shapes: [number[], number[]];
+  max_delta: number | null;
+  l2: number | null;
+  cosine: number | null;
+}
+
+/** A graph in short. */
+export interface PartSummary {
+  name: string;
+  opsets: Record<string, number>;
+  inputs: { name: string; kind?: string; meaning: string }[];
+  outputs: { name: string; kind?: string; meaning: string }[];
+  operators: Record<string, number>;
+  nodes: number;
+  parameters: number;
+  cost: {
+    sizes: Record<string, number>;
+    flops: number;
+    weight_bytes: number;
+    peak_bytes: number;
+    peak_at: string;
+    cache_bytes_per_token: number;
+    unknown_nodes: number;
+  };
+}
+
+/** `apr graph`, without the structure. */
+export interface GraphSummary {
+  origin: unknown;
+  parts: PartSummary[];
+  unused_tensors: string[];
+}
+
+/** Boxes and edges of a graph, with their places in pixels. */
+export interface Drawing {
+  width: number;
+  height: number;
+  boxes: DrawnBox[];
+  labels: { x: number; y: number; text: string }[];
+  routes: [number, number][][];
+  open: number[];
+}
+
+/** A box of a drawing. */
+export interface DrawnBox {
+  left: number;
+  top: number;
+  width: number;
+  height: number;
+  is_frame: boolean;
+  class: string;
+  title: string;
+  lines: string[];
+  times: number;
+  path: string;
+  hint: string;
+  /** What opens within it, by its number in `open`. */
+  scene?: number;
+}
+
+/** A node of a graph. */
+export interface NodeView {
+  name: string;
+  op: string;
+  function?: string;
+  inputs: NodeValue[];
+  outputs: NodeValue[];
+  attributes: { name: string; value: string }[];
+  doc?: string;
+}
+
+/** A value that a node reads or makes. */
+export interface NodeValue {
+  name: string;
+  kind?: string;
+  place: string | Record<string, unknown>;
+}
+
+/** A part of a vocabulary. */
+export interface FoundTokens {
+  source: string;
+  total: number;
+  found: number;
+  tokens: { id: number; text: string }[];
+}
+
+/** What a conversion does. */
+export interface ConvertWishes {
+  /** `apr`, `safetensors`, `gguf`, ... */
+  format: string;
+  fileName?: string;
+  /** A type or mix of llama.cpp: `q8_0`, `q4_k_m`. */
+  quantize?: string;
+  /** Floats get this dtype: `f16`. */
+  precision?: string;
+  /** Quantized tensors become floats of this dtype. */
+  dequantize?: string;
+  /** Tensors of `.apr` output are compressed without loss. */
+  compress?: boolean;
+  /** What is wrong with names, shapes and values is reported and ends nothing. */
+  relaxed?: boolean;
+}
+
+/** `apr convert`. */
+export interface ConvertReport {
+  bytes_in?: number;
+  bytes_out?: number;
+  files: { name: string; len: number }[];
+  losses?: { name: string; what: string; why: string }[];
+  warnings?: string[];
+  [more: string]: unknown;
+}
+
+/** What goes into a model. */
+export interface RunWishes {
+  text?: string;
+  /** The text is a message of a chat, written by the model's own template. */
+  chat?: boolean;
+  system?: string;
+  /** The text that a question is about. */
+  context?: string;
+  /** Candidate texts beside an image. */
+  candidates?: string[];
+  /** What the sound or image is called. */
+  file?: string;
+  /** Arrays by the names of the inputs, as nested lists. */
+  arrays?: Record<string, unknown>;
+  /** Values of the graph that are wanted instead of an answer. */
+  want?: string[];
+  part?: string;
+  maxTokens?: number;
+  /** 0 = greedy. */
+  temperature?: number;
+  topK?: number;
+  topP?: number;
+  seed?: number;
+}
+
+/** What a model made of it. */
+export interface RunReport {
+  kind: "completion" | "text" | "answers" | "audio" | "transcription" | "image" | "arrays";
+  result: Record<string, unknown>;
+  warnings: string[];
+  seconds: number;
+}

@@ -1,0 +1,100 @@
+// Whether the model is sound, and what loading it would execute.
+
+import type { LintReport, ScanSummary, ValidateReport } from "../../api/index.js";
+import { fill, h, type Child } from "../dom.js";
+import { bytes, visible, whole } from "../format.js";
+import { jsonButton } from "../save.js";
+import type { Session } from "../session.js";
+import { Bar, failure, isEnded, show } from "../waiting.js";
+
+/** Findings that are shown. */
+const MOST = 200;
+
+export function checks(session: Session, place: HTMLElement): void {
+  const [scan, validation, lint] = [h("div"), h("div"), h("div")];
+  fill(place, h("div.cards.wide",
+    h("section.card", h("h2", "What loading it would execute"), scan),
+    h("section.card", h("h2", "Every byte"), validation),
+    h("section.card", h("h2", "What could be better"), lint)));
+  void pass(session, scan, "Scan", (options) => session.open.model.scan(options), scanned, true);
+  void pass(session, validation, "Validate", (options) => session.open.model.validate(options), validated, false);
+  void show(lint, session.open.model.lint(), linted);
+}
+
+type Options = { onProgress: Bar["tell"]; signal: AbortSignal };
+
+/** Something that takes long: begun by a button, or at once. */
+async function pass<T>(session: Session, place: HTMLElement, label: string, run: (options: Options) => Promise<T>, draw: (report: T) => Child, atOnce: boolean): Promise<void> {
+  const { size } = await session.open.inspect().catch(() => ({ size: 0 }));
+  const begin = async () => {
+    const bar = new Bar();
+    fill(place, bar.element);
+    session.left.addEventListener("abort", () => bar.controller.abort(), { once: true });
+    try {
+      const report = await run({ onProgress: bar.tell, signal: bar.controller.signal });
+      fill(place, draw(report), h("p.tools", h("button", { onclick: () => void begin() }, `${label} again`), jsonButton(report, `${session.open.title}.${label.toLowerCase()}.json`)));
+    } catch (thrown) {
+      if (!isEnded(thrown)) fill(place, failure(thrown));
+      else if (!session.left.aborted) fill(place, h("p.dim", "Cancelled."), button());
+    }
+  };
+  const button = () => h("button.primary", { onclick: () => void begin() }, `${label} ${bytes(size)}`);
+  // The scanner looks at what may hold code, which is little of a large model.
+  if (atOnce || size < 100e6) void begin();
+  else fill(place, h("p", "Reads the whole model once."), button());
+}
+
+function validated(report: ValidateReport): Child {
+  const verdict = report.valid ? h("p.good", "The model is sound.") : h("p.bad", "The model is not sound.");
+  const findings = report.findings.slice(0, MOST).map((finding) => {
+    const { tensor, message, severity } = finding;
+    return h("li", severity && h("span.badge.odd", String(severity)), tensor && h("strong", ` ${visible(String(tensor))}`), ` ${visible(text(message ?? finding))}`);
+  });
+  return [
+    verdict,
+    h("table.lines", h("tbody", report.checks.map(({ check, status, detail }) => h("tr",
+      h("td", h(`span.badge.${tone(status)}`, status)), h("th", { scope: "row" }, check), h("td", visible(detail)))))),
+    findings.length > 0 && h("ul.remarks", findings),
+    report.findings.length > MOST && h("p.dim", `and ${whole(report.findings.length - MOST)} more`),
+    h("p.dim", `${bytes(report.bytes_read)} read`),
+  ];
+}
+
+const tone = (status: string) => ({ pass: "good", fail: "bad", warn: "odd" })[status] ?? "plain";
+
+function scanned(report: ScanSummary): Child {
+  const words: Record<string, [string, string]> = {
+    clean: ["good", "Loading these files executes nothing."],
+    not_examined: ["odd", "Nothing was found, but not everything could be examined."],
+    suspicious: ["odd", "Suspicious."],
+    unreadable: ["odd", "Some of it can't be read."],
+    dangerous: ["bad", "Dangerous: loading executes code."],
+  };
+  const [tone, said] = words[report.verdict] ?? ["odd", report.verdict];
+  const odd = report.files.filter((file) => file.verdict !== "clean");
+  return [
+    h(`p.${tone}`, said),
+    odd.slice(0, MOST).map((file) => h("details", { open: odd.length < 4 },
+      h("summary", h(`span.badge.${words[file.verdict]?.[0] ?? "odd"}`, file.verdict.replaceAll("_", " ")), ` ${visible(file.file)} (${visible(file.kind)})`),
+      h("ul.remarks",
+        file.pickles.flatMap((pickle) => pickle.findings).slice(0, MOST).map((finding) => h("li", visible(text(finding)))),
+        [...file.warnings, ...file.problems].slice(0, MOST).map((remark) => h("li", visible(text(remark.message ?? remark))))))),
+    h("p.dim", `${whole(report.files.length)} files`),
+  ];
+}
+
+/** A finding in words: its fields, where it has no sentence. */
+function text(finding: unknown): string {
+  if (typeof finding === "string") return finding;
+  if (typeof finding !== "object" || finding === null) return String(finding);
+  return Object.entries(finding)
+    .filter(([, content]) => content !== null && content !== "" && !(Array.isArray(content) && content.length === 0))
+    .map(([key, content]) => `${key.replaceAll("_", " ")}: ${typeof content === "string" ? content : JSON.stringify(content)}`)
+    .join(", ");
+}
+
+function linted({ remarks }: LintReport): Child {
+  if (remarks.length === 0) return h("p.good", "Nothing.");
+  return h("ul.remarks", remarks.slice(0, MOST).map(({ severity, topic, message }) =>
+    h("li", h(`span.badge.${severity === "INFO" ? "plain" : "odd"}`, severity.toLowerCase()), " ", h("strong", topic), ` ${visible(message)}`)));
+}

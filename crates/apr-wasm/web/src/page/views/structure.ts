@@ -1,0 +1,237 @@
+// What the model computes, as a graph; its tensors as a tree where that is not known.
+
+import type { DrawnBox, NodeValue, NodeView, PartSummary, TensorRow } from "../../api/index.js";
+import { debounced, fill, h, type Child } from "../dom.js";
+import { amount, bytes, shape, visible, whole } from "../format.js";
+import { GraphCanvas } from "../graph-canvas.js";
+import { save } from "../save.js";
+import type { Session } from "../session.js";
+import { failure } from "../waiting.js";
+
+export function structure(session: Session, place: HTMLElement): void {
+  place.classList.add("full");
+  session.open.graph().then(
+    ({ parts }) => new StructureView(session, place, parts),
+    (thrown: unknown) => void tree(session, place, thrown),
+  );
+}
+
+class StructureView {
+  readonly #session: Session;
+  readonly #parts: readonly PartSummary[];
+  readonly #canvas: GraphCanvas;
+  readonly #side = h("aside.side", { tabindex: 0, "aria-label": "The chosen box" });
+  readonly #results = h("div.results", { role: "listbox", "aria-label": "Nodes found", hidden: true });
+  readonly #status = h("span.dim", { role: "status" });
+  #part: number;
+  #fold = true;
+  #open: number[] | undefined;
+
+  constructor(session: Session, place: HTMLElement, parts: readonly PartSummary[]) {
+    this.#session = session;
+    this.#parts = parts;
+    this.#part = Math.min(session.place.part ?? 0, parts.length - 1);
+    this.#canvas = new GraphCanvas((box) => void this.#choose(box), (box) => void this.#toggle(box));
+    fill(place, h("div.graph",
+      h("div.tools", this.#choices(), this.#search(), this.#buttons(), this.#status),
+      h("div.graph-row", this.#canvas.element, this.#side),
+    ));
+    this.#summary();
+    const repaint = () => this.#canvas.repaint();
+    document.addEventListener("themechange", repaint, { signal: session.left });
+    void this.#draw().then(() => {
+      if (session.place.node) void this.#goTo(session.place.node);
+    });
+  }
+
+  #choices(): Child {
+    if (this.#parts.length < 2) return null;
+    const options = this.#parts.map((part, index) => h("option", { value: index, selected: index === this.#part }, visible(part.name)));
+    return h("label", "Part ", h("select", { onchange: (event: Event) => this.#session.go({ part: Number((event.target as HTMLSelectElement).value), node: undefined }) }, options));
+  }
+
+  #search(): HTMLElement {
+    const find = debounced(200, async (text: string) => {
+      const found = text === "" ? [] : await this.#session.open.model.searchNodes(this.#part, text, 50);
+      this.#results.hidden = found.length === 0 && text === "";
+      fill(this.#results, found.length === 0 ? h("p.dim", "No node has such a name.") : found.map((path) =>
+        h("button", { role: "option", onclick: () => { this.#results.hidden = true; void this.#goTo(path); } }, visible(path))));
+    });
+    return h("div.search",
+      h("input", { type: "search", placeholder: "Find a node", "aria-label": "Find a node by its name", oninput: (event: Event) => find((event.target as HTMLInputElement).value) }),
+      this.#results);
+  }
+
+  #buttons(): Child {
+    const button = (label: string, title: string, onclick: () => void) =>
+      h("button", { title, "aria-label": /\w/u.test(label) ? undefined : title, onclick }, label);
+    return h("div.buttons",
+      button("−", "Zoom out", () => this.#canvas.zoom(0.8)),
+      button("+", "Zoom in", () => this.#canvas.zoom(1.25)),
+      button("Fit", "Show all of it", () => this.#canvas.fitAll()),
+      h("label.check", h("input", { type: "checkbox", checked: this.#fold, onchange: (event: Event) => {
+        this.#fold = (event.target as HTMLInputElement).checked;
+        this.#open = undefined;
+        void this.#draw();
+      } }), "Fold repeated layers"),
+      button("SVG", "Save the picture as SVG", () => void this.#saveSvg()),
+      button("PNG", "Save the picture as PNG", () => void this.#savePng()),
+    );
+  }
+
+  async #draw(keep?: string): Promise<void> {
+    this.#status.textContent = "laying out…";
+    try {
+      const options = { fold: this.#fold, ...(this.#open && { open: this.#open }) };
+      const drawing = await this.#session.open.model.drawing(this.#part, options);
+      this.#open = drawing.open;
+      this.#canvas.show(drawing, keep);
+      this.#status.textContent = `${whole(drawing.boxes.length)} boxes`;
+    } catch (thrown) {
+      this.#status.textContent = "";
+      fill(this.#side, failure(thrown));
+    }
+  }
+
+  async #toggle(box: DrawnBox): Promise<void> {
+    if (box.scene === undefined || !this.#open) return;
+    const { scene } = box;
+    const before = this.#open;
+    this.#open = before.includes(scene) ? before.filter((open) => open !== scene) : [...before, scene];
+    await this.#draw(box.path);
+  }
+
+  async #goTo(path: string): Promise<void> {
+    // Groups are opened until the node itself is shown.
+    for (let depth = 0; depth < 16; depth += 1) {
+      let nearest: DrawnBox | undefined;
+      const probe = this.#canvas.reveal(path);
+      if (probe) return;
+      nearest = this.#last;
+      if (!nearest || nearest.scene === undefined || nearest.is_frame || !path.startsWith(nearest.path)) return;
+      await this.#toggle(nearest);
+    }
+  }
+
+  #last: DrawnBox | undefined;
+
+  async #choose(box: DrawnBox): Promise<void> {
+    this.#last = box;
+    const group = box.scene !== undefined && h("p", h("button", { onclick: () => void this.#toggle(box) }, box.is_frame ? "Close the group" : "Open the group"));
+    const header = [h("h2", visible(box.title)), h("p.path", visible(box.path)), box.times > 1 && h("p", `${box.times} times, one after the other`), group];
+    const lines = box.lines.map((line) => h("p.dim", visible(line)));
+    fill(this.#side, header, lines);
+    if (box.scene !== undefined || box.class === "end") return;
+    try {
+      const nodes = await this.#session.open.model.node(this.#part, box.path);
+      if (this.#last === box) fill(this.#side, header, nodes.slice(0, 1).map((node) => this.#node(node)));
+    } catch (thrown) {
+      fill(this.#side, header, failure(thrown));
+    }
+  }
+
+  #node(node: NodeView): Child {
+    return [
+      node.doc && h("p", visible(node.doc)),
+      node.attributes.length > 0 && [h("h3", "Attributes"), h("table.lines", h("tbody", node.attributes.map(({ name, value }) =>
+        h("tr", h("th", { scope: "row" }, visible(name)), h("td.value", visible(value))))))],
+      h("h3", "Inputs"), h("ul.values", node.inputs.map((input) => this.#value(input))),
+      h("h3", "Outputs"), h("ul.values", node.outputs.map((output) => this.#value(output))),
+    ];
+  }
+
+  #value(value: NodeValue): HTMLElement {
+    const [kind, detail] = typeof value.place === "string" ? [value.place, undefined] : Object.entries(value.place)[0] ?? ["", undefined];
+    const link = (text: string, go: () => void) => h("button.link", { onclick: go }, visible(text));
+    const nodes = Array.isArray(detail) ? (detail as string[]).slice(0, 8) : [];
+    return h("li",
+      h("strong", visible(value.name) || "(left out)"), value.kind && h("span.dim", ` ${value.kind}`),
+      kind === "weight" && h("div", "tensor ", link(String(detail), () => this.#session.go({ view: "tensors", tensor: String(detail) }))),
+      kind === "node" && h("div", "from ", link(String(detail), () => void this.#goTo(String(detail)))),
+      kind === "constant" && h("div.dim", `= ${visible(String(detail))}`),
+      nodes.map((node) => h("div", "to ", link(node, () => void this.#goTo(node)))),
+    );
+  }
+
+  #summary(): void {
+    const part = this.#parts[this.#part]!;
+    const ends = (title: string, list: PartSummary["inputs"]) => [h("h3", title), h("ul.values", list.slice(0, 12).map((end) =>
+      h("li", h("strong", visible(end.name)), end.kind && h("div.dim", end.kind))))];
+    const operators = Object.entries(part.operators).sort((one, other) => other[1] - one[1]);
+    fill(this.#side,
+      h("h2", visible(part.name)),
+      h("p", `${whole(part.nodes)} operators, ${amount(part.parameters)} parameters, ${amount(part.cost.flops)}FLOP a run`),
+      h("p.dim", "Click a box to see what it reads and makes; double-click a group to open it."),
+      ends("Inputs", part.inputs), ends("Outputs", part.outputs),
+      h("h3", "Operators"),
+      h("table.lines", h("tbody", operators.slice(0, 30).map(([op, count]) => h("tr", h("td", visible(op)), h("td.number", whole(count)))))),
+    );
+  }
+
+  async #saveSvg(): Promise<void> {
+    const picture = await this.#session.open.model.svg(this.#part, { fold: this.#fold, open: this.#open ?? [] });
+    save(new Blob([picture], { type: "image/svg+xml" }), `${this.#session.open.title}.svg`);
+  }
+
+  async #savePng(): Promise<void> {
+    const picture = await this.#session.open.model.svg(this.#part, { fold: this.#fold, open: this.#open ?? [] });
+    const image = new Image();
+    image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(picture)}`;
+    await image.decode();
+    const canvas = h("canvas");
+    // Browsers draw no larger canvas.
+    const scale = Math.min(2, 16_000 / Math.max(image.width, image.height));
+    canvas.width = image.width * scale;
+    canvas.height = image.height * scale;
+    canvas.getContext("2d")?.drawImage(image, 0, 0, canvas.width, canvas.height);
+    canvas.toBlob((png) => png && save(png, `${this.#session.open.title}.png`));
+  }
+}
+
+/** The tensors by the parts of their names, where no graph is known. */
+async function tree(session: Session, place: HTMLElement, why: unknown): Promise<void> {
+  const { tensors } = await session.open.tensors();
+  const message = why instanceof Error ? why.message : String(why);
+  fill(place, h("p.notice", `What this model computes is not known here (${visible(message)}). These are its tensors by name.`), h("div.tree", branches(session, grown(tensors))));
+}
+
+interface Branch {
+  children: Map<string, Branch>;
+  tensors: TensorRow[];
+  count: number;
+  bytes: number;
+}
+
+function grown(tensors: readonly TensorRow[]): Branch {
+  const seed = (): Branch => ({ children: new Map(), tensors: [], count: 0, bytes: 0 });
+  const root = seed();
+  for (const tensor of tensors) {
+    const parts = tensor.name.split(/[./]/u);
+    let branch = root;
+    for (const part of parts.slice(0, -1)) {
+      branch.count += 1;
+      branch.bytes += tensor.bytes;
+      const next = branch.children.get(part) ?? seed();
+      branch.children.set(part, next);
+      branch = next;
+    }
+    branch.count += 1;
+    branch.bytes += tensor.bytes;
+    branch.tensors.push(tensor);
+  }
+  return root;
+}
+
+function branches(session: Session, branch: Branch): HTMLElement {
+  const list = h("ul");
+  for (const [name, inner] of branch.children) {
+    const details = h("details", h("summary", h("strong", visible(name)), h("span.dim", ` ${whole(inner.count)} tensors, ${bytes(inner.bytes)}`)));
+    // What is in it is made when it is opened.
+    details.addEventListener("toggle", () => details.append(branches(session, inner)), { once: true });
+    list.append(h("li", details));
+  }
+  for (const tensor of branch.tensors) {
+    list.append(h("li", h("button.link", { onclick: () => session.go({ view: "tensors", tensor: tensor.name }) }, visible(tensor.name)), h("span.dim", ` ${tensor.dtype} ${shape(tensor.shape)}`)));
+  }
+  return list;
+}

@@ -1,0 +1,157 @@
+// All tensors, and one of them.
+
+import type { HistogramReport, TensorRow, ValuesReport } from "../../api/index.js";
+import { heatmap, histogram } from "../charts.js";
+import { debounced, fill, h, type Child } from "../dom.js";
+import { bytes, shape, value, visible, whole, words } from "../format.js";
+import { jsonButton } from "../save.js";
+import type { Session } from "../session.js";
+import { Table } from "../table.js";
+import { Bar, failure, isEnded, show } from "../waiting.js";
+
+/** Tensors up to this size are read when they are chosen; longer ones when it is asked for. */
+const READ_AT_ONCE = 256e6;
+
+export function tensors(session: Session, place: HTMLElement): void {
+  place.classList.add("full");
+  void show(place, session.open.tensors(), (report) => {
+    const side = h("aside.side", { tabindex: 0, "aria-label": "The chosen tensor" }, h("p.dim", "Choose a tensor to see its distribution and values."));
+    const table = new Table<TensorRow>("Tensors", [
+      { title: "Name", cell: (row) => h("span.name", { title: row.name }, h("bdi", { dir: "ltr" }, visible(row.name))), by: (row) => row.name, width: "minmax(10rem, 1fr)" },
+      { title: "Type", cell: (row) => row.dtype, by: (row) => row.dtype, width: "5rem" },
+      { title: "Shape", cell: (row) => shape(row.shape), by: (row) => row.elements, width: "minmax(6rem, 11rem)" },
+      { title: "Size", cell: (row) => bytes(row.bytes), by: (row) => row.bytes, isNumber: true, width: "6rem" },
+    ], (row) => {
+      session.go({ tensor: row.name });
+    });
+    const count = h("span.dim", { role: "status" });
+    const filter = (text: string) => {
+      const wanted = text.toLowerCase().split(/\s+/u).filter(Boolean);
+      const rows = report.tensors.filter((row) => {
+        const all = `${row.name} ${row.dtype} ${shape(row.shape)}`.toLowerCase();
+        return wanted.every((word) => all.includes(word));
+      });
+      table.rows = rows;
+      count.textContent = rows.length === report.total ? `${whole(report.total)} tensors` : `${whole(rows.length)} of ${whole(report.total)}`;
+    };
+    const later = debounced(100, filter);
+    const chosen = session.place.tensor;
+    queueMicrotask(() => {
+      filter("");
+      if (chosen === undefined) return;
+      table.reveal((row) => row.name === chosen);
+      const row = report.tensors.find((tensor) => tensor.name === chosen);
+      if (row) one(session, row, side);
+      else void canonical(session, chosen, side);
+    });
+    return h(chosen === undefined ? "div.split" : "div.split.chosen",
+      h("div.main",
+        h("div.tools",
+          h("input", { type: "search", placeholder: "Filter: name, type or shape", "aria-label": "Filter tensors", oninput: (event: Event) => later((event.target as HTMLInputElement).value) }),
+          count, jsonButton(report, `${session.open.title}.tensors.json`)),
+        table.element),
+      side);
+  });
+}
+
+/** A tensor by the name that the graph has for it. */
+async function canonical(session: Session, name: string, side: HTMLElement): Promise<void> {
+  try {
+    const found = await session.open.model.explain(name);
+    session.go({ tensor: found.name });
+  } catch (thrown) {
+    fill(side, failure(thrown));
+  }
+}
+
+/** One tensor: what it is for, how its values are distributed, some of them. */
+export function one(session: Session, row: TensorRow, side: HTMLElement): void {
+  const [about, spread, grid, uses] = [h("div"), h("div"), h("div"), h("div")];
+  fill(side,
+    h("button.back", { onclick: () => session.go({ tensor: undefined }) }, "← All tensors"),
+    h("h2", visible(row.name)),
+    h("p", `${row.dtype} ${shape(row.shape)}, ${whole(row.elements)} elements, ${bytes(row.bytes)}`),
+    row.file !== undefined && h("p.dim", `in ${visible(row.file)}${row.offset === undefined ? "" : ` at byte ${whole(row.offset)}`}`),
+    about,
+    h("h3", "Distribution"), spread,
+    h("h3", "Values"), grid,
+    uses,
+  );
+  const read = () => void distribution(session, row, spread, about);
+  if (row.bytes <= READ_AT_ONCE) read();
+  else fill(spread, h("button", { onclick: read }, `Read ${bytes(row.bytes)}`));
+  values(session, row, grid);
+  session.open.model.uses(row.name).then((found) => {
+    if (found.length === 0 || session.left.aborted) return;
+    fill(uses, h("h3", "Read by"), h("ul.values", found.slice(0, 20).map(({ part, node }) =>
+      h("li", h("button.link", { onclick: () => session.go({ view: "structure", part, node, tensor: undefined }) }, visible(node))))));
+  }, () => undefined);
+}
+
+async function distribution(session: Session, row: TensorRow, place: HTMLElement, about: HTMLElement): Promise<void> {
+  const bar = new Bar();
+  const timer = setTimeout(() => fill(place, bar.element), 200);
+  session.left.addEventListener("abort", () => bar.controller.abort(), { once: true });
+  try {
+    const report = await session.open.model.histogram(row.name, 96, { onProgress: bar.tell, signal: bar.controller.signal });
+    clearTimeout(timer);
+    fill(place, histogram([{ report, label: row.name }]), statistics(report), jsonButton(report, `${row.name}.json`));
+    const kind = report.kind && h("span.badge.plain", words(report.kind));
+    const violations = (report.violations ?? []).map((violation) => h("p.notice.bad", visible(violation)));
+    fill(about, h("p", kind, violations.length === 0 && report.kind && h("span.badge.good", "as expected of its kind")), violations);
+  } catch (thrown) {
+    clearTimeout(timer);
+    if (isEnded(thrown)) fill(place, h("button", { onclick: () => void distribution(session, row, place, about) }, "Read again"));
+    else fill(place, failure(thrown));
+  }
+}
+
+function statistics(report: HistogramReport): Child {
+  const { stats } = report.tensor;
+  if (!stats) return null;
+  const rows: [string, Child][] = [
+    ["min", value(stats.min)], ["max", value(stats.max)], ["mean", value(stats.mean)], ["std", value(stats.std)],
+    ["L2 norm", value(stats.l2)], ["zeros", whole(stats.zeros)],
+  ];
+  return h("dl.stats",
+    rows.map(([label, shown]) => h("div", h("dt", label), h("dd", shown))),
+    (stats.nan > 0 || stats.inf > 0) && h("div.bad", h("dt", "not finite"), h("dd", `${whole(stats.nan)} NaN, ${whole(stats.inf)} infinite`)),
+  );
+}
+
+/** Rows and columns of a picture. */
+const PICTURE = [192, 192] as const;
+
+function values(session: Session, row: TensorRow, place: HTMLElement): void {
+  const grid = h("div");
+  const picture = h("div");
+  const input = h("input", { type: "text", "aria-label": "Range of values, as in Python", placeholder: "0:8, 0:6", size: 14 });
+  const draw = (ranges: string) => void show(grid, session.open.model.values(row.name, ranges), (report) => table(report));
+  const form = h("form.tools", { onsubmit: (event: Event) => { event.preventDefault(); draw(input.value); } }, h("label", "Slice ", input), h("button", "Show"));
+  fill(place, form, grid, picture);
+  draw("");
+  const [height, width] = row.shape.length > 1 ? row.shape.slice(-2) : [1, row.shape[0] ?? 1];
+  const [rows, columns] = [Math.min(height ?? 1, PICTURE[0]), Math.min(width ?? 1, PICTURE[1])];
+  if (rows * columns < 4) return;
+  const leading = row.shape.slice(0, -2).map(() => "0:1");
+  const ranges = [...leading, ...(row.shape.length > 1 ? [`0:${rows}`] : []), `0:${columns}`].join(", ");
+  session.open.model.values(row.name, ranges).then((report) => {
+    if (!session.left.aborted) fill(picture, h("h3", `The first ${rows} × ${columns} as colours`), heatmap(report, rows, columns));
+  }, () => undefined);
+}
+
+function table(report: ValuesReport): Child {
+  const columns = report.ranges.at(-1) ?? [0, 1];
+  const width = Math.max(1, columns[1] - columns[0]);
+  const rows: Child[] = [];
+  for (let start = 0; start < report.values.length && rows.length < 64; start += width) {
+    const shown = report.values.slice(start, start + Math.min(width, 64));
+    rows.push(h("tr", shown.map((number) => h("td.number", value(number)))));
+  }
+  const said = report.ranges.map(([from, to]) => `${from}:${to}`).join(", ");
+  return [
+    h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Values" }, h("table.grid", h("tbody", rows))),
+    h("p.dim", `[${said}]`, report.values.length > 64 * Math.min(width, 64) ? " (the first 64 rows and columns)" : ""),
+  ];
+}
+

@@ -1,0 +1,51 @@
+// The package in Node: paths, folders, bytes, conversion, a run.
+//
+//     node node.mjs SITE APR
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, readFileSync, readdirSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { test } from "node:test";
+
+const [, , site, apr] = process.argv;
+const { open, AprError } = await import(resolve(site, "../npm/api/node.js"));
+const llama = resolve(import.meta.dirname, "../../../../fixtures/tiny-llama");
+const json = (...args) => JSON.parse(execFileSync(apr, [...args, "--json"], { encoding: "utf8", maxBuffer: 1 << 28 }));
+
+test("a folder is explored and run", async () => {
+  const model = await open(llama);
+  const { parameters, family } = await model.inspect();
+  assert.deepEqual([parameters, family.title], [361856, "LLaMA"]);
+  assert.deepEqual((await model.tensors()).tensors, json("tensors", llama).tensors);
+  const pieces = [];
+  const { kind, result } = await model.run({ text: "12+34=", maxTokens: 8 }, { onText: (piece) => pieces.push(piece) });
+  assert.deepEqual([kind, result.text, pieces.join("")], ["completion", "46\n", "46\n"]);
+  const { result: states } = await model.run({ text: "12+34=", want: ["final_norm"] });
+  assert.deepEqual(states.outputs[0].shape, [1, 7, 128]);
+  model.close();
+});
+
+test("bytes open, errors have codes, progress is told", async () => {
+  const bytes = readFileSync(join(llama, "model.safetensors"));
+  const model = await open(bytes);
+  const told = [];
+  assert.equal((await model.validate({ onProgress: (...step) => told.push(step) })).valid, true);
+  assert.ok(told.length > 1 && told.at(-1)[1] === told.at(-1)[2], JSON.stringify(told.at(-1)));
+  const cut = open(bytes.subarray(0, 5000));
+  await assert.rejects(cut, (error) => error instanceof AprError && error.code === "E002");
+  await assert.rejects(model.stats("absent"), (error) => error.code === "E001" && error.where.tensor === "absent");
+  await assert.rejects(open(join(llama, "absent")), (error) => error.code === "E007");
+});
+
+test("a conversion writes the bytes of the command, and nothing where it fails", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "apr-node-"));
+  const model = await open(llama, { outputFolder: folder });
+  const { files } = await model.convert({ format: "gguf", fileName: "mine.gguf", quantize: "q8_0" });
+  execFileSync(apr, ["quantize", llama, "-t", "q8_0", "-o", join(folder, "theirs.gguf")]);
+  assert.ok(readFileSync(files[0].path).equals(readFileSync(join(folder, "theirs.gguf"))));
+  await assert.rejects(model.convert({ format: "gguf", fileName: "bad.gguf", quantize: "q9" }));
+  assert.deepEqual(readdirSync(folder).sort(), ["mine.gguf", "theirs.gguf"]);
+  rmSync(folder, { recursive: true });
+});

@@ -1,0 +1,336 @@
+// The page in Chromium: real files of every format, what it shows beside what the command prints.
+//
+//     node page.mjs SITE APR [--pictures FOLDER]
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { closeSync, existsSync, ftruncateSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync, writeSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { test, before, after } from "node:test";
+
+import { chromium } from "playwright-core";
+
+import { serve } from "./serve.mjs";
+
+const [, , site, apr, ...rest] = process.argv;
+const pictures = rest[0] === "--pictures" ? rest[1] : undefined;
+const root = resolve(import.meta.dirname, "../../../..");
+const shared = join(root, "../shared/data");
+const llama = join(root, "fixtures/tiny-llama");
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+
+let browser, server, foreign, folder;
+
+before(async () => {
+  folder = mkdtempSync(join(tmpdir(), "apr-page-"));
+  browser = await chromium.launch({
+    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    args: ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
+  });
+  server = await serve(site);
+  // Other origins, as hubs and other people's servers are.
+  foreign = await serve(site, { mounts: {
+    ranges: { folder, cors: true },
+    whole: { folder, cors: true, ranges: false },
+    closed: { folder },
+    hub: { folder: llama, cors: true, hub: true },
+  } });
+});
+
+after(async () => {
+  await browser?.close();
+  await server?.close();
+  await foreign?.close();
+  rmSync(folder, { recursive: true, force: true });
+});
+
+/** A page, and the promise that nothing goes wrong silently in it. */
+async function openPage(options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+  const page = await context.newPage();
+  const problems = [];
+  page.on("pageerror", (error) => problems.push(error.message));
+  page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
+  await page.goto(`${server.url}/`);
+  await page.getByRole("heading", { name: "Open a model file" }).waitFor();
+  return { page, problems, close: () => context.close() };
+}
+
+/** Opens files as a user who chooses them. */
+async function choose(page, files) {
+  await page.locator('input[type="file"]:not([webkitdirectory])').first().setInputFiles(files);
+}
+
+const view = (page, name) => page.getByRole("link", { name, exact: true }).click();
+const json = (...args) => JSON.parse(execFileSync(apr, [...args, "--json"], { encoding: "utf8", maxBuffer: 1 << 28 }));
+const folderFiles = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
+  .map((name) => join(llama, name)).filter(existsSync);
+
+async function shoot(page, name) {
+  if (!pictures) return;
+  mkdirSync(pictures, { recursive: true });
+  await page.screenshot({ path: join(pictures, `${name}.png`) });
+}
+
+/** A safetensors file of `size` bytes that takes no room. */
+function sparse(path, size) {
+  const elements = (size - 4096) / 4;
+  const header = JSON.stringify({ weight: { dtype: "F32", shape: [elements], data_offsets: [0, elements * 4] } }).padEnd(4088, " ");
+  const file = openSync(path, "w");
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(4088n);
+  writeSync(file, length);
+  writeSync(file, header);
+  ftruncateSync(file, 4096 + elements * 4);
+  closeSync(file);
+}
+
+test("every format of real files opens and says what it is", async () => {
+  const files = [
+    [join(llama, "model.safetensors"), "safetensors"],
+    [join(shared, "derived/stories260K_Q8_0.gguf"), "GGUF"],
+    [join(shared, "onnx/webonnx_wonnx__opt-mnist.onnx"), "ONNX"],
+    [join(shared, "pytorch/tracel-ai_burn__mnist.pt"), "PyTorch"],
+    [join(shared, "tflite/tensorflow_tflite-micro__person_detect.tflite"), "TFLite"],
+    [join(site, "example/model.apr"), "APR"],
+  ];
+  const { page, problems, close } = await openPage();
+  for (const [file] of files.filter(([file]) => existsSync(file))) {
+    const said = json("inspect", file);
+    await choose(page, file);
+    const shown = page.locator(".fact", { hasText: "Parameters" }).locator("small");
+    await shown.waitFor();
+    assert.equal(await shown.textContent(), said.parameters.toLocaleString("en"), file);
+    await page.getByRole("button", { name: "Open…" }).click();
+  }
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("qa_25_an_apr_file_of_the_native_command_opens_in_the_browser", async () => {
+  const { page, problems, close } = await openPage();
+  await choose(page, join(site, "example/model.apr"));
+  await view(page, "Tensors");
+  await page.getByRole("cell", { name: "norm.weight", exact: true }).first().click();
+  await page.locator(".stats").waitFor();
+  const said = json("tensors", join(site, "example/model.apr"), "--stats").tensors.find((row) => row.name === "norm.weight").stats;
+  const shown = await page.locator(".stats").innerText();
+  assert.match(shown, new RegExp(`max\\s+${Number(said.max.toPrecision(4))}`));
+  assert.match(shown, new RegExp(`L2 norm\\s+${Number(said.l2.toPrecision(4))}`));
+  await shoot(page, "tensor");
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("reports are those of the command", async () => {
+  const { page, close } = await openPage();
+  const reports = await page.evaluate(async () => {
+    const { open } = await import("./api/index.js");
+    const model = await open(new URL("example/model.apr", location.href));
+    const name = "layers.0.attn.q_proj.weight";
+    return {
+      inspect: await model.inspect(), tensors: await model.tensors(), lint: await model.lint(), stats: await model.stats(name),
+      histogram: await model.histogram(name), values: await model.values(name, "0:2, 3:7"), validate: await model.validate(), explain: await model.explain(),
+    };
+  });
+  const file = join(site, "example/model.apr");
+  // What is called otherwise here is the file alone.
+  const same = (mine, theirs, what) => assert.deepEqual(mine, JSON.parse(JSON.stringify(theirs).replaceAll(file, "model.apr")), what);
+  const name = "layers.0.attn.q_proj.weight";
+  same(reports.tensors, json("tensors", file), "tensors");
+  same(reports.lint, json("lint", file), "lint");
+  same(reports.validate, json("validate", file), "validate");
+  same(reports.explain, json("explain", file), "explain");
+  same(reports.values, json("tensors", file, "--values", `${name}[0:2, 3:7]`), "values");
+  const { kind, violations, ...histogram } = reports.histogram;
+  same(histogram, json("tensors", file, "--hist", name), "histogram");
+  assert.equal(typeof kind, "string");
+  assert.deepEqual(violations, []);
+  assert.deepEqual(reports.stats.stats, json("tensors", file, "--hist", name).tensor.stats);
+  assert.equal(reports.inspect.parameters, json("inspect", file).parameters);
+  await close();
+});
+
+test("a folder's files are one model: it runs, its graph is drawn, its tokens are found", async () => {
+  const { page, problems, close } = await openPage();
+  await choose(page, folderFiles);
+  await page.getByText("LLaMA").first().waitFor();
+  await shoot(page, "overview");
+  await view(page, "Structure");
+  await page.getByText(/\d+ boxes/).waitFor();
+  await page.getByPlaceholder("Find a node").fill("final_norm");
+  await page.getByRole("option").first().click();
+  await page.locator(".side h3", { hasText: "Inputs" }).waitFor();
+  await shoot(page, "structure");
+  await view(page, "Vocabulary");
+  await page.getByPlaceholder("Find tokens that contain").fill("7");
+  await page.locator(".token").first().waitFor();
+  await page.getByLabel("A text to cut into tokens").fill("12+34=");
+  await page.locator(".piece").first().waitFor();
+  await shoot(page, "vocabulary");
+  await view(page, "Run");
+  await page.getByLabel("Text", { exact: true }).fill("12+34=");
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await page.locator(".answer .completion", { hasText: "46" }).waitFor({ timeout: 60_000 });
+  await shoot(page, "run");
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("ten gigabytes open without being read, by file and by address", async () => {
+  const path = join(folder, "sparse.safetensors");
+  sparse(path, 10e9);
+  const { page, problems, close } = await openPage();
+  await choose(page, path);
+  await page.locator(".fact", { hasText: "Size" }).getByText("10.0 GB").waitFor();
+  const traffic = await page.evaluate(async (url) => {
+    const { open } = await import("./api/index.js");
+    const model = await open(url);
+    await model.inspect();
+    return await model.traffic();
+  }, `${foreign.url}/ranges/sparse.safetensors`);
+  assert.ok(traffic.bytes < 1e6, JSON.stringify(traffic));
+  assert.ok(foreign.sent.get("/ranges/sparse.safetensors") < 1e6, String(foreign.sent.get("/ranges/sparse.safetensors")));
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("servers: without ranges, without leave, a hub; a link says what is shown", async () => {
+  writeFileSync(join(folder, "small.safetensors"), readFileSync(join(llama, "model.safetensors")));
+  const { page, close } = await openPage();
+  const opened = (url, options = {}) => page.evaluate(async ([url, options]) => {
+    const { open } = await import("./api/index.js");
+    try {
+      return (await (await open(url, options)).inspect()).parameters;
+    } catch (error) {
+      return `${error.code}: ${error.message}`;
+    }
+  }, [url, options]);
+  assert.equal(await opened(`${foreign.url}/whole/small.safetensors`), 361856);
+  assert.match(await opened(`${foreign.url}/closed/small.safetensors`), /^E007: .*CORS/);
+  assert.match(await opened(`${foreign.url}/whole/absent`), /^E007: the server answers 404/);
+  assert.match(await opened(`${foreign.url}/whole/sparse.safetensors`), /^E008: .*no ranges/);
+  assert.equal(await opened("hf://tests/tiny-llama", { hub: `${foreign.url}/hub` }), 361856);
+  const address = `${foreign.url}/ranges/small.safetensors`;
+  await page.goto(`${server.url}/#model=${address}&view=tensors&tensor=model.norm.weight`);
+  await page.reload();
+  await page.locator(".side h2", { hasText: "model.norm.weight" }).waitFor();
+  await close();
+});
+
+test("encrypted, damaged and hostile files say so", async () => {
+  const secret = join(folder, "secret.apr");
+  writeFileSync(join(folder, "password"), "correct horse");
+  execFileSync(apr, ["encrypt", join(site, "example/model.apr"), "-o", secret, "--password-file", join(folder, "password"), "-f"]);
+  const { page, problems, close } = await openPage();
+  const password = await page.evaluate(async (bytes) => {
+    const { open } = await import("./api/index.js");
+    const file = new File([Uint8Array.from(bytes)], "secret.apr");
+    const model = await open(file);
+    const refused = await model.stats("norm.weight").catch((error) => error.code);
+    const unlocked = await open(file, { password: "correct horse" });
+    return [refused, (await unlocked.stats("norm.weight")).stats.max];
+  }, [...readFileSync(secret)]);
+  assert.deepEqual(password, ["E005", json("tensors", join(site, "example/model.apr"), "--stats").tensors.find((row) => row.name === "norm.weight").stats.max]);
+
+  writeFileSync(join(folder, "cut.safetensors"), readFileSync(join(llama, "model.safetensors")).subarray(0, 5000));
+  await choose(page, join(folder, "cut.safetensors"));
+  await page.getByRole("alert").getByText("E002").waitFor();
+  await shoot(page, "damaged");
+
+  const name = "<img src=x onerror=alert(1)>\u202e";
+  const header = Buffer.from(JSON.stringify({ [name]: { dtype: "F32", shape: [1], data_offsets: [0, 4] }, __metadata__: { "<b>": "<script>alert(2)</script>" } }));
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(header.length));
+  writeFileSync(join(folder, "hostile.safetensors"), Buffer.concat([length, header, Buffer.alloc(4)]));
+  page.on("dialog", (dialog) => problems.push(`dialog ${dialog.message()}`));
+  await choose(page, join(folder, "hostile.safetensors"));
+  await page.getByText("<script>alert(2)</script>").waitFor();
+  await view(page, "Tensors");
+  await page.getByRole("cell", { name: "<img src=x" }).click();
+  await page.locator(".side h2", { hasText: "\\u{202e}" }).waitFor();
+  assert.equal(await page.locator("#app img[src=x]").count(), 0);
+  await view(page, "Structure");
+  await page.locator(".tree").waitFor();
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("two models are compared, a pass is ended, a pickle is found", async () => {
+  const { page, problems, close } = await openPage();
+  await choose(page, folderFiles);
+  const other = join(folder, "other.gguf");
+  execFileSync(apr, ["quantize", llama, "-t", "q8_0", "-o", other, "-f"]);
+  await view(page, "Compare");
+  await page.locator('main input[type="file"]:not([webkitdirectory])').setInputFiles(other);
+  await page.getByRole("cell", { name: /q8_0/ }).first().waitFor();
+  await page.locator(".table .space .row").nth(3).click();
+  await page.locator(".histogram").waitFor();
+  await shoot(page, "compare");
+  await view(page, "Checks");
+  await page.getByText("The model is sound.").waitFor();
+  await shoot(page, "checks");
+  const ended = await page.evaluate(async (url) => {
+    const { open } = await import("./api/index.js");
+    const model = await open(url);
+    const controller = new AbortController();
+    setTimeout(() => controller.abort(), 300);
+    const failed = await model.validate({ signal: controller.signal }).catch((error) => error.name);
+    return [failed, (await model.tensors()).total];
+  }, `${foreign.url}/ranges/sparse.safetensors`);
+  assert.deepEqual(ended, ["AbortError", 1]);
+  const pickle = "cos\nsystem\n(S'echo'\ntR.";
+  writeFileSync(join(folder, "evil.pkl"), pickle);
+  const verdict = await page.evaluate(async (text) => {
+    const { open } = await import("./api/index.js");
+    const model = await open(new File([text], "evil.bin")).catch(() => null);
+    return model && (await model.scan()).verdict;
+  }, pickle);
+  assert.ok(verdict === null || verdict === "dangerous", String(verdict));
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("a conversion writes the bytes of the command", async () => {
+  const { page, problems, close } = await openPage();
+  await choose(page, join(shared, "derived/stories260K_F16.gguf"));
+  await view(page, "Convert");
+  await page.getByLabel("Format").selectOption("gguf");
+  await page.getByLabel("Weights").selectOption("quantize:q8_0");
+  await page.getByRole("button", { name: "Convert", exact: true }).click();
+  const saved = page.waitForEvent("download");
+  await page.getByRole("button", { name: /^Save / }).click();
+  const bytes = readFileSync(await (await saved).path());
+  const theirs = join(folder, "stories.gguf");
+  execFileSync(apr, ["quantize", join(shared, "derived/stories260K_F16.gguf"), "-t", "q8_0", "-o", theirs, "-f"]);
+  assert.ok(bytes.equals(readFileSync(theirs)), "the same bytes");
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("axe finds no fault in any view, in either theme, wide and narrow", async () => {
+  for (const colorScheme of ["light", "dark"]) {
+    for (const width of [400, 1600]) {
+      // Scripts of the test are not the page's own, so that its policy would refuse them.
+      const { page, close } = await openPage({ colorScheme, viewport: { width, height: 900 }, bypassCSP: true });
+      const look = async (name) => {
+        await shoot(page, `${name}-${colorScheme}-${width}`);
+        await page.evaluate(axe);
+        const { violations } = await page.evaluate(() => globalThis.axe.run());
+        const said = violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).join(" | ")}`);
+        assert.deepEqual(said, [], `${name} ${colorScheme} ${width}`);
+      };
+      await look("start");
+      await choose(page, folderFiles);
+      for (const name of ["Overview", "Structure", "Tensors", "Vocabulary", "Compare", "Checks", "Run", "Convert"]) {
+        await view(page, name);
+        await page.locator("main:not([aria-busy])").waitFor();
+        await page.waitForTimeout(400);
+        await look(name.toLowerCase());
+      }
+      await close();
+    }
+  }
+});
