@@ -1,5 +1,6 @@
 //! Products of matrices, and matrices that are decoded as they are multiplied.
 
+mod blocks;
 mod kernel;
 mod pack;
 mod product;
@@ -12,6 +13,8 @@ use std::ops::Range;
 
 use apr_core::Result;
 
+use blocks::BlockRows;
+pub(crate) use blocks::can_multiply;
 pub(crate) use kernel::{Lines, turned};
 pub(crate) use product::product;
 pub(crate) use scaling::{Scaling, Steps};
@@ -39,6 +42,11 @@ pub(crate) trait Rows: Sync {
 
     /// All elements, where they are in memory as `f32`, in stored rows.
     fn floats(&self) -> Option<&[f32]> {
+        None
+    }
+
+    /// The stored rows in blocks, where those are to be multiplied with 8-bit activations.
+    fn blocks(&self) -> Option<&dyn BlockRows> {
         None
     }
 

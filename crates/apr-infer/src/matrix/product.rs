@@ -8,7 +8,7 @@ use apr_core::Result;
 use super::kernel::{self, Kernel, Tile};
 use super::pack::Packed;
 use super::sides::{Left, Right};
-use super::{Rows, Scratch, pack, row};
+use super::{Rows, Scratch, blocks, pack, row};
 use crate::workers::{Alone, Workers, in_pieces, try_with_each};
 
 /// Positions along the sum that are multiplied at a time: a strip of columns stays in the
@@ -49,6 +49,13 @@ fn put(
     if left.rows == 0 || width == 0 || left.depth == 0 {
         // A sum of no products is 0, and rows of no elements can't be cut into panels.
         clear_unless(adds, out);
+        return Ok(());
+    }
+
+    if let Right::Stored(matrix) = right
+        && let Some(rows) = matrix.blocks().filter(|_| !adds)
+        && blocks::product(left, rows, width, out, workers)?
+    {
         return Ok(());
     }
 

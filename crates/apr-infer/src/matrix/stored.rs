@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use apr_core::{DType, Result};
 
+use super::blocks::{BlockRows, Run, can_multiply};
 use super::{Rows, Scaling, Scratch};
+use crate::Arithmetic;
 use crate::store::{Bytes, Store, decode};
 
 /// A matrix of the checkpoint, or rows of several, read by rows.
@@ -207,6 +209,16 @@ impl Rows for Matrix<'_> {
         self.store.floats(part.tensor)?.get(start..start + self.rows * self.columns)
     }
 
+    fn blocks(&self) -> Option<&dyn BlockRows> {
+        let whole = |part: &WeightPart| part.row_len == self.columns && can_multiply(part.dtype);
+        let fits = self.store.arithmetic == Arithmetic::Fast
+            && self.transposed
+            && self.scaling.is_none()
+            && self.first_column == 0
+            && self.parts.iter().all(whole);
+        fits.then_some(self)
+    }
+
     fn decode(
         &self,
         rows: Range<usize>,
@@ -245,6 +257,27 @@ impl Rows for Matrix<'_> {
             }
         }
 
+        Ok(())
+    }
+}
+
+impl BlockRows for Matrix<'_> {
+    fn dtypes(&self) -> Vec<DType> {
+        self.parts.iter().map(|part| part.dtype).collect()
+    }
+
+    fn runs(&self, rows: Range<usize>, each: &mut dyn FnMut(Run<'_>)) -> Result<()> {
+        let mut next = rows.start;
+        while next < rows.end {
+            let Some((part, row)) = self.part_of(next) else { break };
+            let count = (part.rows - row).min(rows.end - next);
+            let row_bytes = row_bytes(part.dtype, part.row_len);
+            let start = (part.first_row + row) * row_bytes;
+            let bytes = self.store.bytes(part.tensor, start, count * row_bytes)?;
+            let (dtype, bytes) = (part.dtype, bytes.get());
+            each(Run { dtype, first: next - rows.start, bytes, row_bytes });
+            next += count;
+        }
         Ok(())
     }
 }
