@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use apr_core::{CheckpointReader, Error, Result};
 use apr_graph::{AttributeValue, Body, Graph, ValueId, ValueOrigin};
 
 use crate::matrix::can_multiply;
-use crate::plan::BodyPlans;
+use crate::plan::{BodyPlan, BodyPlans};
 use crate::store::Store;
 use crate::value::WeightHandle;
 use crate::weight::{Weight, Weights};
@@ -75,6 +76,8 @@ impl Default for RunLimits {
 pub struct Session<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) plans: BodyPlans,
+    /// Plans of the main body for some of its values.
+    pub(crate) narrowed: Mutex<Vec<(Vec<ValueId>, Arc<BodyPlan>)>>,
     weights: Weights<'a>,
     pub(crate) store: Store<'a>,
     /// Weights that are decoded where they are used.
@@ -110,6 +113,7 @@ impl<'a> Session<'a> {
         let mut session = Self {
             graph,
             plans,
+            narrowed: Mutex::default(),
             weights: Weights::new(weights),
             store: Store::new(weights, limits.arithmetic),
             limits,

@@ -53,7 +53,7 @@ fn put(
     }
 
     if let Right::Stored(matrix) = right
-        && let Some(rows) = matrix.blocks().filter(|_| !adds)
+        && let Some(rows) = matrix.as_stored().filter(|rows| !adds && rows.is_fast())
         && blocks::product(left, rows, width, out, workers)?
     {
         return Ok(());
@@ -278,8 +278,7 @@ impl Buffers {
                 for (number, packed) in packed.chunks_mut(strip * depth).enumerate() {
                     let (start, count) =
                         (first + number * strip, strip.min(columns - number * strip));
-                    self.decoded.clear();
-                    matrix.decode(
+                    matrix.decode_over(
                         start..start + count,
                         0,
                         depth,
@@ -290,8 +289,13 @@ impl Buffers {
                 }
             }
             Right::Stored(matrix) => {
-                self.decoded.clear();
-                matrix.decode(0..depth, first, columns, &mut self.scratch, &mut self.decoded)?;
+                matrix.decode_over(
+                    0..depth,
+                    first,
+                    columns,
+                    &mut self.scratch,
+                    &mut self.decoded,
+                )?;
                 pack::columns(&self.decoded, (depth, columns), columns, strip, packed);
             }
         }

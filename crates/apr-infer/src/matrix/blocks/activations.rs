@@ -71,8 +71,8 @@ for_several_targets! {
 }
 
 for_several_targets! {
-    /// Appends blocks of 256; says whether all numbers fit them. Infinities and NaN do not, nor what
-    /// is so close to 0 that the inverse of its scale is infinite.
+    /// Appends blocks of 256; says whether all numbers fit them. Infinities and NaN do not, nor
+    /// what is so close to 0 that the inverse of its scale is infinite.
     pub(super) fn quantize_large(values: &[f32], out: &mut Vec<Large>) -> bool {
         let mut fits = true;
         for values in values.as_chunks::<SUPER>().0 {

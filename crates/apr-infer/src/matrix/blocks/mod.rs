@@ -20,13 +20,12 @@ mod scalar;
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
-
 use apr_core::{DType, Result};
 
 use self::activations::{Large, Small, quantize_large, quantize_small};
 use self::layout::types;
 use super::sides::Left;
+use super::{Run, StoredRows};
 use crate::workers::{Workers, try_with_each};
 
 /// Weights that share a scale.
@@ -60,7 +59,10 @@ const fn is_in_pairs(of: u8) -> bool {
 /// Multiplies some rows of activations at a time, and those that are left one by one. In a function
 /// of its own the loop would lack the features of the one that it is in.
 macro_rules! by_tokens {
-    ($weights:ident, $row_bytes:ident, $x:ident, $out:ident, $row:ident::<$of:ident, $bytes:ident>) => {
+    (
+        $weights:ident, $row_bytes:ident, $x:ident, $out:ident,
+        $row:ident::<$of:ident, $bytes:ident>
+    ) => {
         for (x, out) in $x.chunks(super::TOKENS).zip($out.chunks_mut(super::TOKENS)) {
             let rows = $weights.chunks_exact($row_bytes).enumerate();
             if let Ok(x) = <[_; super::TOKENS]>::try_from(x) {
@@ -127,25 +129,6 @@ pub(crate) fn can_multiply(dtype: DType) -> bool {
     plain(dtype).is_some()
 }
 
-/// Rows of weights as they are stored.
-pub(crate) struct Run<'a> {
-    pub(crate) dtype: DType,
-    /// Where its first row is, counted from the first that was asked for.
-    pub(crate) first: usize,
-    pub(crate) bytes: &'a [u8],
-    /// Bytes of a row.
-    pub(crate) row_bytes: usize,
-}
-
-/// A matrix whose stored rows, in blocks, are its columns.
-pub(crate) trait BlockRows: Sync {
-    /// Dtypes of its rows, all of them such that [`can_multiply`].
-    fn dtypes(&self) -> Vec<DType>;
-
-    /// Calls with runs of stored rows, in order.
-    fn runs(&self, rows: Range<usize>, each: &mut dyn FnMut(Run<'_>)) -> Result<()>;
-}
-
 /// Rows of activations in blocks.
 struct Activations {
     rows: usize,
@@ -197,7 +180,7 @@ fn rows<B>(blocks: &[B], count: usize) -> Vec<&[B]> {
 /// does not where activations don't fit 8-bit blocks.
 pub(super) fn product(
     left: Left<'_>,
-    matrix: &dyn BlockRows,
+    matrix: &dyn StoredRows,
     width: usize,
     out: &mut [f32],
     workers: &dyn Workers,

@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use apr_core::DType;
 use apr_tensor::block::dequantize;
 use half::f16;
@@ -232,9 +234,13 @@ struct OneType {
     row_bytes: usize,
 }
 
-impl BlockRows for OneType {
+impl StoredRows for OneType {
     fn dtypes(&self) -> Vec<DType> {
         vec![self.dtype]
+    }
+
+    fn is_fast(&self) -> bool {
+        true
     }
 
     fn runs(&self, rows: Range<usize>, each: &mut dyn FnMut(Run<'_>)) -> Result<()> {
