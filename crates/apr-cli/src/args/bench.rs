@@ -20,7 +20,7 @@ pub(crate) struct BenchArgs {
     #[arg(short = 't', long, value_name = "N", value_delimiter = ',')]
     pub(crate) thread_counts: Vec<NonZeroUsize>,
     /// How often each is measured, after a run that does not count
-    #[arg(short = 'r', long, value_name = "N", default_value_t = NonZeroUsize::MIN.saturating_add(4))]
+    #[arg(short = 'r', long, value_name = "N", default_value = "5")]
     pub(crate) repeat: NonZeroUsize,
     /// Part of a model that has several, such as encoder_model
     #[arg(long, value_name = "NAME")]

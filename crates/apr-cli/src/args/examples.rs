@@ -206,8 +206,7 @@ const EXAMPLES: [(&str, &[Example]); 52] = [
         &[
             (
                 "apr bench llama.gguf -p 512 -n 128 -t 1,2 --repeat 5",
-                "tokens a second of a prompt of 512 tokens and of 128 generated ones, on one thread \
-                 and on two",
+                "measure a prompt of 512 tokens and 128 generated ones, on one thread and on two",
             ),
             ("apr bench model.onnx", "runs a second of a model that generates no text"),
         ],
