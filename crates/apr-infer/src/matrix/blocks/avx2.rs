@@ -4,13 +4,13 @@
 //! Bytes are multiplied without the sign of one factor, which the other one takes.
 
 use core::arch::x86_64::{
-    __m128i, __m256, __m256i, _mm_add_epi32, _mm_add_ps, _mm_add_ss, _mm_and_si128,
+    __m128i, __m256, __m256i, _MM_HINT_T0, _mm_add_epi32, _mm_add_ps, _mm_add_ss, _mm_and_si128,
     _mm_cvtepi8_epi16, _mm_cvtepi32_ps, _mm_cvtepu8_epi16, _mm_cvtph_ps, _mm_cvtsi32_si128,
     _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_fmadd_ps, _mm_hadd_epi16, _mm_loadu_si128,
-    _mm_madd_epi16, _mm_movehdup_ps, _mm_movehl_ps, _mm_set_epi64x, _mm_set1_epi8, _mm_set1_ps,
-    _mm_setzero_ps, _mm_shuffle_epi32, _mm_srli_epi16, _mm_sub_epi8, _mm_unpackhi_epi16,
-    _mm_unpacklo_epi16, _mm256_abs_epi8, _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256,
-    _mm256_andnot_si256, _mm256_broadcastsi128_si256, _mm256_castps256_ps128,
+    _mm_madd_epi16, _mm_movehdup_ps, _mm_movehl_ps, _mm_prefetch, _mm_set_epi64x, _mm_set1_epi8,
+    _mm_set1_ps, _mm_setzero_ps, _mm_shuffle_epi32, _mm_srli_epi16, _mm_sub_epi8,
+    _mm_unpackhi_epi16, _mm_unpacklo_epi16, _mm256_abs_epi8, _mm256_add_epi32, _mm256_add_ps,
+    _mm256_and_si256, _mm256_andnot_si256, _mm256_broadcastsi128_si256, _mm256_castps256_ps128,
     _mm256_castsi256_si128, _mm256_cmpeq_epi8, _mm256_cvtepi8_epi16, _mm256_cvtepi32_ps,
     _mm256_cvtepu8_epi16, _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_ps,
     _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_or_si256, _mm256_set_m128i,
@@ -167,26 +167,18 @@ fn products(quants: __m256i, magnitudes: __m256i, x: __m256i) -> __m256i {
     _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
 }
 
+/// How far ahead of what is used bytes are asked for: each comes from memory once, and processors
+/// stop looking ahead at the end of each page.
+const AHEAD: usize = 4096;
+
+/// Asks for the bytes that lie as far ahead of a block as [`AHEAD`] says.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn small_block<const TYPE: u8, const TOKENS: usize>(
-    block: &[u8],
-    x: [&Small; TOKENS],
-    mut sums: [__m256; TOKENS],
-    of_minima: &mut [f32; TOKENS],
-) -> [__m256; TOKENS] {
-    let quants = small_quants::<TYPE>(block);
-    let magnitudes = _mm256_abs_epi8(quants);
-    let scale = half(block, 0);
-    for token in 0..TOKENS {
-        let x = x[token];
-        let products = _mm256_cvtepi32_ps(products(quants, magnitudes, load(&x.quants)));
-        sums[token] = _mm256_fmadd_ps(_mm256_set1_ps(scale * x.scale), products, sums[token]);
-        if matches!(TYPE, types::Q4_1 | types::Q5_1) {
-            of_minima[token] += half(block, 2) * x.sum;
-        }
+#[target_feature(enable = "avx2")]
+fn fetch(block: &[u8]) {
+    for line in (0..block.len()).step_by(64) {
+        let place = block.as_ptr().wrapping_add(AHEAD + line);
+        _mm_prefetch::<_MM_HINT_T0>(place.cast());
     }
-    sums
 }
 
 #[inline]
@@ -196,27 +188,31 @@ fn small_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
     x: [&[Small]; TOKENS],
 ) -> [f32; TOKENS] {
     let blocks = row.as_chunks::<BYTES>().0;
-    let x = x.map(|x| &x[..blocks.len()]);
-    let mut sums = [[_mm256_setzero_ps(); TOKENS]; 2];
+    let (mut sums, mut others) = ([_mm256_setzero_ps(); TOKENS], [_mm256_setzero_ps(); TOKENS]);
     let mut of_minima = [0.0; TOKENS];
-    let (pairs, rest) = blocks.as_chunks::<2>();
-    for (number, [first, second]) in pairs.iter().enumerate() {
-        let at = 2 * number;
-        sums[0] = small_block::<TYPE, TOKENS>(first, x.map(|x| &x[at]), sums[0], &mut of_minima);
-        let own = usize::from(is_in_pairs(TYPE));
-        sums[own] =
-            small_block::<TYPE, TOKENS>(second, x.map(|x| &x[at + 1]), sums[own], &mut of_minima);
-    }
-    if let [last] = rest {
-        let at = blocks.len() - 1;
-        sums[0] = small_block::<TYPE, TOKENS>(last, x.map(|x| &x[at]), sums[0], &mut of_minima);
+    for (at, block) in blocks.iter().enumerate() {
+        fetch(block);
+        let quants = small_quants::<TYPE>(block);
+        let magnitudes = _mm256_abs_epi8(quants);
+        let scale = half(block, 0);
+        for token in 0..TOKENS {
+            let x = &x[token][at];
+            let products = _mm256_cvtepi32_ps(products(quants, magnitudes, load(&x.quants)));
+            sums[token] = _mm256_fmadd_ps(_mm256_set1_ps(scale * x.scale), products, sums[token]);
+            if matches!(TYPE, types::Q4_1 | types::Q5_1) {
+                of_minima[token] += half(block, 2) * x.sum;
+            }
+        }
+        if is_in_pairs(TYPE) {
+            std::mem::swap(&mut sums, &mut others);
+        }
     }
 
     let mut out = of_minima;
     for token in 0..TOKENS {
-        let mut all = sums[0][token];
+        let mut all = sums[token];
         if is_in_pairs(TYPE) {
-            all = _mm256_add_ps(all, sums[1][token]);
+            all = _mm256_add_ps(all, others[token]);
         }
         out[token] = total(all) + of_minima[token];
     }
@@ -435,10 +431,10 @@ fn large_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
     x: [&[Large]; TOKENS],
 ) -> [f32; TOKENS] {
     let blocks = row.as_chunks::<BYTES>().0;
-    let x = x.map(|x| &x[..blocks.len()]);
     let mut sums = [_mm256_setzero_ps(); TOKENS];
     let (mut in_lanes, mut of_all) = ([_mm_setzero_ps(); TOKENS], [0.0; TOKENS]);
     for (at, block) in blocks.iter().enumerate() {
+        fetch(block);
         let head = head::<TYPE>(block);
         for token in 0..TOKENS {
             let x = &x[token][at];
