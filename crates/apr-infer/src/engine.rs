@@ -1,7 +1,7 @@
 //! From a graph and its weights to a session that runs.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use apr_core::{CheckpointReader, Error, Result, Work};
 use apr_graph::{Graph, ValueId, ValueOrigin};
@@ -14,6 +14,9 @@ use crate::session::{RunLimits, Session};
 use crate::tap::Tap;
 use crate::wanted::Wanted;
 use crate::workers::Workers;
+
+/// Plans for values that were wanted, of which a session keeps the last ones.
+const PLANS_KEPT: usize = 8;
 
 /// Makes sessions.
 #[derive(Debug, Clone, Copy, Default)]
@@ -150,15 +153,23 @@ impl Session<'_> {
         names.iter().map(|name| Wanted::named(self.graph, name)).collect()
     }
 
-    /// What has to run for some values.
-    fn plan(&self, needed: &[ValueId]) -> Cow<'_, BodyPlan> {
-        let body = &self.graph.body;
-        let plan = self.plans.get(body);
-        if needed == body.outputs {
-            Cow::Borrowed(plan)
-        } else {
-            Cow::Owned(plan.narrowed(body, needed))
+    /// What has to run for some values. Who generates asks for the same ones token by token.
+    fn plan(&self, needed: &[ValueId]) -> Arc<BodyPlan> {
+        let Ok(mut narrowed) = self.narrowed.lock() else { return self.narrowed_plan(needed) };
+        if let Some((_, plan)) = narrowed.iter().find(|(values, _)| values == needed) {
+            return Arc::clone(plan);
         }
+        let plan = self.narrowed_plan(needed);
+        if narrowed.len() == PLANS_KEPT {
+            narrowed.remove(0);
+        }
+        narrowed.push((needed.to_vec(), Arc::clone(&plan)));
+        plan
+    }
+
+    fn narrowed_plan(&self, needed: &[ValueId]) -> Arc<BodyPlan> {
+        let body = &self.graph.body;
+        Arc::new(self.plans.get(body).narrowed(body, needed))
     }
 
     fn missing_of(&self, plan: &BodyPlan, is_given: impl Fn(ValueId) -> bool) -> Vec<&str> {

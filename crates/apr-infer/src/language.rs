@@ -12,6 +12,15 @@ use crate::{Tensor, Value};
 /// Most numbers of one state; those of a model of 2.8 billion weights have 81,920.
 const MAX_STATE: usize = 1 << 26;
 
+/// Tokens from which on a prompt is read in pieces.
+const LONG: usize = 256;
+/// Most tokens of a piece.
+const PIECE: usize = 512;
+/// Fewest that a piece has for the sake of memory.
+const SHORTEST: usize = 64;
+/// Most scores of the tokens of a piece, for each head.
+const SCORES: usize = 1 << 22;
+
 /// A session whose graph continues texts, and what its inputs and outputs are for.
 #[derive(Debug)]
 pub struct LanguageModel<'s, 'a> {
@@ -92,7 +101,8 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         Ok(Self { session, tokens, mask, positions, logits, cache })
     }
 
-    /// The logits of what follows the tokens so far and these.
+    /// The logits of what follows the tokens so far and these. Long prompts are read in pieces, each
+    /// with the keys and values of those before it.
     ///
     /// # Errors
     /// Those of [`Session::run`].
@@ -107,6 +117,38 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
             return Err(Error::format("no tokens to continue from"));
         }
 
+        let (mut before, last) = tokens.split_at(self.unread(tokens.len()));
+        while !before.is_empty() {
+            let most = (SCORES / (memory.len() + PIECE)).clamp(SHORTEST, PIECE);
+            let pieces = before.len().div_ceil(most);
+            let (piece, rest) = before.split_at(before.len().div_ceil(pieces));
+            self.run(memory, piece, false, workers, tap)?;
+            before = rest;
+        }
+        let logits = self.run(memory, last, true, workers, tap)?;
+        logits.ok_or_else(|| Error::format("no logits"))
+    }
+
+    /// How many of so many tokens are read without their logits, which takes neither the time nor
+    /// the memory for them. Two are always left, since the products of a single row are added up in
+    /// another order.
+    fn unread(&self, tokens: usize) -> usize {
+        let is_kept = |(id, _): &(ValueId, String)| {
+            self.session.graph.body.value(*id).meaning != Meaning::PastState
+        };
+        let reads = tokens > LONG && !self.cache.is_empty() && self.cache.iter().all(is_kept);
+        if reads { tokens - 2 } else { 0 }
+    }
+
+    /// Reads tokens; the logits of what follows them, where those are wanted.
+    fn run(
+        &self,
+        memory: &mut Memory,
+        tokens: &[i64],
+        wants_logits: bool,
+        workers: &dyn Workers,
+        tap: &mut dyn Tap,
+    ) -> Result<Option<Vec<f32>>> {
         let past = memory.tokens.len();
         memory.tokens.extend(tokens);
 
@@ -133,19 +175,23 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         };
         let body = &self.session.graph.body;
         inputs.extend(self.cache.iter().map(|(id, _)| body.value(*id).name.clone()).zip(kept));
-        let mut wanted = vec![self.logits.as_str()];
-        wanted.extend(self.cache.iter().map(|(_, present)| present.as_str()));
+        let mut wanted: Vec<&str> =
+            self.cache.iter().map(|(_, present)| present.as_str()).collect();
+        if wants_logits {
+            wanted.push(self.logits.as_str());
+        }
         let outcome = self.session.run(inputs, &wanted, workers, tap)?;
         if outcome.stopped {
             return Err(Error::io(apr_core::IoCause::Interrupted, "interrupted"));
         }
 
-        let mut outputs = outcome.outputs.into_iter();
-        let logits = outputs.next().ok_or_else(|| Error::format("no logits"))?;
-        memory.values = outputs.collect();
-        let logits = logits.tensor()?.floats()?.into_owned();
+        let mut outputs = outcome.outputs;
+        let logits = wants_logits.then(|| outputs.pop()).flatten();
+        memory.values = outputs;
+        let Some(logits) = logits else { return Ok(None) };
+        let logits = logits.tensor()?.floats()?;
         let vocabulary = logits.len() / given.len();
-        Ok(logits[logits.len() - vocabulary..].to_vec())
+        Ok(Some(logits[logits.len() - vocabulary..].to_vec()))
     }
 
     /// Keys and values of no tokens, and states before any.
@@ -215,14 +261,17 @@ impl Sampler {
 
     /// The next token; `None` where no logit is a number.
     pub fn choose(&mut self, logits: &[f32]) -> Option<usize> {
-        let mut order: Vec<usize> = (0..logits.len()).filter(|&at| !logits[at].is_nan()).collect();
-
-        // The first of equal ones, as everybody does.
-        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
-        let (&first, temperature) = (order.first()?, self.sampling.temperature);
+        let numbers = (0..logits.len()).filter(|&at| !logits[at].is_nan());
+        let temperature = self.sampling.temperature;
         if temperature <= 0.0 {
-            return Some(first);
+            // The first of equal ones, as everybody does.
+            let later = |&at: &usize, &best: &usize| logits[at].total_cmp(&logits[best]).is_gt();
+            return numbers.reduce(|best, at| if later(&at, &best) { at } else { best });
         }
+
+        let mut order: Vec<usize> = numbers.collect();
+        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        let &first = order.first()?;
         if self.sampling.top_k > 0 {
             order.truncate(self.sampling.top_k);
         }

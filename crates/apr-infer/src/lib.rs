@@ -48,7 +48,7 @@ mod workers;
 pub use engine::{Engine, Outcome};
 pub use language::{LanguageModel, Memory, Sampler, Sampling};
 pub use registry::operators;
-pub use session::{RunLimits, Session};
+pub use session::{Arithmetic, RunLimits, Session};
 pub use tap::{Flow, Step, Tap, Unwatched};
 pub use tensor::{Data, Element, Tensor};
 pub use value::{Value, WeightHandle};

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use apr_core::{CheckpointReader, Error, Result};
 use apr_graph::{AttributeValue, Body, Graph, ValueId, ValueOrigin};
 
-use crate::plan::BodyPlans;
+use crate::matrix::can_multiply;
+use crate::plan::{BodyPlan, BodyPlans};
 use crate::store::Store;
 use crate::value::WeightHandle;
 use crate::weight::{Weight, Weights};
@@ -24,6 +26,33 @@ pub struct RunLimits {
     pub max_work: Option<u64>,
     /// Where the random numbers of nodes begin that have no `seed`; 0 by default.
     pub seed: u64,
+    /// How weights in blocks are multiplied; exactly by default.
+    pub arithmetic: Arithmetic,
+}
+
+/// How weights that are quantized in blocks are multiplied with activations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Arithmetic {
+    /// Decoded weights with activations as they are, in single precision.
+    #[default]
+    Exact,
+    /// Integers with integers, as ggml does: each row of activations is quantized to 8 bits for
+    /// each product, in blocks of 32 or 256. This is for weights in `q4_0`, `q4_1`, `q5_0`, `q5_1`,
+    /// `q8_0`, `iq4_nl`, `q2_k` to `q6_k` and `iq4_xs`; products with others, and those whose
+    /// activations don't fit 8-bit blocks (infinities, NaN, magnitudes beyond 8 million), are
+    /// exact.
+    Fast,
+}
+
+impl Arithmetic {
+    /// As reports call it: `exact`, `fast`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Fast => "fast",
+        }
+    }
 }
 
 /// Steps that the runs of a session may take together beyond those that follow from what they are
@@ -39,7 +68,7 @@ const WORK_BY_WEIGHT: u64 = 8;
 
 impl Default for RunLimits {
     fn default() -> Self {
-        Self { max_memory: 4 << 30, max_work: None, seed: 0 }
+        Self { max_memory: 4 << 30, max_work: None, seed: 0, arithmetic: Arithmetic::Exact }
     }
 }
 
@@ -47,6 +76,8 @@ impl Default for RunLimits {
 pub struct Session<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) plans: BodyPlans,
+    /// Plans of the main body for some of its values.
+    pub(crate) narrowed: Mutex<Vec<(Vec<ValueId>, Arc<BodyPlan>)>>,
     weights: Weights<'a>,
     pub(crate) store: Store<'a>,
     /// Weights that are decoded where they are used.
@@ -82,8 +113,9 @@ impl<'a> Session<'a> {
         let mut session = Self {
             graph,
             plans,
+            narrowed: Mutex::default(),
             weights: Weights::new(weights),
-            store: Store::new(weights),
+            store: Store::new(weights, limits.arithmetic),
             limits,
             kept_bytes: 0,
             weight_elements: 0,
@@ -168,6 +200,20 @@ impl<'a> Session<'a> {
             WeightHandle { number: self.large.len(), element: weight.element(), looks: Vec::new() };
         self.large.push(weight);
         Ok(Value::Weight(handle))
+    }
+
+    /// How weights in blocks are multiplied: [`Arithmetic::Fast`] where that was asked for, and the
+    /// model has such weights.
+    #[must_use]
+    pub fn arithmetic(&self) -> Arithmetic {
+        let dtype = |tensor: usize| self.store.reader.tensors()[tensor].dtype;
+        let mut tensors = self.large.iter().flat_map(Weight::tensors);
+        match self.limits.arithmetic {
+            Arithmetic::Fast if tensors.any(|tensor| can_multiply(dtype(tensor))) => {
+                Arithmetic::Fast
+            }
+            _ => Arithmetic::Exact,
+        }
     }
 
     /// What a value is that no node makes.

@@ -5,17 +5,21 @@ use std::sync::OnceLock;
 use apr_core::{CheckpointReader, DType, DTypeKind, Error, Result};
 use apr_tensor::{block, element};
 
+use crate::Arithmetic;
+
 /// The tensors of a checkpoint. Those that are kept are read once; the others whenever they are
 /// used.
 pub(crate) struct Store<'a> {
     pub(crate) reader: &'a dyn CheckpointReader,
+    /// How they are multiplied.
+    pub(crate) arithmetic: Arithmetic,
     /// For each tensor its bytes, when they were read; no places at all where nothing is kept.
     kept: Vec<OnceLock<Vec<u8>>>,
 }
 
 impl<'a> Store<'a> {
-    pub(crate) fn new(reader: &'a dyn CheckpointReader) -> Self {
-        Self { reader, kept: Vec::new() }
+    pub(crate) fn new(reader: &'a dyn CheckpointReader, arithmetic: Arithmetic) -> Self {
+        Self { reader, arithmetic, kept: Vec::new() }
     }
 
     /// Keeps what is read from now on, at most so many bytes in all; nothing where the tensors take

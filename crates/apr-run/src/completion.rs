@@ -1,7 +1,7 @@
 //! Text generation: completions, chats, and the answers of an encoder and a decoder.
 
 use apr_graph::Meaning;
-use apr_infer::{LanguageModel, Memory, Tensor, Value};
+use apr_infer::{Arithmetic, LanguageModel, Memory, Tensor, Value};
 use apr_inputs::chat::{self, Chat, Message, Template};
 use apr_inputs::text::TextStream;
 use apr_registry::{Error, Result};
@@ -12,6 +12,7 @@ use crate::error::{Remedy, RunError, RunResult, absent};
 use crate::generation::{Generation, GenerationOptions, TokenLogProbabilities, log_probabilities};
 use crate::host::isolated;
 use crate::runner::{Prepared, Runner, UntilCancelled};
+use crate::timing::{Stopwatch, Timings};
 use crate::tokens::Tokenizer;
 
 /// Maximum number of tokens where nothing says another one.
@@ -62,6 +63,11 @@ pub struct Completion {
     /// Why generation ended: `end` for a token that ends a text, `stop` for a stop text,
     /// `max_tokens`, or `context` where the model takes no more.
     pub ended: &'static str,
+    /// How weights in blocks were multiplied: `exact` or `fast` ([`Arithmetic`]).
+    pub arithmetic: &'static str,
+    /// How long it took; `None` without a clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
     /// Of each generated token, by [`GenerateOptions::logprobs`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<TokenLogProbabilities>>,
@@ -122,6 +128,7 @@ struct Begin {
     encoder: Vec<i64>,
     /// How many fit the model, these among them.
     context: Option<usize>,
+    arithmetic: Arithmetic,
 }
 
 /// What a completion is written for.
@@ -130,6 +137,7 @@ struct Asked<'a> {
     prompt: Option<String>,
     given: Vec<i64>,
     sink: &'a mut dyn FnMut(&str) -> Result<()>,
+    watch: Stopwatch<'a>,
 }
 
 impl<'g> Generator<'g> {
@@ -202,7 +210,8 @@ impl<'g> Generator<'g> {
         if given.is_empty() {
             return Err(RunError::request("the prompt is empty"));
         }
-        self.write(Asked { tokenizer, prompt: chat, given, sink })
+        let watch = Stopwatch::start(self.runner.host);
+        self.write(Asked { tokenizer, prompt: chat, given, sink, watch })
     }
 
     /// A chat as its template writes it, and the tokens of the prompt.
@@ -276,13 +285,16 @@ impl<'g> Generator<'g> {
                 let causal =
                     Causal { runner: self.runner, language: &language, memory: Memory::default() };
                 let context = self.runner.facts.context();
-                let begin = Begin { tokens: asked.given.clone(), encoder: Vec::new(), context };
+                let arithmetic = part.session.arithmetic();
+                let (tokens, encoder) = (asked.given.clone(), Vec::new());
+                let begin = Begin { tokens, encoder, context, arithmetic };
                 self.complete(causal, begin, asked)
             }
             Model::EncoderDecoder(parts, start) => {
                 let states = parts.encode(encoder_inputs(parts, &asked.given)?)?;
                 let context = self.runner.facts.decoder_context();
-                let begin = Begin { tokens: vec![*start], encoder: asked.given.clone(), context };
+                let (tokens, encoder) = (vec![*start], asked.given.clone());
+                let begin = Begin { tokens, encoder, context, arithmetic: parts.arithmetic() };
                 self.complete(parts.decoder(states)?, begin, asked)
             }
         }
@@ -305,7 +317,7 @@ impl<'g> Generator<'g> {
         &self,
         mut model: impl Next,
         begin: Begin,
-        asked: Asked<'_>,
+        mut asked: Asked<'_>,
     ) -> RunResult<Completion> {
         let settings = &self.settings;
         let most = self.most(begin.tokens.len());
@@ -322,6 +334,7 @@ impl<'g> Generator<'g> {
 
         let name = |id: i64| asked.tokenizer.and_then(|tokenizer| tokenizer.vocabulary().token(id));
         let (mut added, mut next, mut logprobs) = (Vec::new(), begin.tokens, Vec::new());
+        let mut runs = 0;
         let ended = loop {
             if added.len() >= most {
                 break "max_tokens";
@@ -335,6 +348,8 @@ impl<'g> Generator<'g> {
             }
 
             let mut logits = model.next(&next)?;
+            asked.watch.tick();
+            runs += 1;
             let own = self.options.logprobs.map(|count| (logits.clone(), count));
             chooser.process(&mut logits);
             let token = chooser.choose(&logits)?;
@@ -350,12 +365,15 @@ impl<'g> Generator<'g> {
         };
 
         let text = growing.finish()?;
+        let timings = asked.watch.finish(asked.given.len(), runs);
         Ok(Completion {
             prompt: asked.prompt,
             given: asked.given,
             added,
             text: asked.tokenizer.map(|_| text),
             ended,
+            arithmetic: begin.arithmetic.name(),
+            timings,
             logprobs: self.options.logprobs.map(|_| logprobs),
             ignored: settings.ignored().to_vec(),
         })

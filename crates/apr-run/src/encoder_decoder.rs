@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use apr_graph::{Body, Meaning};
-use apr_infer::{Tensor, Value};
+use apr_infer::{Arithmetic, Tensor, Value};
 use apr_registry::Error;
 
 use crate::error::RunResult;
@@ -35,6 +35,11 @@ impl<'p> EncoderDecoder<'p> {
     /// Whether the encoder reads text, and not audio.
     pub(crate) fn reads_text(&self) -> bool {
         self.encoder.takes(Meaning::TokenIds)
+    }
+
+    /// How weights in blocks are multiplied.
+    pub(crate) fn arithmetic(&self) -> Arithmetic {
+        self.first.session.arithmetic()
     }
 
     /// The graph of the encoder.

@@ -21,6 +21,7 @@
 mod arrays;
 mod assumed;
 mod audio;
+mod bench;
 mod completion;
 mod context;
 mod encoder_decoder;
@@ -39,16 +40,19 @@ mod runner;
 mod scores;
 mod speech;
 mod text_encoder;
+mod timing;
 mod tokens;
 mod transcription;
 mod typed;
 mod whisper;
 
+pub use apr_infer::Arithmetic;
 pub use apr_inputs::is_guarded;
 pub use apr_ops::graph::Runnable;
 pub use arrays::{ArrayReport, RunReport, arrays_of, report};
 pub use assumed::{AssumedInput, assumed};
 pub use audio::{AudioEncoder, AudioFile, AudioResult, AudioTask};
+pub use bench::{BenchOptions, BenchResult, bench};
 pub use completion::{Completion, GenerateOptions, Generator, Prompt};
 pub use error::{Remedy, RunError, RunResult};
 pub use facts::{Facts, Pooling};
@@ -67,5 +71,6 @@ pub use runner::{
 pub use scores::{largest, normalize, pool, sigmoid, softmax};
 pub use speech::Spoken;
 pub use text_encoder::{Label, MaskToken, TextEncoder, TextTask, TokenLabel};
+pub use timing::{Timing, Timings};
 pub use tokens::Tokenizer;
 pub use transcription::{Segment, Transcriber, Transcription, TranscriptionOptions};

@@ -3,7 +3,7 @@
 use apr_blocks::{GraphOptions, class_for};
 use apr_core::Escaped;
 use apr_graph::{Body, Graph, Meaning, Node, ValueId, ValueOrigin};
-use apr_infer::{Engine, Flow, Outcome, RunLimits, Session, Step, Tap, Tensor, Value};
+use apr_infer::{Arithmetic, Engine, Flow, Outcome, RunLimits, Session, Step, Tap, Tensor, Value};
 use apr_ops::graph::{Runnable, with_graphs};
 use apr_ops::tied::with_untied;
 use apr_registry::{CheckpointReader, Error, IoCause};
@@ -45,6 +45,8 @@ pub struct RunOptions {
     pub no_answer: bool,
     /// Number of labels, tokens or answers to return; 5 by default.
     pub top: usize,
+    /// How weights in blocks are multiplied; exactly by default.
+    pub arithmetic: Arithmetic,
 }
 
 impl Default for RunOptions {
@@ -60,6 +62,7 @@ impl Default for RunOptions {
             pooling: None,
             no_answer: false,
             top: 5,
+            arithmetic: Arithmetic::Exact,
         }
     }
 }
@@ -216,6 +219,7 @@ impl<'r> Runner<'r> {
         limits.max_memory = self.options.max_memory;
         limits.max_work = self.options.max_work;
         limits.seed = self.options.seed;
+        limits.arithmetic = self.options.arithmetic;
         let session = Engine::prepare(&part.graph, weights, limits)?;
         Ok(Prepared { runner: *self, part, session })
     }

@@ -13,10 +13,10 @@
 //! | arrays | whatever the graph computes | [`Prepared::run`] |
 
 pub use apr_run::{
-    Answer, Answers, ArrayFile, AudioEncoder, AudioFile, AudioResult, AudioTask, Completion, Facts,
-    GenerateOptions, Generation, GenerationOptions, Generator, Given, Host, ImageEncoder,
-    ImageResult, ImageTask, InputKind, Label, LogProbability, MaskToken, Pooling, Prepared, Prompt,
-    QuestionAnswering, Remedy, RunError, RunOptions, RunResult, Runner, Segment, TextEncoder,
-    TextScore, TextTask, TokenLabel, TokenLogProbabilities, Tokenizer, Transcriber, Transcription,
-    TranscriptionOptions,
+    Answer, Answers, Arithmetic, ArrayFile, AudioEncoder, AudioFile, AudioResult, AudioTask,
+    Completion, Facts, GenerateOptions, Generation, GenerationOptions, Generator, Given, Host,
+    ImageEncoder, ImageResult, ImageTask, InputKind, Label, LogProbability, MaskToken, Pooling,
+    Prepared, Prompt, QuestionAnswering, Remedy, RunError, RunOptions, RunResult, Runner, Segment,
+    TextEncoder, TextScore, TextTask, Timing, Timings, TokenLabel, TokenLogProbabilities,
+    Tokenizer, Transcriber, Transcription, TranscriptionOptions,
 };

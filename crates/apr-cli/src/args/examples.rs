@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 51] = [
+const EXAMPLES: [(&str, &[Example]); 52] = [
     (
         "",
         &[
@@ -199,6 +199,16 @@ const EXAMPLES: [(&str, &[Example]); 51] = [
                 "apr run clip --input cat.jpg --prompt \"a cat\" --prompt \"a dog\"",
                 "classify an image against texts (zero-shot)",
             ),
+        ],
+    ),
+    (
+        "bench",
+        &[
+            (
+                "apr bench llama.gguf -p 512 -n 128 -t 1,2 --repeat 5",
+                "measure a prompt of 512 tokens and 128 generated ones, on one thread and on two",
+            ),
+            ("apr bench model.onnx", "runs a second of a model that generates no text"),
         ],
     ),
     (

@@ -1,5 +1,6 @@
 //! What can be typed.
 
+mod bench;
 mod canary;
 mod completion;
 mod container;
@@ -33,6 +34,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use clap_complete::engine::ArgValueCandidates;
 
+pub(crate) use bench::BenchArgs;
 pub(crate) use canary::{CanaryAction, CanaryCheckArgs, CanaryCreateArgs};
 pub(crate) use container::{
     Compress, ContainerArgs, DecryptArgs, EditArgs, EncryptArgs, IssueArgs, KeyPurpose, KeygenArgs,
@@ -234,6 +236,8 @@ pub(crate) enum Command {
     Tui(TuiArgs),
     /// Run a model on text, audio, images or arrays
     Run(RunArgs),
+    /// Measure tokens a second, as llama-bench does, or runs a second
+    Bench(BenchArgs),
     /// Trace a run: time and memory of every step, activations, attention, predictions
     Trace(TraceArgs),
     /// Tokenize text with a model's tokenizer, or decode token ids; needs no weights

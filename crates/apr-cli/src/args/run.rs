@@ -126,6 +126,10 @@ pub(crate) struct RunArgs {
     /// Task of the head, such as text-generation or CausalLM [default: by the configuration]
     #[arg(long, value_name = "TASK")]
     pub(crate) task: Option<String>,
+    /// Generate with decoded weights in single precision, instead of 8-bit activations for weights
+    /// that are quantized in blocks
+    #[arg(long, conflicts_with = "want")]
+    pub(crate) exact: bool,
 }
 
 /// How the vectors of tokens become one.

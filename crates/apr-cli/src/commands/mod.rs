@@ -1,6 +1,7 @@
 //! One file a command: parse, call, render.
 
 mod analyze;
+mod bench;
 mod beside;
 mod cache;
 mod canary;
@@ -73,6 +74,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Graph(args) => graph::run(&args, context),
         Command::Tui(args) => tui::run(&args, context),
         Command::Run(args) => run::run(&args, context),
+        Command::Bench(args) => bench::run(&args, context),
         Command::Trace(args) => trace::run(&args, context),
         Command::Tokenize(args) => run::tokenize::run(&args, context),
         Command::Import(args) => convert::import(&args, context),

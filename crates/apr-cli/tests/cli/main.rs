@@ -66,6 +66,7 @@ mod run_media;
 mod run_newer;
 mod run_options;
 mod run_spans;
+mod run_speed;
 mod run_texts;
 mod sarif;
 mod scan;

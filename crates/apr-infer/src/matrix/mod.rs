@@ -1,5 +1,7 @@
 //! Products of matrices, and matrices that are decoded as they are multiplied.
 
+mod blocks;
+mod halves;
 mod kernel;
 mod pack;
 mod product;
@@ -10,8 +12,9 @@ mod stored;
 
 use std::ops::Range;
 
-use apr_core::Result;
+use apr_core::{DType, Result};
 
+pub(crate) use blocks::can_multiply;
 pub(crate) use kernel::{Lines, turned};
 pub(crate) use product::product;
 pub(crate) use scaling::{Scaling, Steps};
@@ -42,6 +45,11 @@ pub(crate) trait Rows: Sync {
         None
     }
 
+    /// The stored rows as they lie, where those are whole columns of what is multiplied.
+    fn as_stored(&self) -> Option<&dyn StoredRows> {
+        None
+    }
+
     /// Appends `columns` elements from `first_column` on of each of some stored rows to `out`.
     fn decode(
         &self,
@@ -51,6 +59,41 @@ pub(crate) trait Rows: Sync {
         scratch: &mut Scratch,
         out: &mut Vec<f32>,
     ) -> Result<()>;
+
+    /// The same in the place of what is in `out`.
+    fn decode_over(
+        &self,
+        rows: Range<usize>,
+        first_column: usize,
+        columns: usize,
+        scratch: &mut Scratch,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        out.clear();
+        self.decode(rows, first_column, columns, scratch, out)
+    }
+}
+
+/// A matrix whose stored rows are its columns.
+pub(crate) trait StoredRows: Sync {
+    /// Dtypes of its rows.
+    fn dtypes(&self) -> Vec<DType>;
+
+    /// Whether they are to be multiplied with 8-bit activations, and can be.
+    fn is_fast(&self) -> bool;
+
+    /// Calls with runs of stored rows, in order.
+    fn runs(&self, rows: Range<usize>, each: &mut dyn FnMut(Run<'_>)) -> Result<()>;
+}
+
+/// Rows of weights as they are stored.
+pub(crate) struct Run<'a> {
+    pub(crate) dtype: DType,
+    /// Where its first row is, counted from the first that was asked for.
+    pub(crate) first: usize,
+    pub(crate) bytes: &'a [u8],
+    /// Bytes of a row.
+    pub(crate) row_bytes: usize,
 }
 
 /// Elements on their way.

@@ -8,7 +8,7 @@ use apr_core::Result;
 use super::kernel::{self, Kernel, Tile};
 use super::pack::Packed;
 use super::sides::{Left, Right};
-use super::{Rows, Scratch, pack, row};
+use super::{Rows, Scratch, blocks, pack, row};
 use crate::workers::{Alone, Workers, in_pieces, try_with_each};
 
 /// Positions along the sum that are multiplied at a time: a strip of columns stays in the
@@ -49,6 +49,13 @@ fn put(
     if left.rows == 0 || width == 0 || left.depth == 0 {
         // A sum of no products is 0, and rows of no elements can't be cut into panels.
         clear_unless(adds, out);
+        return Ok(());
+    }
+
+    if let Right::Stored(matrix) = right
+        && let Some(rows) = matrix.as_stored().filter(|rows| !adds && rows.is_fast())
+        && blocks::product(left, rows, width, out, workers)?
+    {
         return Ok(());
     }
 
@@ -271,8 +278,7 @@ impl Buffers {
                 for (number, packed) in packed.chunks_mut(strip * depth).enumerate() {
                     let (start, count) =
                         (first + number * strip, strip.min(columns - number * strip));
-                    self.decoded.clear();
-                    matrix.decode(
+                    matrix.decode_over(
                         start..start + count,
                         0,
                         depth,
@@ -283,8 +289,13 @@ impl Buffers {
                 }
             }
             Right::Stored(matrix) => {
-                self.decoded.clear();
-                matrix.decode(0..depth, first, columns, &mut self.scratch, &mut self.decoded)?;
+                matrix.decode_over(
+                    0..depth,
+                    first,
+                    columns,
+                    &mut self.scratch,
+                    &mut self.decoded,
+                )?;
                 pack::columns(&self.decoded, (depth, columns), columns, strip, packed);
             }
         }

@@ -5,18 +5,21 @@
     reason = "multiversion calls the version for a processor's features after detecting them"
 )]
 
-use apr_core::Result;
+use std::cell::RefCell;
 
-use super::Rows;
+use apr_core::{DType, Result};
+
 use super::pack::LINE;
 use super::sides::Right;
+use super::{Rows, Scratch, StoredRows, halves};
 use crate::targets::for_several_targets;
 use crate::workers::{Workers, try_in_pieces};
 
 /// Columns of the result that one piece of work makes.
 const COLUMNS_AT_ONCE: usize = 512;
-/// Rows that are decoded at a time.
-const DECODED: usize = 16;
+/// Elements that are decoded at a time, unless eight rows have more: they stay in the first-level
+/// cache.
+const DECODED: usize = 1 << 13;
 
 /// Adds the product to `out`.
 pub(super) fn add_product(
@@ -45,26 +48,67 @@ pub(super) fn add_product(
 
 /// Stored rows are columns of the matrix.
 fn by_rows(x: &[f32], matrix: &dyn Rows, first: usize, out: &mut [f32]) -> Result<()> {
-    let (mut scratch, mut decoded) = (Vec::new(), Vec::new());
-    for (number, out) in out.chunks_mut(DECODED).enumerate() {
-        let start = first + number * DECODED;
-        decoded.clear();
-        matrix.decode(start..start + out.len(), 0, matrix.row_len(), &mut scratch, &mut decoded)?;
-        dots(x, &decoded, out);
+    if let Some(rows) = matrix.as_stored()
+        && rows.dtypes().iter().all(|dtype| matches!(*dtype, DType::F16 | DType::BF16))
+        && by_halves(x, rows, first, out)?
+    {
+        return Ok(());
     }
-    Ok(())
+
+    let depth = matrix.row_len();
+    let rows = (DECODED / depth.max(1)).next_multiple_of(TOGETHER).max(TOGETHER);
+    Decoded::with(|Decoded { scratch, decoded }| {
+        for (number, out) in out.chunks_mut(rows).enumerate() {
+            let start = first + number * rows;
+            matrix.decode_over(start..start + out.len(), 0, depth, scratch, decoded)?;
+            dots(x, decoded, out);
+        }
+        Ok(())
+    })
+}
+
+/// Rows of 16-bit floats, as they lie; `false` where there is no kernel for them.
+fn by_halves(x: &[f32], rows: &dyn StoredRows, first: usize, out: &mut [f32]) -> Result<bool> {
+    let mut are_done = true;
+    rows.runs(first..first + out.len(), &mut |run| {
+        let count = run.bytes.len() / run.row_bytes.max(1);
+        are_done &= halves::dots(run.dtype, x, run.bytes, &mut out[run.first..][..count]);
+    })?;
+    Ok(are_done)
+}
+
+/// Buffers of a thread: fresh memory would be filled with zeros first.
+#[derive(Default)]
+struct Decoded {
+    scratch: Scratch,
+    decoded: Vec<f32>,
+}
+
+thread_local! {
+    static BUFFERS: RefCell<Decoded> = RefCell::default();
+}
+
+impl Decoded {
+    /// Lends the buffers of this thread.
+    fn with(work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        BUFFERS.with(|buffers| match buffers.try_borrow_mut() {
+            Ok(mut buffers) => work(&mut buffers),
+            // Decoding a weight may multiply.
+            Err(_) => work(&mut Self::default()),
+        })
+    }
 }
 
 /// Stored rows are rows of the matrix.
 fn by_columns(x: &[f32], matrix: &dyn Rows, first: usize, out: &mut [f32]) -> Result<()> {
-    let (mut scratch, mut decoded) = (Vec::new(), Vec::new());
-    for (number, x) in x.chunks(DECODED).enumerate() {
-        let start = number * DECODED;
-        decoded.clear();
-        matrix.decode(start..start + x.len(), first, out.len(), &mut scratch, &mut decoded)?;
-        add_rows(x, &decoded, out.len(), out);
-    }
-    Ok(())
+    Decoded::with(|Decoded { scratch, decoded }| {
+        for (number, x) in x.chunks(ADDED).enumerate() {
+            let start = number * ADDED;
+            matrix.decode_over(start..start + x.len(), first, out.len(), scratch, decoded)?;
+            add_rows(x, decoded, out.len(), out);
+        }
+        Ok(())
+    })
 }
 
 /// Asks for `len` elements from a place on, which will be needed soon: each comes from memory once,

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use apr_core::{DType, Result};
 
-use super::{Rows, Scaling, Scratch};
+use super::blocks::can_multiply;
+use super::{Rows, Run, Scaling, Scratch, StoredRows};
+use crate::Arithmetic;
 use crate::store::{Bytes, Store, decode};
 
 /// A matrix of the checkpoint, or rows of several, read by rows.
@@ -207,6 +209,37 @@ impl Rows for Matrix<'_> {
         self.store.floats(part.tensor)?.get(start..start + self.rows * self.columns)
     }
 
+    fn as_stored(&self) -> Option<&dyn StoredRows> {
+        let is_whole = |part: &WeightPart| part.row_len == self.columns;
+        let fits = self.transposed
+            && self.scaling.is_none()
+            && self.first_column == 0
+            && self.parts.iter().all(is_whole);
+        fits.then_some(self)
+    }
+
+    fn decode_over(
+        &self,
+        rows: Range<usize>,
+        first_column: usize,
+        columns: usize,
+        scratch: &mut Scratch,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let is_plain = self.scaling.is_none() && first_column == 0 && columns == self.columns;
+        match is_plain.then(|| self.flat_rows(rows.start, rows.len())).flatten() {
+            Some(flat) => {
+                let (dtype, bytes) = flat?;
+                // What `out` has is written over, and not filled before.
+                decode(dtype, bytes.get(), columns, out)
+            }
+            None => {
+                out.clear();
+                self.decode(rows, first_column, columns, scratch, out)
+            }
+        }
+    }
+
     fn decode(
         &self,
         rows: Range<usize>,
@@ -245,6 +278,32 @@ impl Rows for Matrix<'_> {
             }
         }
 
+        Ok(())
+    }
+}
+
+impl StoredRows for Matrix<'_> {
+    fn dtypes(&self) -> Vec<DType> {
+        self.parts.iter().map(|part| part.dtype).collect()
+    }
+
+    fn is_fast(&self) -> bool {
+        self.store.arithmetic == Arithmetic::Fast
+            && self.parts.iter().all(|part| can_multiply(part.dtype))
+    }
+
+    fn runs(&self, rows: Range<usize>, each: &mut dyn FnMut(Run<'_>)) -> Result<()> {
+        let mut next = rows.start;
+        while next < rows.end {
+            let Some((part, row)) = self.part_of(next) else { break };
+            let count = (part.rows - row).min(rows.end - next);
+            let row_bytes = row_bytes(part.dtype, part.row_len);
+            let start = (part.first_row + row) * row_bytes;
+            let bytes = self.store.bytes(part.tensor, start, count * row_bytes)?;
+            let (dtype, bytes) = (part.dtype, bytes.get());
+            each(Run { dtype, first: next - rows.start, bytes, row_bytes });
+            next += count;
+        }
         Ok(())
     }
 }

@@ -3,8 +3,8 @@
 use apr_run::{Completion, GenerateOptions, Generator, Prepared, Prompt};
 
 use super::answers::Answers;
-use super::generation;
 use super::job::Job;
+use super::{generation, timing};
 use crate::failure::{Failure, Outcome};
 
 /// Generates with a part of the model that continues texts.
@@ -32,10 +32,11 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
         return Err(Failure::Usage("--output writes arrays, not text: use > FILE".to_owned()));
     }
 
+    let loaded = timing::Loaded::of(job);
     let mut answers = Answers::of(job);
     if texts.is_empty() {
         let prompt = Prompt::Tokens(&job.args.tokens);
-        let report = one(job, &mut generator, prompt, &mut answers)?;
+        let report = loaded.report(job, one(job, &mut generator, prompt, &mut answers)?);
         return job.context.printer.report(&report, |out, _| writeln!(out));
     }
 
@@ -49,6 +50,7 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
     }
 
     answers.finish()?;
+    let reports: Vec<_> = reports.into_iter().map(|made| loaded.report(job, made)).collect();
     match reports.as_slice() {
         [report] => job.context.printer.report(report, |_, _| Ok(())),
         reports => job.context.printer.report(&reports, |_, _| Ok(())),

@@ -1,5 +1,7 @@
 //! What every task of `apr run` gets.
 
+use std::time::Instant;
+
 use apr_run::{GenerationOptions, Prepared, Runner};
 
 use crate::args::RunArgs;
@@ -14,6 +16,8 @@ pub(super) struct Job<'j> {
     pub(super) runner: &'j Runner<'j>,
     /// As the user wrote it.
     pub(super) name: &'j str,
+    /// When the model was about to be opened.
+    pub(super) begun: Instant,
 }
 
 impl Job<'_> {

@@ -13,15 +13,20 @@ pub(in crate::commands) mod remedy;
 mod sounds;
 mod spans;
 mod texts;
+mod timing;
 pub(super) mod tokenize;
 mod transcription;
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
 
 use apr_graph::{Body, Meaning};
 use apr_io::NativeHost;
-use apr_run::{Facts, Host, Pooling, Prepared, RunOptions, Transcriber, inputs_of, with_runner};
+use apr_run::{
+    Arithmetic, Facts, Host, Pooling, Prepared, RunOptions, Transcriber, inputs_of, with_runner,
+};
 use apr_source::Source;
 
 use self::given::{Asked, Given};
@@ -34,6 +39,7 @@ use crate::model;
 
 /// Runs a model.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
+    let begun = Instant::now();
     let model = model::open_with_companions(&args.model, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
     let facts = Facts::of(&*model.reader)?;
@@ -61,9 +67,12 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let goes_on = !(given.texts.is_empty() && given.sounds.is_empty() && args.tokens.is_empty());
     let mut options = options(args, context);
     options.keeps_past = options.generates(&facts) && goes_on && args.want.is_empty();
+    if options.keeps_past && !args.exact {
+        options.arithmetic = Arithmetic::Fast;
+    }
     let host = host(context);
     with_runner(&source, &facts, &options, &host, |runner| {
-        let job = Job { args, context, runner, name: &model.name };
+        let job = Job { args, context, runner, name: &model.name, begun };
         if features::are_wanted(args) && !features::is_a_value(runner.parts(), args) {
             return features::run(&job, &given);
         }
@@ -97,8 +106,13 @@ fn options(args: &RunArgs, context: &Context) -> RunOptions {
 
 /// Threads, the interrupt, and warnings with the options that help.
 pub(super) fn host(context: &Context) -> impl Host {
+    host_with(context, context.threads())
+}
+
+/// The same with another number of threads.
+pub(super) fn host_with(context: &Context, threads: NonZeroUsize) -> impl Host {
     let printer = context.printer;
-    NativeHost::new(context.threads(), context.interrupt.clone(), move |message: &str, remedy| {
+    NativeHost::new(threads, context.interrupt.clone(), move |message: &str, remedy| {
         printer.warn(&remedy::with_advice(message, remedy));
     })
 }

@@ -1,0 +1,69 @@
+//! How long a completion took, and how much memory the process did.
+
+use std::time::Duration;
+
+use apr_run::Completion;
+use serde::Serialize;
+
+use super::job::Job;
+use crate::human;
+
+/// When the model was ready.
+pub(super) struct Loaded(Duration);
+
+/// A completion with what the process took for it.
+#[derive(Serialize)]
+pub(super) struct Timed {
+    #[serde(flatten)]
+    completion: Completion,
+    /// From the start of the command until the model was ready.
+    load_seconds: f64,
+    /// Most memory that the process has had so far, where the system says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_memory_bytes: Option<u64>,
+}
+
+impl Loaded {
+    pub(super) fn of(job: &Job<'_>) -> Self {
+        Self(job.begun.elapsed())
+    }
+
+    /// The completion with the times, which `--verbose` shows.
+    pub(super) fn report(&self, job: &Job<'_>, completion: Completion) -> Timed {
+        let load_seconds = self.0.as_secs_f64();
+        let peak_memory_bytes = peak_memory();
+        if let Some(timings) = completion.timings.filter(|_| !job.context.json) {
+            let mut parts = vec![format!("load {load_seconds:.2} s")];
+            for (name, timing) in [("prefill", timings.prefill), ("decode", timings.decode)] {
+                let (tokens, rate) = (timing.tokens, timing.tokens_per_second);
+                parts.push(format!("{name} {tokens} tokens, {rate:.1} tokens/s"));
+            }
+            if let Some(bytes) = peak_memory_bytes {
+                parts.push(format!("peak memory {}", human::bytes(bytes)));
+            }
+            parts.push(format!("arithmetic {}", completion.arithmetic));
+            job.context.printer.detail(&parts.join("; "));
+        }
+        Timed { completion, load_seconds, peak_memory_bytes }
+    }
+}
+
+/// Most memory that the process has had, in bytes: `VmHWM` of Linux.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kilobytes.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linux_says_how_much_memory_was_used() {
+        if cfg!(target_os = "linux") {
+            assert!(peak_memory().is_some_and(|bytes| bytes > 1 << 20));
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Arithmetics of `apr run`, its times, and `apr bench`.
+
+use std::fs;
+
+use apr_testkit::locate::{fixture, shared_data};
+use serde_json::{Value, json};
+
+use crate::support::Sandbox;
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+
+fn generated(sandbox: &Sandbox, line: &str) -> Value {
+    sandbox.apr(&format!("run {line} --json")).ok().json()
+}
+
+#[test]
+fn weights_in_blocks_are_multiplied_fast_unless_exactness_is_asked_for() {
+    let sandbox = Sandbox::new();
+    for scheme in ["q8_0", "q4_k_m", "q4_0", "q5_1", "iq4_nl"] {
+        sandbox.apr(&format!("quantize {FOLDER} --type {scheme} -o {scheme}.gguf")).ok();
+        let fast = generated(&sandbox, &format!("{scheme}.gguf --prompt 12+34="));
+        let exact = generated(&sandbox, &format!("{scheme}.gguf --prompt 12+34= --exact"));
+        assert_eq!((&fast["arithmetic"], &exact["arithmetic"]), (&json!("fast"), &json!("exact")));
+        if scheme == "q8_0" {
+            assert_eq!((&fast["text"], &exact["text"]), (&json!("46\n"), &json!("46\n")));
+        }
+        let threads = generated(&sandbox, &format!("{scheme}.gguf --prompt 12+34= --threads 3"));
+        assert_eq!(threads["added"], fast["added"]);
+    }
+    // Nothing in it is in blocks.
+    assert_eq!(generated(&sandbox, &format!("{FOLDER} --prompt 1+1="))["arithmetic"], "exact");
+    sandbox.apr("run q8_0.gguf --prompt 1 --want logits --exact").fails(2, &["--exact"]);
+}
+
+/// Logits differ by what 8 bits of activations leave out.
+#[test]
+fn probabilities_of_the_arithmetics_are_close() {
+    let Some(folder) = shared_data("derived") else { return };
+    let sandbox = Sandbox::new();
+    let model = folder.join("stories260K_F16.gguf");
+    for scheme in ["q8_0", "q4_k_m", "q6_k", "q5_k_m", "q3_k_m", "q2_k", "iq4_xs", "q5_0"] {
+        let quantize = format!("quantize {} --type {scheme} -o {scheme}.gguf -f", model.display());
+        sandbox.apr(&quantize).ok();
+        let line = format!("{scheme}.gguf --tokens 1,403,407 --max-tokens 12 --logprobs 1");
+        let fast = generated(&sandbox, &line);
+        let exact = generated(&sandbox, &format!("{line} --exact"));
+        let logprob = |report: &Value| report["logprobs"][0]["logprob"].as_f64().expect("a number");
+        let apart = (logprob(&fast) - logprob(&exact)).abs();
+        assert!(apart < 0.05, "{scheme}: {apart}");
+        if scheme == "q8_0" {
+            assert_eq!(fast["added"], exact["added"]);
+        }
+    }
+}
+
+#[test]
+fn long_prompts_in_pieces_give_the_logits_of_one_run() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.path("long")).expect("a folder");
+    for name in ["model.safetensors", "tokenizer.json"] {
+        fs::copy(fixture("tiny-llama").join(name), sandbox.path("long").join(name))
+            .expect("a file");
+    }
+    let config = fs::read_to_string(fixture("tiny-llama").join("config.json")).expect("a file");
+    let config =
+        config.replace("\"max_position_embeddings\": 64", "\"max_position_embeddings\": 4096");
+    sandbox.write("long/config.json", config);
+
+    let ids: Vec<usize> = (0..1300).map(|at| at * 7919 % 256).collect();
+    let list: Vec<String> = ids.iter().map(usize::to_string).collect();
+    sandbox.write("ids.json", json!({ "input_ids": [ids] }).to_string());
+    let report = generated(&sandbox, "long -i ids.json --want logits -o logits.npy");
+    assert_eq!(report["outputs"][0]["shape"], json!([1, 1300, 259]));
+    let bytes = fs::read(sandbox.path("logits.npy")).expect("a file");
+    let row = &bytes[bytes.len() - 259 * 4..];
+    let logits: Vec<f64> =
+        row.as_chunks().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect();
+    let highest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = logits.iter().map(|logit| (logit - highest).exp()).sum();
+
+    let line = format!("long --tokens {} --max-tokens 1 --logprobs 1", list.join(","));
+    let found = generated(&sandbox, &line);
+    let top = &found["logprobs"][0]["top"][0];
+    let (id, logprob) = (top["id"].as_u64(), top["logprob"].as_f64().expect("a number"));
+    let id = id.and_then(|id| usize::try_from(id).ok()).expect("an id");
+    assert!((logits[id] - highest - sum.ln() - logprob).abs() < 1e-5);
+    assert_eq!(logits[id], highest);
+}
+
+#[test]
+fn times_are_told() {
+    let sandbox = Sandbox::new();
+    let report = generated(&sandbox, &format!("{FOLDER} --tokens 49,43,50 --max-tokens 3"));
+    let (prefill, decode) = (&report["timings"]["prefill"], &report["timings"]["decode"]);
+    assert_eq!((&prefill["tokens"], &decode["tokens"]), (&json!(3), &json!(2)));
+    for timing in [prefill, decode] {
+        assert!(timing["seconds"].as_f64().is_some_and(|seconds| seconds >= 0.0));
+        assert!(timing["tokens_per_second"].as_f64().is_some_and(|rate| rate >= 0.0));
+    }
+    assert!(report["load_seconds"].is_f64());
+    let words = ["load ", "prefill 3 tokens", "decode 2 tokens", "arithmetic exact"];
+    sandbox.apr(&format!("run {FOLDER} --tokens 49,43,50 --max-tokens 3 -v")).ok().says(&words);
+}
+
+#[test]
+fn a_bench_counts_tokens_or_runs() {
+    let sandbox = Sandbox::new();
+    let heads = ["model", "params", "backend", "arithmetic", "threads", "t/s", "pp16", "tg4", "±"];
+    let line = format!("bench {FOLDER} -p 16 -n 4 -t 1,2 --repeat 2");
+    sandbox.apr(&line).ok().says(&heads);
+    let report = sandbox.apr(&format!("{line} --json")).ok().json();
+    let results = report["results"].as_array().expect("results");
+    let rows: Vec<_> = results.iter().map(|row| (&row["test"], &row["threads"])).collect();
+    let (pp, tg) = (json!("pp16"), json!("tg4"));
+    assert_eq!(rows, [(&pp, &json!(1)), (&tg, &json!(1)), (&pp, &json!(2)), (&tg, &json!(2))]);
+    for row in results {
+        assert_eq!((&row["unit"], &row["arithmetic"]), (&json!("tokens"), &json!("exact")));
+        assert_eq!(row["samples"].as_array().map(Vec::len), Some(2));
+    }
+
+    sandbox.apr(&format!("bench {FOLDER} -p 65")).fails(2, &["65", "context of 64"]);
+    sandbox.apr(&format!("export {FOLDER} -o model.onnx")).ok();
+    let report = sandbox.apr("bench model.onnx --repeat 1 --json").ok().json();
+    assert_eq!(report["results"][0]["unit"], "runs");
+}

@@ -1,0 +1,152 @@
+//! Activations as blocks of 8-bit integers.
+#![allow(
+    unsafe_code,
+    reason = "multiversion calls the version for a processor's features after detecting them"
+)]
+
+use half::f16;
+
+use super::{GROUP, SUPER};
+use crate::targets::for_several_targets;
+
+/// 32 activations as ggml's `Q8_0` has them, and what `Q8_1` adds.
+pub(in crate::matrix) struct Small {
+    pub(super) quants: [i8; GROUP],
+    /// Rounded to half precision, as it is stored in ggml's block.
+    pub(super) scale: f32,
+    /// The sum of the integers, times the scale; rounded to half precision.
+    pub(super) sum: f32,
+}
+
+/// 256 activations as ggml's `Q8_K` has them.
+pub(in crate::matrix) struct Large {
+    pub(super) quants: [i8; SUPER],
+    /// Sums of 16 integers each.
+    pub(super) sums: [i16; SUPER / 16],
+    pub(super) scale: f32,
+}
+
+/// The largest level of either sign.
+const MOST: f32 = 127.0;
+
+/// The nearest integer, ties to even, of a number below 2^22: the sum has no bits for a fraction.
+#[inline(always)]
+fn nearest(value: f32) -> i32 {
+    const SHIFT: f32 = 12_582_912.0;
+    (value + SHIFT).to_bits().cast_signed() - SHIFT.to_bits().cast_signed()
+}
+
+fn half_precision(value: f32) -> f32 {
+    f16::from_f32(value).to_f32()
+}
+
+for_several_targets! {
+    /// Appends blocks of 32; says whether all numbers fit them. Infinities and NaN do not, nor what
+    /// has a scale or a sum beyond half precision.
+    pub(super) fn quantize_small(values: &[f32], out: &mut Vec<Small>) -> bool {
+        let mut fits = true;
+        for values in values.as_chunks::<GROUP>().0 {
+            let (mut greatest, mut finite) = (0.0_f32, true);
+            for value in values {
+                finite &= value.is_finite();
+                greatest = greatest.max(value.abs());
+            }
+            let inverse = MOST / greatest;
+            let inverse = if inverse.is_finite() { inverse } else { 0.0 };
+            let (mut quants, mut sum) = ([0; GROUP], 0);
+            for (quant, value) in quants.iter_mut().zip(values) {
+                let level = nearest(value * inverse);
+                sum += level;
+                *quant = level as i8;
+            }
+
+            let scale = greatest / MOST;
+            let sum = half_precision(scale * sum as f32);
+            let scale = half_precision(scale);
+            fits &= finite && scale.is_finite() && sum.is_finite();
+            out.push(Small { quants, scale, sum });
+        }
+        fits
+    }
+}
+
+for_several_targets! {
+    /// Appends blocks of 256; says whether all numbers fit them. Infinities and NaN do not, nor
+    /// what is so close to 0 that the inverse of its scale is infinite.
+    pub(super) fn quantize_large(values: &[f32], out: &mut Vec<Large>) -> bool {
+        let mut fits = true;
+        for values in values.as_chunks::<SUPER>().0 {
+            let (mut greatest, mut finite) = (0.0_f32, true);
+            for value in values {
+                finite &= value.is_finite();
+                greatest = greatest.max(value.abs());
+            }
+            // The first of the greatest ones becomes -127, whatever its sign.
+            let first = values.iter().find(|value| value.abs() == greatest).copied();
+            let inverse = -MOST / first.unwrap_or(0.0);
+            let (inverse, scale) =
+                if greatest == 0.0 { (0.0, 0.0) } else { (inverse, 1.0 / inverse) };
+            fits &= finite && inverse.is_finite();
+
+            let mut block = Large { quants: [0; SUPER], sums: [0; SUPER / 16], scale };
+            for (quant, value) in block.quants.iter_mut().zip(values) {
+                *quant = nearest(value * inverse).min(MOST as i32) as i8;
+            }
+            for (sum, quants) in block.sums.iter_mut().zip(block.quants.as_chunks::<16>().0) {
+                *sum = quants.iter().map(|quant| i16::from(*quant)).sum();
+            }
+            out.push(block);
+        }
+        fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn activations_are_the_blocks_of_ggml() {
+        let values: Vec<f32> = (0..256).map(|at| (at as f32 * 0.37).sin() * 3.0).collect();
+        let (mut small, mut large) = (Vec::new(), Vec::new());
+        assert!(quantize_small(&values, &mut small) && quantize_large(&values, &mut large));
+        assert_eq!((small.len(), large.len()), (8, 1));
+        for (block, values) in small.iter().zip(values.chunks(32)) {
+            let greatest = values.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+            assert_eq!(block.scale, f16::from_f32(greatest / 127.0).to_f32());
+            for (quant, value) in block.quants.iter().zip(values) {
+                assert_eq!(f32::from(*quant), (value * (127.0 / greatest)).round_ties_even());
+            }
+        }
+
+        let greatest = values.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap();
+        let scale = -127.0 / greatest;
+        assert_eq!(large[0].scale, 1.0 / scale);
+        for (quant, value) in large[0].quants.iter().zip(&values) {
+            assert_eq!(f32::from(*quant), (value * scale).round_ties_even());
+        }
+        let sum: i32 = large[0].quants[16..32].iter().map(|quant| i32::from(*quant)).sum();
+        assert_eq!(i32::from(large[0].sums[1]), sum);
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_told() {
+        let fits = |value: f32| {
+            let mut values = [0.5; SUPER];
+            values[77] = value;
+            [quantize_small(&values, &mut Vec::new()), quantize_large(&values, &mut Vec::new())]
+        };
+        assert_eq!(fits(-1e3), [true; 2]);
+        assert_eq!(fits(f32::NAN), [false; 2]);
+        assert_eq!(fits(f32::NEG_INFINITY), [false; 2]);
+        // A scale of Q8_0 is a half, one of Q8_K is not.
+        assert_eq!(fits(1e9), [false, true]);
+
+        let (mut small, mut large) = (Vec::new(), Vec::new());
+        assert!(quantize_small(&[0.0; SUPER], &mut small));
+        assert!(quantize_large(&[0.0; SUPER], &mut large));
+        assert!(small.iter().all(|block| block.quants == [0; GROUP] && block.scale == 0.0));
+        assert!(large[0].quants == [0; SUPER] && large[0].scale == 0.0);
+        assert!(!quantize_large(&[1e-38; SUPER], &mut large));
+    }
+}

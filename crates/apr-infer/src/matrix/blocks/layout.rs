@@ -1,0 +1,204 @@
+//! Where weights, scales and minima lie in ggml's blocks.
+
+use half::f16;
+
+use super::{GROUP, SUPER};
+
+/// Types of blocks, as parameters of functions.
+pub(super) mod types {
+    pub(in crate::matrix::blocks) const Q4_0: u8 = 0;
+    pub(in crate::matrix::blocks) const Q4_1: u8 = 1;
+    pub(in crate::matrix::blocks) const Q5_0: u8 = 2;
+    pub(in crate::matrix::blocks) const Q5_1: u8 = 3;
+    pub(in crate::matrix::blocks) const Q8_0: u8 = 4;
+    pub(in crate::matrix::blocks) const IQ4_NL: u8 = 5;
+    pub(in crate::matrix::blocks) const Q2_K: u8 = 6;
+    pub(in crate::matrix::blocks) const Q3_K: u8 = 7;
+    pub(in crate::matrix::blocks) const Q4_K: u8 = 8;
+    pub(in crate::matrix::blocks) const Q5_K: u8 = 9;
+    pub(in crate::matrix::blocks) const Q6_K: u8 = 10;
+    pub(in crate::matrix::blocks) const IQ4_XS: u8 = 11;
+}
+
+/// What the levels of `IQ4_NL` and `IQ4_XS` stand for.
+pub(super) const IQ4_VALUES: [i8; 16] =
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// The half at an offset.
+#[inline(always)]
+pub(super) fn half(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+#[inline(always)]
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Two words as eight bytes.
+#[inline(always)]
+fn eight(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+const LOW_2: u32 = 0x0303_0303;
+const LOW_4: u32 = 0x0f0f_0f0f;
+const LOW_6: u32 = 0x3f3f_3f3f;
+
+/// Eight scales and eight minima of 6 bits, of `Q4_K` and `Q5_K`: a byte each, the first lowest.
+#[inline(always)]
+pub(super) fn scales_and_minima(packed: &[u8]) -> (u64, u64) {
+    let [first, second, third] = [word(packed, 0), word(packed, 4), word(packed, 8)];
+    let high = |four: u32, two: u32| four & LOW_4 | (two >> 6 & LOW_2) << 4;
+    (eight(first & LOW_6, high(third, first)), eight(second & LOW_6, high(third >> 4, second)))
+}
+
+/// Sixteen scales of 6 bits, of `Q3_K`: a byte each, 32 too large.
+#[inline(always)]
+pub(super) fn sixteen_scales(packed: &[u8]) -> (u64, u64) {
+    let [first, second, third] = [word(packed, 0), word(packed, 4), word(packed, 8)];
+    let part = |four: u32, two: u32| four & LOW_4 | (two & LOW_2) << 4;
+    (
+        eight(part(first, third), part(second, third >> 2)),
+        eight(part(first >> 4, third >> 4), part(second >> 4, third >> 6)),
+    )
+}
+
+/// Eight scales of 6 bits, of `IQ4_XS`: a byte each, 32 too large.
+#[inline(always)]
+pub(super) fn eight_scales(high: [u8; 2], low: [u8; 4]) -> u64 {
+    let high = u16::from_le_bytes(high);
+    let mut scales = [0; 8];
+    for (at, scale) in scales.iter_mut().enumerate() {
+        *scale = low[at / 2] >> (at % 2 * 4) & 15 | ((high >> (2 * at)) as u8 & 3) << 4;
+    }
+    u64::from_le_bytes(scales)
+}
+
+/// The levels of 16 bytes: low nibbles, then high ones.
+#[inline(always)]
+fn nibbles(bytes: &[u8], value: impl Fn(u8) -> i8) -> [i8; GROUP] {
+    core::array::from_fn(|at| value(if at < 16 { bytes[at] & 15 } else { bytes[at - 16] >> 4 }))
+}
+
+/// 32 weights of a block: `quant * scale + least`.
+pub(super) struct SmallWeights {
+    pub(super) quants: [i8; GROUP],
+    pub(super) scale: f32,
+    pub(super) least: f32,
+}
+
+impl SmallWeights {
+    #[inline(always)]
+    pub(super) fn of<const TYPE: u8>(block: &[u8]) -> Self {
+        let fifth = |at: usize, bits: usize| (block[bits + at / 8] >> (at % 8) & 1).cast_signed();
+        let mut least = 0.0;
+        let quants = match TYPE {
+            types::Q4_0 => nibbles(&block[2..18], |level| level.cast_signed() - 8),
+            types::Q4_1 => {
+                least = half(block, 2);
+                nibbles(&block[4..20], u8::cast_signed)
+            }
+            types::Q5_0 => {
+                let low = nibbles(&block[6..22], u8::cast_signed);
+                core::array::from_fn(|at| (low[at] | fifth(at, 2) << 4) - 16)
+            }
+            types::Q5_1 => {
+                least = half(block, 2);
+                let low = nibbles(&block[8..24], u8::cast_signed);
+                core::array::from_fn(|at| low[at] | fifth(at, 4) << 4)
+            }
+            types::Q8_0 => core::array::from_fn(|at| block[2 + at].cast_signed()),
+            _ => nibbles(&block[2..18], |level| IQ4_VALUES[usize::from(level)]),
+        };
+        Self { quants, scale: half(block, 0), least }
+    }
+}
+
+/// 256 weights of a super-block: `quant * scales[at / 16] * scale - minima[at / 16] * least`.
+pub(super) struct LargeWeights {
+    pub(super) quants: [i8; SUPER],
+    pub(super) scales: [i8; SUPER / 16],
+    pub(super) minima: [u8; SUPER / 16],
+    pub(super) scale: f32,
+    pub(super) least: f32,
+}
+
+impl LargeWeights {
+    #[inline(always)]
+    pub(super) fn of<const TYPE: u8>(block: &[u8]) -> Self {
+        let mut weights = Self {
+            quants: [0; SUPER],
+            scales: [0; SUPER / 16],
+            minima: [0; SUPER / 16],
+            scale: 0.0,
+            least: 0.0,
+        };
+        let two_bits = |at: usize, first: usize| {
+            let byte = block[first + at / 128 * 32 + at % 32];
+            (byte >> (at % 128 / 32 * 2) & 3).cast_signed()
+        };
+        let four_bits = |at: usize, first: usize| {
+            (block[first + at / 64 * 32 + at % 32] >> (at % 64 / 32 * 4) & 15).cast_signed()
+        };
+        let one_bit =
+            |at: usize, first: usize| (block[first + at % 32] >> (at / 32) & 1).cast_signed();
+        let twice = |eight: u64| {
+            let bytes = eight.to_le_bytes();
+            core::array::from_fn::<u8, 16, _>(|at| bytes[at / 2])
+        };
+        let less_32 = |byte: u8| byte.cast_signed() - 32;
+        let quants = weights.quants.iter_mut().enumerate();
+        match TYPE {
+            types::Q2_K => {
+                quants.for_each(|(at, quant)| *quant = two_bits(at, 16));
+                weights.scales = core::array::from_fn(|at| (block[at] & 15).cast_signed());
+                weights.minima = core::array::from_fn(|at| block[at] >> 4);
+                (weights.scale, weights.least) = (half(block, 80), half(block, 82));
+            }
+            types::Q3_K => {
+                quants.for_each(|(at, quant)| {
+                    *quant = (two_bits(at, 32) | one_bit(at, 0) << 2) - 4;
+                });
+                let (low, high) = sixteen_scales(&block[96..108]);
+                let both = [low.to_le_bytes(), high.to_le_bytes()];
+                weights.scales = core::array::from_fn(|at| less_32(both[at / 8][at % 8]));
+                weights.scale = half(block, 108);
+            }
+            types::Q4_K | types::Q5_K => {
+                quants.for_each(|(at, quant)| {
+                    *quant = if TYPE == types::Q4_K {
+                        four_bits(at, 16)
+                    } else {
+                        four_bits(at, 48) | one_bit(at, 16) << 4
+                    };
+                });
+                let (scales, minima) = scales_and_minima(&block[4..16]);
+                weights.scales = twice(scales).map(u8::cast_signed);
+                weights.minima = twice(minima);
+                (weights.scale, weights.least) = (half(block, 0), half(block, 2));
+            }
+            types::Q6_K => {
+                quants.for_each(|(at, quant)| {
+                    let low = block[at / 128 * 64 + at % 64] >> (at % 128 / 64 * 4) & 15;
+                    *quant = (low.cast_signed() | two_bits(at, 128) << 4) - 32;
+                });
+                weights.scales = core::array::from_fn(|at| block[192 + at].cast_signed());
+                weights.scale = half(block, 208);
+            }
+            _ => {
+                let high = [block[2], block[3]];
+                let scales = eight_scales(high, [block[4], block[5], block[6], block[7]]);
+                for (group, quants) in
+                    weights.quants.as_chunks_mut::<GROUP>().0.iter_mut().enumerate()
+                {
+                    let bytes = &block[8 + 16 * group..][..16];
+                    *quants = nibbles(bytes, |level| IQ4_VALUES[usize::from(level)]);
+                }
+                weights.scales = twice(scales).map(less_32);
+                weights.scale = half(block, 0);
+            }
+        }
+        weights
+    }
+}

@@ -1,0 +1,209 @@
+//! Products of weights in ggml's blocks with activations that are quantized to 8 bits, as ggml
+//! computes them: integers are multiplied, and their sums scaled block by block.
+//!
+//! A row of activations is quantized once for each product: to `Q8_0` or `Q8_1` for weights in
+//! blocks of 32, to `Q8_K` for those in blocks of 256. The order of summation is that of ggml's
+//! kernels for AVX2 (`ggml-cpu/arch/x86/quants.c`); where there is no fused multiplication and
+//! addition, a product and a sum are rounded each. What does not fit 8-bit blocks is left to the
+//! products of floats.
+
+mod activations;
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[allow(
+    unsafe_code,
+    reason = "kernels for a processor's features are called after detecting them; vectors are \
+        loaded"
+)]
+mod avx2;
+mod layout;
+mod scalar;
+#[cfg(test)]
+mod tests;
+
+use apr_core::{DType, Result};
+
+use self::activations::{Large, Small, quantize_large, quantize_small};
+use self::layout::types;
+use super::sides::Left;
+use super::{Run, StoredRows};
+use crate::workers::{Workers, try_with_each};
+
+/// Weights that share a scale.
+const GROUP: usize = 32;
+/// Weights of a super-block.
+const SUPER: usize = 256;
+/// Rows of activations that are multiplied with a block at a time.
+const TOKENS: usize = 4;
+/// Multiplications of a piece of work.
+const PIECE: usize = 1 << 17;
+/// Most columns of a piece, so that their blocks stay in the second-level cache.
+const COLUMNS: usize = 64;
+
+/// Where products go: for each row of activations a column for each row of weights.
+type Outputs<'a> = [&'a mut [f32]];
+
+/// Rows of weights, bytes of one, rows of activations, products.
+type Multiply<B> = fn(&[u8], usize, &[&[B]], &mut Outputs<'_>);
+
+#[derive(Clone, Copy)]
+enum Kernel {
+    Small(Multiply<Small>),
+    Large(Multiply<Large>),
+}
+
+/// Whether sums of every other block are kept apart.
+const fn is_in_pairs(of: u8) -> bool {
+    of == types::IQ4_NL
+}
+
+/// Multiplies some rows of activations at a time, and those that are left one by one. In a function
+/// of its own the loop would lack the features of the one that it is in.
+macro_rules! by_tokens {
+    (
+        $weights:ident, $row_bytes:ident, $x:ident, $out:ident,
+        $row:ident::<$of:ident, $bytes:ident>
+    ) => {
+        for (x, out) in $x.chunks(super::TOKENS).zip($out.chunks_mut(super::TOKENS)) {
+            let rows = $weights.chunks_exact($row_bytes).enumerate();
+            if let Ok(x) = <[_; super::TOKENS]>::try_from(x) {
+                for (number, row) in rows {
+                    let products = $row::<$of, $bytes, { super::TOKENS }>(row, x);
+                    out.iter_mut().zip(products).for_each(|(out, product)| out[number] = product);
+                }
+                continue;
+            }
+            for (x, out) in x.iter().zip(out) {
+                for (number, row) in rows.clone() {
+                    [out[number]] = $row::<$of, $bytes, 1>(row, [*x]);
+                }
+            }
+        }
+    };
+}
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+use by_tokens;
+
+/// The kernels of a module by dtype.
+macro_rules! kernels {
+    ($dtype:expr, $module:ident) => {
+        Some(match $dtype {
+            DType::Q4_0 => Kernel::Small($module::small::<{ types::Q4_0 }, 18>),
+            DType::Q4_1 => Kernel::Small($module::small::<{ types::Q4_1 }, 20>),
+            DType::Q5_0 => Kernel::Small($module::small::<{ types::Q5_0 }, 22>),
+            DType::Q5_1 => Kernel::Small($module::small::<{ types::Q5_1 }, 24>),
+            DType::Q8_0 => Kernel::Small($module::small::<{ types::Q8_0 }, 34>),
+            DType::IQ4_NL => Kernel::Small($module::small::<{ types::IQ4_NL }, 18>),
+            DType::Q2_K => Kernel::Large($module::large::<{ types::Q2_K }, 84>),
+            DType::Q3_K => Kernel::Large($module::large::<{ types::Q3_K }, 110>),
+            DType::Q4_K => Kernel::Large($module::large::<{ types::Q4_K }, 144>),
+            DType::Q5_K => Kernel::Large($module::large::<{ types::Q5_K }, 176>),
+            DType::Q6_K => Kernel::Large($module::large::<{ types::Q6_K }, 210>),
+            DType::IQ4_XS => Kernel::Large($module::large::<{ types::IQ4_XS }, 136>),
+            _ => return None,
+        })
+    };
+}
+
+/// The kernel for a dtype on this processor.
+fn best(dtype: DType) -> Option<Kernel> {
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    {
+        use std::arch::is_x86_feature_detected;
+        if is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+        {
+            return kernels!(dtype, avx2);
+        }
+    }
+    plain(dtype)
+}
+
+/// The kernel for any processor.
+fn plain(dtype: DType) -> Option<Kernel> {
+    kernels!(dtype, scalar)
+}
+
+/// Whether weights of a dtype can be multiplied with 8-bit activations.
+pub(crate) fn can_multiply(dtype: DType) -> bool {
+    plain(dtype).is_some()
+}
+
+/// Rows of activations in blocks.
+struct Activations {
+    rows: usize,
+    small: Vec<Small>,
+    large: Vec<Large>,
+}
+
+impl Activations {
+    /// As the kernels need them; `None` where they don't fit 8-bit blocks.
+    fn of(left: Left<'_>, kernels: &[Kernel]) -> Option<Self> {
+        let mut made = Self { rows: left.rows, small: Vec::new(), large: Vec::new() };
+        let needs_small = kernels.iter().any(|kernel| matches!(kernel, Kernel::Small(_)));
+        let needs_large = kernels.iter().any(|kernel| matches!(kernel, Kernel::Large(_)));
+        if needs_small {
+            made.small.reserve_exact(left.rows * left.depth / GROUP);
+        }
+        if needs_large {
+            made.large.reserve_exact(left.rows * left.depth / SUPER);
+        }
+        for row in 0..left.rows {
+            let values = &left.values[row * left.row_step..][..left.depth];
+            let fits = (!needs_small || quantize_small(values, &mut made.small))
+                && (!needs_large || quantize_large(values, &mut made.large));
+            if !fits {
+                return None;
+            }
+        }
+        Some(made)
+    }
+
+    fn multiply(&self, run: &Run<'_>, out: &mut Outputs<'_>) {
+        match best(run.dtype) {
+            Some(Kernel::Small(multiply)) => {
+                multiply(run.bytes, run.row_bytes, &rows(&self.small, self.rows), out);
+            }
+            Some(Kernel::Large(multiply)) => {
+                multiply(run.bytes, run.row_bytes, &rows(&self.large, self.rows), out);
+            }
+            None => {}
+        }
+    }
+}
+
+fn rows<B>(blocks: &[B], count: usize) -> Vec<&[B]> {
+    blocks.chunks((blocks.len() / count.max(1)).max(1)).collect()
+}
+
+/// Writes the product over what is in `out`, which is in rows of `width`; says whether it did: it
+/// does not where activations don't fit 8-bit blocks.
+pub(super) fn product(
+    left: Left<'_>,
+    matrix: &dyn StoredRows,
+    width: usize,
+    out: &mut [f32],
+    workers: &dyn Workers,
+) -> Result<bool> {
+    let kernels: Vec<_> = matrix.dtypes().into_iter().filter_map(best).collect();
+    if left.depth_step != 1 {
+        return Ok(false);
+    }
+    let Some(x) = Activations::of(left, &kernels) else { return Ok(false) };
+
+    let size = (PIECE / left.depth).clamp(1, COLUMNS).next_multiple_of(8);
+    let pieces = width.div_ceil(size);
+    let mut parts: Vec<_> = (0..pieces).map(|_| Vec::with_capacity(left.rows)).collect();
+    for row in out.chunks_mut(width) {
+        row.chunks_mut(size).zip(&mut parts).for_each(|(piece, part)| part.push(piece));
+    }
+    try_with_each(workers, parts, |piece, mut part: Vec<&mut [f32]>| {
+        let first = piece * size;
+        let columns = size.min(width - first);
+        matrix.runs(first..first + columns, &mut |run| {
+            let mut out: Vec<_> = part.iter_mut().map(|row| &mut row[run.first..]).collect();
+            x.multiply(&run, &mut out);
+        })
+    })?;
+    Ok(true)
+}

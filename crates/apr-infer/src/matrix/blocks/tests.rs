@@ -1,0 +1,276 @@
+use std::ops::Range;
+
+use apr_core::DType;
+use apr_tensor::block::dequantize;
+use half::f16;
+
+use super::*;
+use crate::workers::Alone;
+
+/// Dtypes, with their blocks' bytes and the places of halves in them.
+const TYPES: [(DType, usize, &[usize]); 12] = [
+    (DType::Q4_0, 18, &[0]),
+    (DType::Q4_1, 20, &[0, 2]),
+    (DType::Q5_0, 22, &[0]),
+    (DType::Q5_1, 24, &[0, 2]),
+    (DType::Q8_0, 34, &[0]),
+    (DType::IQ4_NL, 18, &[0]),
+    (DType::Q2_K, 84, &[80, 82]),
+    (DType::Q3_K, 110, &[108]),
+    (DType::Q4_K, 144, &[0, 2]),
+    (DType::Q5_K, 176, &[0, 2]),
+    (DType::Q6_K, 210, &[208]),
+    (DType::IQ4_XS, 136, &[0]),
+];
+
+/// A linear congruential generator.
+struct Noise(u64);
+
+impl Noise {
+    fn byte(&mut self) -> u8 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 56) as u8
+    }
+
+    /// From -1 to 1.
+    fn number(&mut self) -> f32 {
+        f32::from(self.byte()) / 127.5 - 1.0 + f32::from(self.byte()) / 65_280.0
+    }
+
+    fn numbers(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.number()).collect()
+    }
+}
+
+/// Blocks of any levels and quantized scales; only the halves are such as files have.
+fn rows_of(bytes: usize, halves: &[usize], blocks: usize, noise: &mut Noise) -> Vec<u8> {
+    let mut rows: Vec<u8> = (0..blocks * bytes).map(|_| noise.byte()).collect();
+    for block in rows.chunks_mut(bytes) {
+        for &at in halves {
+            let scale = f16::from_f32(noise.number() * 0.01);
+            block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+    }
+    rows
+}
+
+fn block_len(dtype: DType) -> usize {
+    dtype.block_len() as usize
+}
+
+fn activations(x: &[f32], rows: usize, kernel: Kernel) -> Activations {
+    let depth = x.len() / rows;
+    Activations::of(Left::in_rows(x, rows, depth), &[kernel]).unwrap()
+}
+
+/// The activations that the blocks stand for.
+fn decoded(x: &Activations) -> Vec<f64> {
+    let small = x.small.iter().flat_map(|block| {
+        block.quants.iter().map(|quant| f64::from(*quant) * f64::from(block.scale))
+    });
+    let large = x.large.iter().flat_map(|block| {
+        block.quants.iter().map(|quant| f64::from(*quant) * f64::from(block.scale))
+    });
+    small.chain(large).collect()
+}
+
+fn multiply(kernel: Kernel, weights: &[u8], row_bytes: usize, x: &Activations) -> Vec<Vec<f32>> {
+    let mut products = vec![vec![f32::NAN; weights.len() / row_bytes]; x.rows];
+    let mut out: Vec<_> = products.iter_mut().map(Vec::as_mut_slice).collect();
+    match kernel {
+        Kernel::Small(run) => run(weights, row_bytes, &rows(&x.small, x.rows), &mut out),
+        Kernel::Large(run) => run(weights, row_bytes, &rows(&x.large, x.rows), &mut out),
+    }
+    products
+}
+
+#[test]
+fn products_are_those_of_dequantized_weights_and_quantized_activations() {
+    let mut noise = Noise(1);
+    for (dtype, bytes, halves) in TYPES {
+        let (blocks, kernel) = (6, plain(dtype).unwrap());
+        let depth = blocks * block_len(dtype);
+        let weights = rows_of(bytes, halves, 5 * blocks, &mut noise);
+        let x = activations(&noise.numbers(depth), 1, kernel);
+        let mut plain_weights = Vec::new();
+        dequantize(dtype, &weights, depth, &mut plain_weights);
+        let given = decoded(&x);
+        let found = multiply(kernel, &weights, blocks * bytes, &x);
+        for (row, found) in plain_weights.chunks(depth).zip(&found[0]) {
+            let terms = row.iter().zip(&given).map(|(weight, x)| f64::from(*weight) * x);
+            let (mut expected, mut size) = (terms.clone().sum::<f64>(), 0.0);
+            terms.for_each(|term: f64| size += term.abs());
+            // `Q8_1` keeps the sum of its levels in half precision.
+            let least = match dtype {
+                DType::Q4_1 | DType::Q5_1 => 1e-3,
+                _ => 2e-6,
+            };
+            expected -= f64::from(*found);
+            assert!(expected.abs() <= least * size, "{dtype}: {expected} of {size}");
+        }
+    }
+}
+
+/// Sums as ggml's portable `ggml_vec_dot_q4_0_q8_0` and `ggml_vec_dot_q4_K_q8_K` have them: one
+/// integer for each block, and of super-blocks the minima apart.
+#[test]
+fn products_are_those_of_ggmls_formulas() {
+    let mut noise = Noise(2);
+    let weights = rows_of(18, &[0], 8, &mut noise);
+    let kernel = plain(DType::Q4_0).unwrap();
+    let x = activations(&noise.numbers(8 * 32), 1, kernel);
+    let mut expected = 0.0_f64;
+    for (block, x) in weights.chunks(18).zip(&x.small) {
+        let mut sum = 0;
+        for at in 0..16 {
+            sum += (i32::from(block[2 + at] & 15) - 8) * i32::from(x.quants[at]);
+            sum += (i32::from(block[2 + at] >> 4) - 8) * i32::from(x.quants[at + 16]);
+        }
+        expected += f64::from(layout::half(block, 0) * x.scale) * f64::from(sum);
+    }
+    let found = multiply(kernel, &weights, weights.len(), &x)[0][0];
+    assert!((f64::from(found) - expected).abs() < 1e-5, "{found} for {expected}");
+
+    let weights = rows_of(144, &[0, 2], 3, &mut noise);
+    let kernel = plain(DType::Q4_K).unwrap();
+    let x = activations(&noise.numbers(3 * 256), 1, kernel);
+    let mut expected = 0.0_f64;
+    for (block, x) in weights.chunks(144).zip(&x.large) {
+        let packed = &block[4..16];
+        let (mut sum, mut minima) = (0, 0);
+        for group in 0..8 {
+            // `get_scale_min_k4`.
+            let [scale, least] = if group < 4 {
+                [packed[group] & 63, packed[group + 4] & 63]
+            } else {
+                [
+                    packed[group + 4] & 15 | packed[group - 4] >> 6 << 4,
+                    packed[group + 4] >> 4 | packed[group] >> 6 << 4,
+                ]
+            };
+            minima += i32::from(least)
+                * (i32::from(x.sums[2 * group]) + i32::from(x.sums[2 * group + 1]));
+            for at in 0..32 {
+                let byte = block[16 + group / 2 * 32 + at];
+                let level = if group % 2 == 0 { byte & 15 } else { byte >> 4 };
+                sum += i32::from(scale) * i32::from(level) * i32::from(x.quants[group * 32 + at]);
+            }
+        }
+        expected += f64::from(layout::half(block, 0) * x.scale) * f64::from(sum);
+        expected -= f64::from(layout::half(block, 2) * x.scale) * f64::from(minima);
+    }
+    let found = multiply(kernel, &weights, weights.len(), &x)[0][0];
+    assert!((f64::from(found) - expected).abs() < 1e-3, "{found} for {expected}");
+}
+
+/// Rows of the scalar version, with fused additions.
+fn fused(dtype: DType, weights: &[u8], row_bytes: usize, x: &Activations) -> Vec<Vec<f32>> {
+    macro_rules! rows_of_type {
+        ($blocks:ident, $row:ident, $of:ident, $bytes:literal) => {
+            rows(&x.$blocks, x.rows)
+                .iter()
+                .map(|x| {
+                    let rows = weights.chunks(row_bytes);
+                    rows.map(|row| scalar::$row::<{ types::$of }, $bytes, true>(row, x)).collect()
+                })
+                .collect()
+        };
+    }
+    match dtype {
+        DType::Q4_0 => rows_of_type!(small, small_row, Q4_0, 18),
+        DType::Q4_1 => rows_of_type!(small, small_row, Q4_1, 20),
+        DType::Q5_0 => rows_of_type!(small, small_row, Q5_0, 22),
+        DType::Q5_1 => rows_of_type!(small, small_row, Q5_1, 24),
+        DType::Q8_0 => rows_of_type!(small, small_row, Q8_0, 34),
+        DType::IQ4_NL => rows_of_type!(small, small_row, IQ4_NL, 18),
+        DType::Q2_K => rows_of_type!(large, large_row, Q2_K, 84),
+        DType::Q3_K => rows_of_type!(large, large_row, Q3_K, 110),
+        DType::Q4_K => rows_of_type!(large, large_row, Q4_K, 144),
+        DType::Q5_K => rows_of_type!(large, large_row, Q5_K, 176),
+        DType::Q6_K => rows_of_type!(large, large_row, Q6_K, 210),
+        _ => rows_of_type!(large, large_row, IQ4_XS, 136),
+    }
+}
+
+#[test]
+fn the_kernels_of_a_processor_give_the_bits_of_the_scalar_ones() {
+    let mut noise = Noise(3);
+    for (dtype, bytes, halves) in TYPES {
+        for (blocks, columns, tokens) in [(1, 1, 1), (2, 3, 4), (3, 4, 5), (7, 9, 9)] {
+            let weights = rows_of(bytes, halves, blocks * columns, &mut noise);
+            let kernel = best(dtype).unwrap();
+            let given = noise.numbers(tokens * blocks * block_len(dtype));
+            let x = activations(&given, tokens, kernel);
+            let is_fused = best_is_fused();
+            let expected = match is_fused {
+                true => fused(dtype, &weights, blocks * bytes, &x),
+                false => multiply(plain(dtype).unwrap(), &weights, blocks * bytes, &x),
+            };
+            let found = multiply(kernel, &weights, blocks * bytes, &x);
+            for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
+                assert_eq!(found.to_bits(), expected.to_bits(), "{dtype}: {found} {expected}");
+            }
+        }
+    }
+}
+
+/// Whether the kernels for this processor fuse additions with multiplications.
+fn best_is_fused() -> bool {
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    return ["avx2", "fma", "f16c"].iter().all(|feature| match *feature {
+        "avx2" => std::arch::is_x86_feature_detected!("avx2"),
+        "fma" => std::arch::is_x86_feature_detected!("fma"),
+        _ => std::arch::is_x86_feature_detected!("f16c"),
+    });
+    #[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+    false
+}
+
+/// Rows of one type.
+struct OneType {
+    dtype: DType,
+    bytes: Vec<u8>,
+    row_bytes: usize,
+}
+
+impl StoredRows for OneType {
+    fn dtypes(&self) -> Vec<DType> {
+        vec![self.dtype]
+    }
+
+    fn is_fast(&self) -> bool {
+        true
+    }
+
+    fn runs(&self, rows: Range<usize>, each: &mut dyn FnMut(Run<'_>)) -> Result<()> {
+        let bytes = &self.bytes[rows.start * self.row_bytes..rows.end * self.row_bytes];
+        each(Run { dtype: self.dtype, first: 0, bytes, row_bytes: self.row_bytes });
+        Ok(())
+    }
+}
+
+#[test]
+fn rows_by_themselves_and_together_give_the_same_bits() {
+    let mut noise = Noise(4);
+    let (depth, width, tokens) = (512, 150, 6);
+    let bytes = rows_of(144, &[0, 2], width * 2, &mut noise);
+    let matrix = OneType { dtype: DType::Q4_K, bytes, row_bytes: 288 };
+    let x = noise.numbers(tokens * depth);
+    let mut together = vec![0.0; tokens * width];
+    let left = Left::in_rows(&x, tokens, depth);
+    assert!(product(left, &matrix, width, &mut together, &Alone).unwrap());
+    for (x, expected) in x.chunks(depth).zip(together.chunks(width)) {
+        let mut alone = vec![0.0; width];
+        let left = Left::in_rows(x, 1, depth);
+        assert!(product(left, &matrix, width, &mut alone, &Alone).unwrap());
+        assert_eq!(alone, expected);
+    }
+
+    // What does not fit is left to others.
+    for value in [f32::NAN, f32::INFINITY, 1e-38] {
+        let x = vec![value; depth];
+        let left = Left::in_rows(&x, 1, depth);
+        assert!(!product(left, &matrix, width, &mut vec![0.0; width], &Alone).unwrap());
+    }
+}

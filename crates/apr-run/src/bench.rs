@@ -1,0 +1,204 @@
+//! Speed of a model: tokens a second of its prompt and of what it generates, as llama-bench
+//! measures them, or runs a second.
+
+use std::time::Duration;
+
+use apr_graph::{Dim, Value as GraphValue, ValueOrigin};
+use apr_infer::{LanguageModel, Memory, Tensor, Value};
+use apr_registry::{Error, Result};
+use serde::Serialize;
+
+use crate::assumed::assumed;
+use crate::error::{RunError, RunResult};
+use crate::runner::{Prepared, UntilCancelled, known_inputs};
+use crate::timing::rate;
+
+/// Tokens that a model gets that reads texts as a whole.
+const READ: usize = 128;
+/// Height and width of images, where the graph takes any.
+const SIDE: usize = 224;
+
+/// What is measured.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct BenchOptions {
+    /// Lengths of prompts; 512 by default.
+    pub prompts: Vec<usize>,
+    /// Numbers of tokens to generate, each behind no prompt; 128 by default.
+    pub generated: Vec<usize>,
+    /// How often each is measured, after a run that does not count; 5 by default.
+    pub repeat: usize,
+}
+
+impl Default for BenchOptions {
+    fn default() -> Self {
+        Self { prompts: vec![512], generated: vec![128], repeat: 5 }
+    }
+}
+
+/// A measurement.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct BenchResult {
+    /// `pp512` for a prompt of 512 tokens, `tg128` for 128 tokens that are generated, `run` for a
+    /// run of a model that generates none.
+    pub test: String,
+    /// How weights in blocks were multiplied: `exact` or `fast`.
+    pub arithmetic: &'static str,
+    /// What is counted: `tokens` or `runs`.
+    pub unit: &'static str,
+    /// Units a second, the mean of the samples.
+    pub per_second: f64,
+    /// Standard deviation of the samples; 0 for one.
+    pub deviation: f64,
+    /// Units a second of each repetition.
+    pub samples: Vec<f64>,
+}
+
+/// Measures a part of a model, and hands on each result as it is there.
+///
+/// # Errors
+/// E003 where the host has no clock, [`RunError::Request`] where a prompt exceeds the model's
+/// context, and those of [`Session::run`](apr_infer::Session::run).
+pub fn bench(
+    part: &Prepared<'_>,
+    options: &BenchOptions,
+    each: &mut dyn FnMut(BenchResult) -> Result<()>,
+) -> RunResult<()> {
+    if !part.generates() {
+        let inputs = inputs(part)?;
+        let measured = measure(part, options, 1, &mut || {
+            let outputs: Vec<&str> = outputs(part);
+            part.run(inputs.clone(), &outputs).map(drop)
+        })?;
+        return Ok(each(result(part, "run".to_owned(), "runs", measured))?);
+    }
+
+    let context = part.runner.facts.context();
+    let language = LanguageModel::new(part.session())?;
+    let vocabulary = part.runner.facts.vocabulary().unwrap_or(1).max(1);
+    let host = part.runner.host;
+    let next = |memory: &mut Memory, tokens: &[i64]| {
+        let mut tap = UntilCancelled(host);
+        Ok(language.next(memory, tokens, host.workers(), &mut tap).map(drop)?)
+    };
+    // Any tokens do, as long as they are not all the same row of the embeddings.
+    let token = |at: usize| (at * 7919 % vocabulary) as i64;
+    for &count in options.prompts.iter().chain(&options.generated) {
+        if let Some(context) = context.filter(|context| count > *context) {
+            return Err(RunError::request(format!(
+                "{count} tokens are beyond the model's context of {context}"
+            )));
+        }
+    }
+
+    for &count in options.prompts.iter().filter(|count| **count > 0) {
+        let prompt: Vec<i64> = (0..count).map(token).collect();
+        let measured =
+            measure(part, options, count, &mut || next(&mut Memory::default(), &prompt))?;
+        each(result(part, format!("pp{count}"), "tokens", measured))?;
+    }
+    for &count in options.generated.iter().filter(|count| **count > 0) {
+        let measured = measure(part, options, count, &mut || {
+            let mut memory = Memory::default();
+            (0..count).try_for_each(|at| next(&mut memory, &[token(at)]))
+        })?;
+        each(result(part, format!("tg{count}"), "tokens", measured))?;
+    }
+    Ok(())
+}
+
+fn result(part: &Prepared<'_>, test: String, unit: &'static str, samples: Vec<f64>) -> BenchResult {
+    let (per_second, deviation) = mean_and_deviation(&samples);
+    let arithmetic = part.session().arithmetic().name();
+    BenchResult { test, arithmetic, unit, per_second, deviation, samples }
+}
+
+/// Units a second of each repetition.
+fn measure(
+    part: &Prepared<'_>,
+    options: &BenchOptions,
+    count: usize,
+    run: &mut dyn FnMut() -> RunResult<()>,
+) -> RunResult<Vec<f64>> {
+    let host = part.runner.host;
+    let now = || {
+        let missing = || RunError::from(Error::version("there is no clock to measure with"));
+        host.elapsed().ok_or_else(missing)
+    };
+    run()?;
+    let mut samples = Vec::with_capacity(options.repeat);
+    for _ in 0..options.repeat {
+        let start: Duration = now()?;
+        run()?;
+        samples.push(rate(count, now()?.saturating_sub(start).as_secs_f64()));
+    }
+    Ok(samples)
+}
+
+/// The mean, and the standard deviation of a sample.
+fn mean_and_deviation(samples: &[f64]) -> (f64, f64) {
+    let count = samples.len().max(1) as f64;
+    let mean = samples.iter().sum::<f64>() / count;
+    let squares: f64 = samples.iter().map(|sample| (sample - mean).powi(2)).sum();
+    let deviation = if samples.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 };
+    (mean, deviation)
+}
+
+fn outputs<'p>(part: &Prepared<'p>) -> Vec<&'p str> {
+    let body = part.body();
+    body.outputs.iter().map(|id| body.value(*id).name.as_str()).collect()
+}
+
+/// Values for all inputs that have no default: tokens and what follows from them, and halves.
+fn inputs(part: &Prepared<'_>) -> RunResult<Vec<(String, Value)>> {
+    let body = part.body();
+    let length = part.runner.facts.context().unwrap_or(READ).min(READ);
+    let mut inputs = known_inputs(body, &vec![1; length])?;
+    for value in body.inputs.iter().map(|id| body.value(*id)) {
+        let is_given = inputs.iter().any(|(name, _)| *name == value.name);
+        if value.origin != ValueOrigin::Input || is_given {
+            continue;
+        }
+        let missing = [value.name.as_str()];
+        if let Some((_, tensor)) = assumed(body, &inputs, &missing)?.into_iter().next() {
+            inputs.push((value.name.clone(), tensor));
+            continue;
+        }
+        let shape = shape(value);
+        let count = shape.iter().try_fold(1_usize, |count, side| count.checked_mul(*side));
+        let bytes = count.and_then(|count| count.checked_mul(size_of::<f32>()));
+        let limit = part.runner.options.max_memory;
+        let count = count.filter(|_| bytes.is_some_and(|bytes| bytes as u64 <= limit));
+        let count = count.ok_or_else(|| {
+            Error::memory(format!("an input of {shape:?} does not fit the memory limit"))
+        })?;
+        let tensor = Tensor::new(shape, vec![0.5_f32; count])?;
+        let tensor = tensor.cast(value.element().unwrap_or(tensor.element()))?;
+        inputs.push((value.name.clone(), tensor.into()));
+    }
+    Ok(inputs)
+}
+
+/// Dimensions of an input: those that are open are 1, or the sides of an image.
+fn shape(value: &GraphValue) -> Vec<usize> {
+    let dims = value.shape().unwrap_or_default();
+    let is_image = dims.len() == 4;
+    let size = |(at, dim): (usize, &Dim)| match dim.size() {
+        Some(size) => usize::try_from(size).unwrap_or(usize::MAX),
+        None if is_image && at >= 2 => SIDE,
+        None => 1,
+    };
+    dims.iter().enumerate().map(size).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deviations_are_those_of_samples() {
+        assert_eq!(mean_and_deviation(&[2.0]), (2.0, 0.0));
+        assert_eq!(mean_and_deviation(&[1.0, 3.0]), (2.0, 2.0_f64.sqrt()));
+    }
+}
