@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 22] = [
+const TARGETS: [&str; 24] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
@@ -18,6 +18,7 @@ const TARGETS: [&str; 22] = [
     "read_aprn",
     "read_ggml",
     "read_gguf",
+    "read_keras",
     "read_manifest",
     "read_merge",
     "read_numpy",
@@ -25,6 +26,7 @@ const TARGETS: [&str; 22] = [
     "read_plan",
     "read_pytorch",
     "read_safetensors",
+    "read_tensorflow",
     "read_tflite",
     "roundtrip_apr2",
     "roundtrip_gguf",
@@ -72,9 +74,11 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/valid/safetensors",
         "fixtures/codec",
         "crates/apr-pytorch/tests/golden",
+        "fixtures/keras",
         "fixtures/numpy",
         "fixtures/onnx",
         "fixtures/scan",
+        "fixtures/tensorflow",
         "fixtures/tflite",
         "fixtures/torch",
         "fixtures/merge",

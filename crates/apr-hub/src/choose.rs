@@ -40,12 +40,19 @@ pub struct Chosen {
 }
 
 /// Formats by the extensions of their files, the preferred first.
-const FORMATS: [&[&str]; 6] =
-    [&["safetensors"], &["apr"], &["gguf"], &["bin", "pt", "pth", "ckpt"], &["onnx"], &["tflite"]];
+const FORMATS: [&[&str]; 8] = [
+    &["safetensors"],
+    &["apr"],
+    &["gguf"],
+    &["bin", "pt", "pth", "ckpt"],
+    &["onnx"],
+    &["tflite"],
+    &["keras"],
+    &["h5", "hdf5"],
+];
 
 /// Weights that are not read, or lie there for other programs.
-const FOREIGN: [&str; 11] = [
-    "h5",
+const FOREIGN: [&str; 10] = [
     "msgpack",
     "ot",
     "npz",

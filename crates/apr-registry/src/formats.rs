@@ -156,6 +156,12 @@ pub(crate) static FORMATS: &[Registration] = &[
     // Before ZIP archives of any kind.
     #[cfg(feature = "numpy")]
     Registration { open: Some(open_numpy), ..told_apart(&apr_numpy::NPZ) },
+    #[cfg(feature = "keras")]
+    Registration {
+        open: Some(open_keras),
+        in_folder: InFolder { rank: 5, extensions: &["keras"], ..InFolder::NONE },
+        ..told_apart(&apr_keras::ARCHIVE)
+    },
     #[cfg(feature = "pytorch")]
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::ZIP) },
     #[cfg(feature = "pytorch")]
@@ -216,6 +222,19 @@ pub(crate) static FORMATS: &[Registration] = &[
         }),
         ..told_apart(&apr_torchscript::FORMAT)
     },
+    // Before ONNX, whose files have the same kind of fields.
+    #[cfg(feature = "tensorflow")]
+    Registration {
+        in_folder: InFolder { rank: 5, names: &["saved_model.pb"], ..InFolder::NONE },
+        ..of_tensorflow(&apr_tensorflow::SAVED_MODEL)
+    },
+    #[cfg(feature = "tensorflow")]
+    of_tensorflow(&apr_tensorflow::GRAPH),
+    #[cfg(feature = "tensorflow")]
+    Registration {
+        in_folder: InFolder { rank: 7, extensions: &["index"], ..InFolder::NONE },
+        ..of_tensorflow(&apr_tensorflow::CHECKPOINT)
+    },
     #[cfg(feature = "onnx")]
     Registration {
         open: Some(|source, name, options| {
@@ -248,6 +267,13 @@ pub(crate) static FORMATS: &[Registration] = &[
     },
     #[cfg(not(feature = "tflite"))]
     told_apart(&crate::unread::TFLITE),
+    #[cfg(feature = "keras")]
+    Registration {
+        open: Some(open_keras),
+        in_folder: InFolder { rank: 6, extensions: &["h5", "hdf5"], ..InFolder::NONE },
+        ..told_apart(&apr_keras::HDF5)
+    },
+    #[cfg(not(feature = "keras"))]
     told_apart(&crate::unread::HDF5),
 ];
 
@@ -261,6 +287,21 @@ const fn told_apart(format: &'static Format) -> Registration {
         plan: None,
         spans_files: false,
         in_folder: InFolder::NONE,
+    }
+}
+
+/// An entry of a format of TensorFlow, whose files are told apart once they are open.
+#[cfg(feature = "tensorflow")]
+const fn of_tensorflow(format: &'static Format) -> Registration {
+    Registration {
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_tensorflow::open(source, name, &options.limits)?))
+        }),
+        open_set: Some(|set, name, options| {
+            Ok(Box::new(apr_tensorflow::open_in(set, name, &options.limits)?))
+        }),
+        spans_files: true,
+        ..told_apart(format)
     }
 }
 
@@ -287,14 +328,20 @@ pub fn is_part_name(name: &str) -> bool {
     false
 }
 
-/// Whether loaders run code out of files of the format, and no reader here knows where that is.
+/// Whether loaders run code that files of the format name, so that a scan has to look at what is in
+/// them.
 ///
 /// ```
 /// assert!(!apr_registry::may_hold_code(&apr_registry::gguf::FORMAT));
 /// ```
 #[must_use]
 pub fn may_hold_code(format: &Format) -> bool {
-    *format == crate::unread::HDF5
+    ["hdf5", "keras"].contains(&format.id)
+}
+
+#[cfg(feature = "keras")]
+fn open_keras(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {
+    Ok(Box::new(apr_keras::open(source, name, &options.limits)?))
 }
 
 #[cfg(feature = "pytorch")]

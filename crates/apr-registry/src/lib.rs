@@ -48,6 +48,8 @@ pub use apr_format::crypto;
 pub use apr_format::{apr1, apr2, dialect};
 #[cfg(feature = "gguf")]
 pub use apr_gguf as gguf;
+#[cfg(feature = "keras")]
+pub use apr_keras as keras;
 #[cfg(feature = "numpy")]
 pub use apr_numpy as numpy;
 #[cfg(feature = "onnx")]
@@ -55,6 +57,8 @@ pub use apr_onnx as onnx;
 #[cfg(feature = "pytorch")]
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
+#[cfg(feature = "tensorflow")]
+pub use apr_tensorflow as tensorflow;
 #[cfg(feature = "tflite")]
 pub use apr_tflite as tflite;
 #[cfg(feature = "torchscript")]

@@ -1,8 +1,10 @@
 //! Formats that are told apart, so that an error names them, and not read.
 
+#[cfg(not(all(feature = "keras", feature = "tflite")))]
 use apr_core::Format;
 
-/// HDF5, as Keras wrote.
+/// HDF5, in builds without its reader.
+#[cfg(not(feature = "keras"))]
 pub(crate) static HDF5: Format = Format {
     id: "hdf5",
     name: "HDF5 (Keras)",

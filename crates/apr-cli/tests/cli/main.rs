@@ -29,6 +29,7 @@ mod hub_servers;
 mod imatrix;
 mod interruption;
 mod jobs_in_parts;
+mod keras;
 mod llama_cpp;
 mod lora;
 mod lora_merge;
