@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 37] = [
+pub(crate) const PORTABLE: [&str; 38] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -24,6 +24,7 @@ pub(crate) const PORTABLE: [&str; 37] = [
     "apr-infer",
     "apr-inputs",
     "apr-gguf",
+    "apr-flax",
     "apr-keras",
     "apr-numpy",
     "apr-onnx",
@@ -200,7 +201,7 @@ fn features(steps: &mut Steps) {
             (&["apr-registry"], "std"),
             (&["apr-registry"], "std,gguf"),
             (&["apr-registry"], "std,onnx"),
-            (&["apr-registry"], "std,keras,numpy,pytorch,tensorflow,tflite"),
+            (&["apr-registry"], "std,flax,keras,numpy,pytorch,tensorflow,tflite"),
             (&["apr"], "std"),
             (&["apr"], "native"),
             (&["apr"], "native,compression,ndarray"),

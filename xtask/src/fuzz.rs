@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 24] = [
+const TARGETS: [&str; 25] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
@@ -16,6 +16,7 @@ const TARGETS: [&str; 24] = [
     "read_apr1",
     "read_apr2",
     "read_aprn",
+    "read_flax",
     "read_ggml",
     "read_gguf",
     "read_keras",
@@ -74,6 +75,7 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/valid/safetensors",
         "fixtures/codec",
         "crates/apr-pytorch/tests/golden",
+        "fixtures/flax",
         "fixtures/keras",
         "fixtures/numpy",
         "fixtures/onnx",
@@ -81,6 +83,7 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/tensorflow",
         "fixtures/tflite",
         "fixtures/torch",
+        "fixtures/wrapped",
         "fixtures/merge",
         "fixtures/lora/patterns",
         "fixtures/lora/tokens",

@@ -56,6 +56,13 @@ pub fn read_pytorch(data: &[u8]) {
         .expect("memory can be read");
 }
 
+/// Reads the input as Flax' weights.
+pub fn read_flax(data: &[u8]) {
+    if let Ok(reader) = apr_registry::flax::open(data.to_vec(), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
 /// Reads the input as Keras' weights.
 pub fn read_keras(data: &[u8]) {
     if let Ok(reader) = apr_registry::keras::open(data.to_vec(), NAME, &limits()) {

@@ -16,6 +16,8 @@ use apr_safetensors::Order;
 use crate::companions::WithCompanions;
 use crate::in_folder::{InFolder, Shards, shard_number};
 use crate::options::{OpenOptions, PlanOptions};
+#[cfg(any(feature = "gguf", feature = "pytorch"))]
+use crate::wrapped;
 
 /// A source of any kind.
 pub(crate) type Bytes = Box<dyn ByteSource>;
@@ -145,6 +147,8 @@ pub(crate) static FORMATS: &[Registration] = &[
         ..told_apart(&apr_gguf::FORMAT)
     },
     #[cfg(feature = "gguf")]
+    Registration { open: Some(wrapped::open_llamafile), ..told_apart(&wrapped::LLAMAFILE) },
+    #[cfg(feature = "gguf")]
     Registration {
         open: Some(|source, name, options| {
             Ok(Box::new(ggml::open(source, name, &options.limits, options.family.as_deref())?))
@@ -164,6 +168,13 @@ pub(crate) static FORMATS: &[Registration] = &[
     },
     #[cfg(feature = "pytorch")]
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::ZIP) },
+    // Before TAR archives of any kind.
+    #[cfg(feature = "pytorch")]
+    Registration {
+        open: Some(wrapped::open_nemo),
+        in_folder: InFolder { rank: 5, extensions: &["nemo"], ..InFolder::NONE },
+        ..told_apart(&wrapped::NEMO)
+    },
     #[cfg(feature = "pytorch")]
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::TAR) },
     #[cfg(feature = "pytorch")]
@@ -235,6 +246,9 @@ pub(crate) static FORMATS: &[Registration] = &[
         in_folder: InFolder { rank: 7, extensions: &["index"], ..InFolder::NONE },
         ..of_tensorflow(&apr_tensorflow::CHECKPOINT)
     },
+    // A JSON, which `open_in` tells apart.
+    #[cfg(feature = "tensorflow")]
+    told_apart(&apr_tensorflow::JS),
     #[cfg(feature = "onnx")]
     Registration {
         open: Some(|source, name, options| {
@@ -257,6 +271,14 @@ pub(crate) static FORMATS: &[Registration] = &[
     },
     #[cfg(feature = "onnx")]
     told_apart(&apr_onnx::ORT),
+    #[cfg(feature = "flax")]
+    Registration {
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_flax::open(source, name, &options.limits)?))
+        }),
+        in_folder: InFolder { rank: 6, extensions: &["msgpack"], ..InFolder::NONE },
+        ..told_apart(&apr_flax::FORMAT)
+    },
     #[cfg(feature = "tflite")]
     Registration {
         open: Some(|source, name, options| {
@@ -275,6 +297,11 @@ pub(crate) static FORMATS: &[Registration] = &[
     },
     #[cfg(not(feature = "keras"))]
     told_apart(&crate::unread::HDF5),
+    told_apart(crate::unread::NAMED[0]),
+    told_apart(crate::unread::NAMED[1]),
+    told_apart(crate::unread::NAMED[2]),
+    told_apart(crate::unread::NAMED[3]),
+    told_apart(crate::unread::NAMED[4]),
 ];
 
 /// An entry that says nothing but the format.
@@ -336,7 +363,7 @@ pub fn is_part_name(name: &str) -> bool {
 /// ```
 #[must_use]
 pub fn may_hold_code(format: &Format) -> bool {
-    ["hdf5", "keras"].contains(&format.id)
+    ["hdf5", "keras", "llamafile", "nemo"].contains(&format.id)
 }
 
 #[cfg(feature = "keras")]

@@ -32,6 +32,8 @@ mod streaming;
 mod tensor_reader;
 mod unread;
 mod weights;
+#[cfg(any(feature = "gguf", feature = "pytorch"))]
+mod wrapped;
 
 pub use apr_core::{
     Alignments, ByteSource, CheckpointReader, CheckpointWriter, Code, Computes, Convention, DType,
@@ -39,6 +41,8 @@ pub use apr_core::{
     MemoryFolder, Metadata, Notes, Pipeline, QuantizedTypes, Result, Serial, Shape, Sharding, Sink,
     SourceSet, Target, TensorInfo, digest, keys, read_vec,
 };
+#[cfg(feature = "flax")]
+pub use apr_flax as flax;
 #[cfg(feature = "typed")]
 pub use apr_format::aprn;
 #[cfg(feature = "compression")]

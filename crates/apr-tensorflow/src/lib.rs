@@ -7,6 +7,8 @@
 //!               variables/variables.*    a checkpoint
 //! frozen graph  NAME.pb                  protobuf: nodes, of which constants are the weights
 //!
+//! TensorFlow.js model.json               a list of weights, and shards with their bytes
+//!
 //! table         blocks: each some pairs, how it is packed (0, or 1 for Snappy), CRC-32C
 //!               index block: last key of each block -> its place
 //!               footer: places of the index blocks, padding, db4775248b80fb57
@@ -59,6 +61,7 @@ mod bundle;
 mod constants;
 mod crc32c;
 mod dtype;
+mod js;
 mod objects;
 mod open;
 mod reader;
@@ -70,6 +73,7 @@ mod table;
 
 use apr_core::Format;
 
+pub use js::{is_js, open_js};
 pub use open::{open, open_in};
 pub use reader::TensorflowReader;
 
@@ -92,6 +96,9 @@ pub static SAVED_MODEL: Format = Format {
     recognises: recognise::starts_as_saved_model,
     ..Format::READ_ONLY
 };
+
+/// A model of TensorFlow.js.
+pub static JS: Format = Format { id: "tensorflow-js", name: "TensorFlow.js", ..Format::READ_ONLY };
 
 /// A graph whose weights are constants.
 pub static GRAPH: Format = Format {

@@ -66,7 +66,8 @@ fn open_file(
     limits: &Limits,
 ) -> Result<TensorflowReader> {
     let head = read_vec(&source, 0, source.len().min(HEAD_LEN))?;
-    let mut opened = Opened { limits: *limits, ..Opened::new(source, name) };
+    let mut opened = Opened::empty(limits);
+    opened.add_source(source, name);
     if ends_as_table(&opened.sources[0])? {
         let Some(set) = set else {
             let message = "this is the index of a checkpoint, whose weights are in files beside it \
@@ -102,35 +103,45 @@ fn ends_as_table(source: &dyn ByteSource) -> Result<bool> {
 }
 
 /// A model that is being opened.
-struct Opened {
+pub(crate) struct Opened {
     sources: Vec<Shared>,
     files: Vec<FileInfo>,
-    found: Vec<Found>,
-    fields: Map<String, Value>,
+    pub(crate) found: Vec<Found>,
+    pub(crate) fields: Map<String, Value>,
     unlisted: Vec<Unlisted>,
     refused: Vec<Error>,
-    left_out: Vec<String>,
+    pub(crate) left_out: Vec<String>,
     warnings: Vec<String>,
     limits: Limits,
 }
 
 impl Opened {
-    fn new(source: Shared, name: &str) -> Self {
+    pub(crate) fn empty(limits: &Limits) -> Self {
         Self {
-            files: vec![FileInfo { name: name.to_owned(), len: source.len() }],
-            sources: vec![source],
+            files: Vec::new(),
+            sources: Vec::new(),
             found: Vec::new(),
             fields: Map::new(),
             unlisted: Vec::new(),
             refused: Vec::new(),
             left_out: Vec::new(),
             warnings: Vec::new(),
-            limits: Limits::default(),
+            limits: *limits,
         }
     }
 
+    /// Adds a file that is open.
+    pub(crate) fn add_source<S: ByteSource + 'static>(&mut self, source: S, name: &str) {
+        self.files.push(FileInfo { name: name.to_owned(), len: source.len() });
+        self.sources.push(Arc::new(source));
+    }
+
+    pub(crate) fn file_len(&self, file: usize) -> u64 {
+        self.files[file].len
+    }
+
     /// Adds a file; returns its position.
-    fn add_file(&mut self, set: &dyn SourceSet, name: String) -> Result<usize> {
+    pub(crate) fn add_file(&mut self, set: &dyn SourceSet, name: String) -> Result<usize> {
         let source = set.open(&name).map_err(|error| error.in_file(&name))?;
         self.files.push(FileInfo { name, len: source.len() });
         self.sources.push(source.into());
@@ -352,7 +363,7 @@ impl Opened {
         }
     }
 
-    fn finish(mut self, format: &'static Format) -> Result<TensorflowReader> {
+    pub(crate) fn finish(mut self, format: &'static Format) -> Result<TensorflowReader> {
         if self.found.is_empty() && !self.refused.is_empty() {
             return Err(self.refused.swap_remove(0));
         }

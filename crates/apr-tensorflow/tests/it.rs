@@ -237,6 +237,36 @@ fn broken_files_are_errors_or_readable_within_bounded_memory() {
 }
 
 #[test]
+fn weights_of_tensorflow_js_have_the_bytes_that_its_converter_reads() {
+    let folder = Folder::of(&fixtures().join("js"));
+    let json = folder.0["model.json"].clone();
+    assert!(apr_tensorflow::is_js(&json));
+    let open = |folder: &Folder, json: &[u8]| {
+        apr_tensorflow::open_js(json, "model.json", folder, &Limits::default())
+    };
+    let reader = open(&folder, &json).expect("a model");
+    let expected: BTreeMap<String, Value> =
+        serde_json::from_slice(&folder.0["expected.json"]).expect("JSON");
+    for piece in [1, 3, 1 << 20] {
+        assert_eq!(found(&reader, piece), expected, "by {piece}");
+    }
+    let entry = reader.metadata().object(METADATA).expect("what the file says");
+    assert_eq!(entry["quantized"]["small"]["dtype"], "uint8");
+    assert_eq!(reader.left_out(), ["modelTopology"]);
+
+    let shard = "group1-shard3of3.bin";
+    let missing = open(&folder.clone().without(shard), &json).expect_err("no shard");
+    assert_eq!((missing.code(), missing.file()), (Code::Io, Some(shard)));
+    let short = open(&folder.clone().with(shard, vec![0; 30]), &json).expect_err("a short shard");
+    assert_eq!((short.code(), short.tensor()), (Code::Corrupt, Some("half")), "{short}");
+    for broken in corrupt::truncations(&json).chain(corrupt::bit_flips(&json, 0..json.len())) {
+        if let Ok(reader) = open(&folder, &broken) {
+            read_everything(&reader).expect("what was opened is all there");
+        }
+    }
+}
+
+#[test]
 fn a_constant_of_2_40_elements_in_a_few_bytes_is_left_out_by_name() {
     let ((), peak) = peak_memory(|| {
         let reader = apr_tensorflow::open(fixture("huge.pb"), "huge.pb", &Limits::default());

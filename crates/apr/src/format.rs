@@ -12,6 +12,8 @@ pub use apr_format::apr2::FORMAT as APR2;
 #[cfg(feature = "typed")]
 pub use apr_format::aprn::FORMAT as APRN;
 #[cfg(feature = "formats")]
+pub use apr_registry::flax::FORMAT as FLAX;
+#[cfg(feature = "formats")]
 pub use apr_registry::gguf::FORMAT as GGUF;
 #[cfg(feature = "formats")]
 pub use apr_registry::gguf::ggml::FORMAT as GGML;
@@ -26,7 +28,8 @@ pub use apr_registry::pytorch::FORMAT as PYTORCH;
 pub use apr_registry::safetensors::FORMAT as SAFETENSORS;
 #[cfg(feature = "formats")]
 pub use apr_registry::tensorflow::{
-    CHECKPOINT as TENSORFLOW_CHECKPOINT, GRAPH as TENSORFLOW_GRAPH, SAVED_MODEL,
+    CHECKPOINT as TENSORFLOW_CHECKPOINT, GRAPH as TENSORFLOW_GRAPH, JS as TENSORFLOW_JS,
+    SAVED_MODEL,
 };
 #[cfg(feature = "formats")]
 pub use apr_registry::tflite::FORMAT as TFLITE;

@@ -45,11 +45,11 @@ fn a_pipe_on_disk_is_refused_and_not_waited_for() {
 
 #[test]
 fn a_folder_without_weights_says_what_it_holds() {
-    let sandbox = Sandbox::new().with("folder/config.json", "{}").with("folder/model.h5", "");
+    let sandbox = Sandbox::new().with("folder/config.json", "{}").with("folder/model.ot", "");
     let run = sandbox.apr("inspect folder");
     run.fails(
         4,
-        &["E001", "folder", "the folder has no supported weights file", "it has model.h5"],
+        &["E001", "folder", "the folder has no supported weights file", "it has model.ot"],
     );
     sandbox.write("two/a.safetensors", small_safetensors());
     sandbox.write("two/b.safetensors", small_safetensors());

@@ -74,6 +74,7 @@ mod screens;
 mod seals;
 mod shards;
 mod support;
+mod tensorflow;
 mod tensors;
 mod terminal;
 mod tflite;
