@@ -65,7 +65,7 @@ fn a_missing_shard_and_a_wrong_checksum_are_errors() {
     let mut bytes = sandbox.read(data);
     bytes[0] ^= 1;
     sandbox.write(data, bytes);
-    sandbox.apr("convert tf/objects.index -o a.safetensors").fails(4, &["E004", "CRC-32C"]);
+    sandbox.apr("convert tf/objects.index -o a.safetensors").fails(5, &["E004", "CRC-32C"]);
     fs::remove_file(sandbox.path(data)).expect("it was there");
     sandbox.apr("inspect tf/objects.index").fails(3, &["E007", "objects.data-00000-of-00001"]);
 }
