@@ -72,7 +72,7 @@ impl Tree {
     /// Reads the tree.
     ///
     /// # Errors
-    /// E001 for what is none, E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    /// E001 for what is none, E002 for a damaged file, E007 when reading fails, E008 over a limit.
     pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Self> {
         let mut tree = Self::default();
         match cursor.next()? {

@@ -4,7 +4,7 @@
 //! HDF5                                            .keras, a ZIP archive
 //! ├─ superblock    at byte 0, 512, 1024, ...      ├─ metadata.json      version
 //! └─ root group    attributes: model_config,      ├─ config.json        the model, layer by layer
-//!    │             keras_version, layer_names     └─ model.weights.h5   stored, or in several files
+//!    │             keras_version, layer_names     └─ model.weights.h5   stored; or several
 //!    ├─ dense              Keras 1 and 2
 //!    │  └─ dense/kernel:0  dataset: dataspace, datatype, layout, values
 //!    └─ layers/dense/vars  Keras 3; attribute: name

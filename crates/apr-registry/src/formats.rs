@@ -302,6 +302,7 @@ pub(crate) static FORMATS: &[Registration] = &[
     told_apart(crate::unread::NAMED[2]),
     told_apart(crate::unread::NAMED[3]),
     told_apart(crate::unread::NAMED[4]),
+    told_apart(crate::unread::NAMED[5]),
 ];
 
 /// An entry that says nothing but the format.
