@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 35] = [
+pub(crate) const PORTABLE: [&str; 38] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -24,9 +24,12 @@ pub(crate) const PORTABLE: [&str; 35] = [
     "apr-infer",
     "apr-inputs",
     "apr-gguf",
+    "apr-flax",
+    "apr-keras",
     "apr-numpy",
     "apr-onnx",
     "apr-pytorch",
+    "apr-tensorflow",
     "apr-tflite",
     "apr-torchscript",
     "apr-safetensors",
@@ -199,7 +202,7 @@ fn features(steps: &mut Steps) {
             (&["apr-registry"], "std"),
             (&["apr-registry"], "std,gguf"),
             (&["apr-registry"], "std,onnx"),
-            (&["apr-registry"], "std,numpy,pytorch,tflite"),
+            (&["apr-registry"], "std,flax,keras,numpy,pytorch,tensorflow,tflite"),
             (&["apr"], "std"),
             (&["apr"], "native"),
             (&["apr"], "native,compression,ndarray"),

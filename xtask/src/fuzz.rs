@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 22] = [
+const TARGETS: [&str; 25] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
@@ -16,8 +16,10 @@ const TARGETS: [&str; 22] = [
     "read_apr1",
     "read_apr2",
     "read_aprn",
+    "read_flax",
     "read_ggml",
     "read_gguf",
+    "read_keras",
     "read_manifest",
     "read_merge",
     "read_numpy",
@@ -25,6 +27,7 @@ const TARGETS: [&str; 22] = [
     "read_plan",
     "read_pytorch",
     "read_safetensors",
+    "read_tensorflow",
     "read_tflite",
     "roundtrip_apr2",
     "roundtrip_gguf",
@@ -72,11 +75,15 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/valid/safetensors",
         "fixtures/codec",
         "crates/apr-pytorch/tests/golden",
+        "fixtures/flax",
+        "fixtures/keras",
         "fixtures/numpy",
         "fixtures/onnx",
         "fixtures/scan",
+        "fixtures/tensorflow",
         "fixtures/tflite",
         "fixtures/torch",
+        "fixtures/wrapped",
         "fixtures/merge",
         "fixtures/lora/patterns",
         "fixtures/lora/tokens",

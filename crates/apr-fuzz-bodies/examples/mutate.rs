@@ -12,7 +12,7 @@ use apr_testkit::{excessive, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 22] = [
+const BODIES: [(&str, Body); 25] = [
     ("decode_block", bodies::decode_block),
     ("dequantize_any", bodies::dequantize_any),
     ("open_encrypted", bodies::open_encrypted),
@@ -22,8 +22,10 @@ const BODIES: [(&str, Body); 22] = [
     ("read_apr1", bodies::read_apr1),
     ("read_apr2", bodies::read_apr2),
     ("read_aprn", bodies::read_aprn),
+    ("read_flax", bodies::read_flax),
     ("read_ggml", bodies::read_ggml),
     ("read_gguf", bodies::read_gguf),
+    ("read_keras", bodies::read_keras),
     ("read_manifest", bodies::read_manifest),
     ("read_merge", bodies::read_merge),
     ("read_numpy", bodies::read_numpy),
@@ -31,6 +33,7 @@ const BODIES: [(&str, Body); 22] = [
     ("read_plan", bodies::read_plan),
     ("read_pytorch", bodies::read_pytorch),
     ("read_safetensors", bodies::read_safetensors),
+    ("read_tensorflow", bodies::read_tensorflow),
     ("read_tflite", bodies::read_tflite),
     ("roundtrip_apr2", bodies::roundtrip_apr2),
     ("roundtrip_gguf", bodies::roundtrip_gguf),

@@ -56,6 +56,43 @@ pub fn read_pytorch(data: &[u8]) {
         .expect("memory can be read");
 }
 
+/// Reads the input as Flax' weights.
+pub fn read_flax(data: &[u8]) {
+    if let Ok(reader) = apr_registry::flax::open(data.to_vec(), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
+/// Reads the input as Keras' weights.
+pub fn read_keras(data: &[u8]) {
+    if let Ok(reader) = apr_registry::keras::open(data.to_vec(), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
+/// Reads the input as a graph of TensorFlow, and as the index of a checkpoint and of a SavedModel.
+pub fn read_tensorflow(data: &[u8]) {
+    use apr_registry::tensorflow;
+
+    /// The input under any name of an index or a graph, and some bytes under others.
+    struct Input<'a>(&'a [u8]);
+
+    impl apr_registry::SourceSet for Input<'_> {
+        fn open(&self, name: &str) -> apr_registry::Result<Box<dyn apr_registry::ByteSource>> {
+            let is_data = name.contains(".data-");
+            Ok(Box::new(if is_data { vec![1; 4096] } else { self.0.to_vec() }))
+        }
+
+        fn list(&self) -> apr_registry::Result<Vec<String>> {
+            Ok(vec!["input".to_owned(), "variables/variables.index".to_owned()])
+        }
+    }
+
+    if let Ok(reader) = tensorflow::open_in(&Input(data), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
 /// Reads the input as a TensorFlow Lite model.
 pub fn read_tflite(data: &[u8]) {
     if let Ok(reader) = apr_registry::tflite::open(data.to_vec(), NAME, &limits()) {

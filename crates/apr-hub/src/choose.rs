@@ -40,23 +40,22 @@ pub struct Chosen {
 }
 
 /// Formats by the extensions of their files, the preferred first.
-const FORMATS: [&[&str]; 6] =
-    [&["safetensors"], &["apr"], &["gguf"], &["bin", "pt", "pth", "ckpt"], &["onnx"], &["tflite"]];
+const FORMATS: [&[&str]; 10] = [
+    &["safetensors"],
+    &["apr"],
+    &["gguf"],
+    &["bin", "pt", "pth", "ckpt"],
+    &["onnx"],
+    &["tflite"],
+    &["keras"],
+    &["msgpack"],
+    &["nemo"],
+    &["h5", "hdf5"],
+];
 
 /// Weights that are not read, or lie there for other programs.
-const FOREIGN: [&str; 11] = [
-    "h5",
-    "msgpack",
-    "ot",
-    "npz",
-    "pb",
-    "mlmodel",
-    "safetensors_old",
-    "nemo",
-    "pkl",
-    "distcp",
-    "llamafile",
-];
+const FOREIGN: [&str; 8] =
+    ["ot", "npz", "pb", "mlmodel", "safetensors_old", "pkl", "distcp", "llamafile"];
 
 /// Types of quantized weights, the preferred first.
 const TYPES: [&str; 9] =

@@ -16,6 +16,8 @@ use apr_safetensors::Order;
 use crate::companions::WithCompanions;
 use crate::in_folder::{InFolder, Shards, shard_number};
 use crate::options::{OpenOptions, PlanOptions};
+#[cfg(any(feature = "gguf", feature = "pytorch"))]
+use crate::wrapped;
 
 /// A source of any kind.
 pub(crate) type Bytes = Box<dyn ByteSource>;
@@ -145,6 +147,8 @@ pub(crate) static FORMATS: &[Registration] = &[
         ..told_apart(&apr_gguf::FORMAT)
     },
     #[cfg(feature = "gguf")]
+    Registration { open: Some(wrapped::open_llamafile), ..told_apart(&wrapped::LLAMAFILE) },
+    #[cfg(feature = "gguf")]
     Registration {
         open: Some(|source, name, options| {
             Ok(Box::new(ggml::open(source, name, &options.limits, options.family.as_deref())?))
@@ -156,8 +160,21 @@ pub(crate) static FORMATS: &[Registration] = &[
     // Before ZIP archives of any kind.
     #[cfg(feature = "numpy")]
     Registration { open: Some(open_numpy), ..told_apart(&apr_numpy::NPZ) },
+    #[cfg(feature = "keras")]
+    Registration {
+        open: Some(open_keras),
+        in_folder: InFolder { rank: 5, extensions: &["keras"], ..InFolder::NONE },
+        ..told_apart(&apr_keras::ARCHIVE)
+    },
     #[cfg(feature = "pytorch")]
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::ZIP) },
+    // Before TAR archives of any kind.
+    #[cfg(feature = "pytorch")]
+    Registration {
+        open: Some(wrapped::open_nemo),
+        in_folder: InFolder { rank: 5, extensions: &["nemo"], ..InFolder::NONE },
+        ..told_apart(&wrapped::NEMO)
+    },
     #[cfg(feature = "pytorch")]
     Registration { open: Some(open_pytorch), ..told_apart(&apr_pytorch::TAR) },
     #[cfg(feature = "pytorch")]
@@ -216,6 +233,22 @@ pub(crate) static FORMATS: &[Registration] = &[
         }),
         ..told_apart(&apr_torchscript::FORMAT)
     },
+    // Before ONNX, whose files have the same kind of fields.
+    #[cfg(feature = "tensorflow")]
+    Registration {
+        in_folder: InFolder { rank: 5, names: &["saved_model.pb"], ..InFolder::NONE },
+        ..of_tensorflow(&apr_tensorflow::SAVED_MODEL)
+    },
+    #[cfg(feature = "tensorflow")]
+    of_tensorflow(&apr_tensorflow::GRAPH),
+    #[cfg(feature = "tensorflow")]
+    Registration {
+        in_folder: InFolder { rank: 7, extensions: &["index"], ..InFolder::NONE },
+        ..of_tensorflow(&apr_tensorflow::CHECKPOINT)
+    },
+    // A JSON, which `open_in` tells apart.
+    #[cfg(feature = "tensorflow")]
+    told_apart(&apr_tensorflow::JS),
     #[cfg(feature = "onnx")]
     Registration {
         open: Some(|source, name, options| {
@@ -238,6 +271,14 @@ pub(crate) static FORMATS: &[Registration] = &[
     },
     #[cfg(feature = "onnx")]
     told_apart(&apr_onnx::ORT),
+    #[cfg(feature = "flax")]
+    Registration {
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_flax::open(source, name, &options.limits)?))
+        }),
+        in_folder: InFolder { rank: 6, extensions: &["msgpack"], ..InFolder::NONE },
+        ..told_apart(&apr_flax::FORMAT)
+    },
     #[cfg(feature = "tflite")]
     Registration {
         open: Some(|source, name, options| {
@@ -248,7 +289,20 @@ pub(crate) static FORMATS: &[Registration] = &[
     },
     #[cfg(not(feature = "tflite"))]
     told_apart(&crate::unread::TFLITE),
+    #[cfg(feature = "keras")]
+    Registration {
+        open: Some(open_keras),
+        in_folder: InFolder { rank: 6, extensions: &["h5", "hdf5"], ..InFolder::NONE },
+        ..told_apart(&apr_keras::HDF5)
+    },
+    #[cfg(not(feature = "keras"))]
     told_apart(&crate::unread::HDF5),
+    told_apart(crate::unread::NAMED[0]),
+    told_apart(crate::unread::NAMED[1]),
+    told_apart(crate::unread::NAMED[2]),
+    told_apart(crate::unread::NAMED[3]),
+    told_apart(crate::unread::NAMED[4]),
+    told_apart(crate::unread::NAMED[5]),
 ];
 
 /// An entry that says nothing but the format.
@@ -261,6 +315,21 @@ const fn told_apart(format: &'static Format) -> Registration {
         plan: None,
         spans_files: false,
         in_folder: InFolder::NONE,
+    }
+}
+
+/// An entry of a format of TensorFlow, whose files are told apart once they are open.
+#[cfg(feature = "tensorflow")]
+const fn of_tensorflow(format: &'static Format) -> Registration {
+    Registration {
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_tensorflow::open(source, name, &options.limits)?))
+        }),
+        open_set: Some(|set, name, options| {
+            Ok(Box::new(apr_tensorflow::open_in(set, name, &options.limits)?))
+        }),
+        spans_files: true,
+        ..told_apart(format)
     }
 }
 
@@ -287,14 +356,20 @@ pub fn is_part_name(name: &str) -> bool {
     false
 }
 
-/// Whether loaders run code out of files of the format, and no reader here knows where that is.
+/// Whether loaders run code that files of the format name, so that a scan has to look at what is in
+/// them.
 ///
 /// ```
 /// assert!(!apr_registry::may_hold_code(&apr_registry::gguf::FORMAT));
 /// ```
 #[must_use]
 pub fn may_hold_code(format: &Format) -> bool {
-    *format == crate::unread::HDF5
+    ["hdf5", "keras", "llamafile", "nemo"].contains(&format.id)
+}
+
+#[cfg(feature = "keras")]
+fn open_keras(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {
+    Ok(Box::new(apr_keras::open(source, name, &options.limits)?))
 }
 
 #[cfg(feature = "pytorch")]

@@ -32,6 +32,8 @@ mod streaming;
 mod tensor_reader;
 mod unread;
 mod weights;
+#[cfg(any(feature = "gguf", feature = "pytorch"))]
+mod wrapped;
 
 pub use apr_core::{
     Alignments, ByteSource, CheckpointReader, CheckpointWriter, Code, Computes, Convention, DType,
@@ -39,6 +41,8 @@ pub use apr_core::{
     MemoryFolder, Metadata, Notes, Pipeline, QuantizedTypes, Result, Serial, Shape, Sharding, Sink,
     SourceSet, Target, TensorInfo, digest, keys, read_vec,
 };
+#[cfg(feature = "flax")]
+pub use apr_flax as flax;
 #[cfg(feature = "typed")]
 pub use apr_format::aprn;
 #[cfg(feature = "compression")]
@@ -48,6 +52,8 @@ pub use apr_format::crypto;
 pub use apr_format::{apr1, apr2, dialect};
 #[cfg(feature = "gguf")]
 pub use apr_gguf as gguf;
+#[cfg(feature = "keras")]
+pub use apr_keras as keras;
 #[cfg(feature = "numpy")]
 pub use apr_numpy as numpy;
 #[cfg(feature = "onnx")]
@@ -55,6 +61,8 @@ pub use apr_onnx as onnx;
 #[cfg(feature = "pytorch")]
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;
+#[cfg(feature = "tensorflow")]
+pub use apr_tensorflow as tensorflow;
 #[cfg(feature = "tflite")]
 pub use apr_tflite as tflite;
 #[cfg(feature = "torchscript")]

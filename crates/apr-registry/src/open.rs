@@ -8,6 +8,7 @@ use apr_format::apr2;
 
 use crate::formats::{FORMATS, Registration};
 use crate::options::OpenOptions;
+use crate::unread;
 
 /// The format that the first bytes of a file speak for: [`HEAD_LEN`] are enough, fewer may be too
 /// few.
@@ -74,8 +75,7 @@ pub fn open<S: ByteSource + 'static>(
     };
 
     let Some(open) = entry.open else {
-        let message = format!("{} is recognised, not supported", entry.format.name);
-        return Err(Error::format(message).in_file(name));
+        return Err(Error::format(unread::refusal(entry.format, &head)).in_file(name));
     };
     open(Box::new(source), name, &options.into())
 }
@@ -117,6 +117,10 @@ pub fn open_in(
 
     let json = read_json(&source, limits).map_err(|error| error.in_file(name))?;
     check_mistaken(&json, name)?;
+    #[cfg(feature = "tensorflow")]
+    if apr_tensorflow::is_js(&json) {
+        return Ok(Box::new(apr_tensorflow::open_js(&json, name, set, limits)?));
+    }
     let open_index =
         shard_extension(&json).and_then(|extension| entry_by_extension(&extension)?.open_index);
     match open_index {

@@ -1,8 +1,9 @@
-//! Formats that are told apart, so that an error names them, and not read.
+//! Formats that are told apart and not read: an error says what a file is, and what to use instead.
 
 use apr_core::Format;
 
-/// HDF5, as Keras wrote.
+/// HDF5, in builds without its reader.
+#[cfg(not(feature = "keras"))]
 pub(crate) static HDF5: Format = Format {
     id: "hdf5",
     name: "HDF5 (Keras)",
@@ -18,3 +19,168 @@ pub(crate) static TFLITE: Format = Format {
     recognises: |head| head.get(4..8) == Some(b"TFL3"),
     ..Format::READ_ONLY
 };
+
+/// An engine of TensorRT.
+pub(crate) static TENSORRT: Format = Format {
+    id: "tensorrt",
+    name: "TensorRT engine",
+    recognises: |head| head.starts_with(b"ptrt"),
+    extensions: &["engine", "plan", "trt"],
+    ..Format::READ_ONLY
+};
+
+/// A program of ExecuTorch.
+pub(crate) static EXECUTORCH: Format = Format {
+    id: "executorch",
+    name: "ExecuTorch program (.pte)",
+    recognises: |head| executorch_version(head).is_some(),
+    extensions: &["pte"],
+    ..Format::READ_ONLY
+};
+
+/// The topology of an OpenVINO model; its weights are in a `.bin` beside it.
+pub(crate) static OPENVINO: Format = Format {
+    id: "openvino",
+    name: "OpenVINO IR",
+    recognises: |head| openvino_version(head).is_some(),
+    ..Format::READ_ONLY
+};
+
+/// A model for processors of Rockchip.
+pub(crate) static RKNN: Format = Format {
+    id: "rknn",
+    name: "RKNN model",
+    recognises: |head| head.starts_with(b"RKNN"),
+    extensions: &["rknn"],
+    ..Format::READ_ONLY
+};
+
+/// A model of ncnn: its graph as text.
+pub(crate) static NCNN: Format = Format {
+    id: "ncnn",
+    name: "ncnn graph (.param)",
+    recognises: |head| head.starts_with(b"7767517\n") || head.starts_with(b"7767517\r"),
+    ..Format::READ_ONLY
+};
+
+/// A Core ML model, or what a package has of one beside its weights.
+pub(crate) static COREML: Format = Format {
+    id: "coreml",
+    name: "Core ML model",
+    recognises: |head| coreml_version(head).is_some(),
+    extensions: &["mlmodel"],
+    ..Format::READ_ONLY
+};
+
+/// Those that are told apart in every build.
+pub(crate) static NAMED: [&Format; 6] = [&TENSORRT, &EXECUTORCH, &OPENVINO, &RKNN, &NCNN, &COREML];
+
+/// The version of the specification of a Core ML model: its first field. The second is a message
+/// whose first field is a feature with a name, or the description of an output.
+fn coreml_version(head: &[u8]) -> Option<u8> {
+    let &[0x08, version @ 1..=99, 0x12, ..] = head else { return None };
+    let len = head[3..].iter().take(10).position(|byte| byte & 0x80 == 0)?;
+    match head.get(4 + len..)? {
+        [0x0a, _, 0x0a, name, first, ..] if *name > 0 => {
+            first.is_ascii_graphic().then_some(version)
+        }
+        [0x52, _, 0x0a, ..] => Some(version),
+        _ => None,
+    }
+}
+
+/// The version of the schema of an ExecuTorch program: a flatbuffer with the mark `ET12`.
+fn executorch_version(head: &[u8]) -> Option<&str> {
+    let mark = std::str::from_utf8(head.get(4..8)?).ok()?;
+    let version = mark.strip_prefix("ET")?;
+    version.bytes().all(|byte| byte.is_ascii_digit()).then_some(version)
+}
+
+/// The version of the IR of an OpenVINO model: an attribute of the first element.
+fn openvino_version(head: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(head);
+    let (_, net) = text.split_once("<net ").filter(|(before, _)| before.len() < 64)?;
+    let (_, version) = net.split_once("version=\"")?;
+    let (version, _) = version.split_once('"')?;
+    version.bytes().all(|byte| byte.is_ascii_digit()).then(|| version.to_owned())
+}
+
+/// What is said of a file that begins with these bytes: what it is, which version, and what to do.
+pub(crate) fn refusal(format: &Format, head: &[u8]) -> String {
+    let (version, advice) = match format.id {
+        "tensorrt" => (
+            None,
+            "it is compiled for one GPU and one version of TensorRT, and its weights are no longer \
+             tensors; use the ONNX file that it was built from",
+        ),
+        "executorch" => (
+            executorch_version(head).map(|version| format!("schema {version}")),
+            "its weights are laid out for a device; use the .pt2 program or the checkpoint that \
+             it was exported from",
+        ),
+        "openvino" => (
+            openvino_version(head).map(|version| format!("version {version}")),
+            "its weights are in the .bin beside it, without names; use the ONNX or PyTorch model \
+             that it was converted from",
+        ),
+        "rknn" => (
+            None,
+            "it is compiled for a processor of Rockchip; use the ONNX or TensorFlow Lite model \
+             that it was converted from",
+        ),
+        "ncnn" => (
+            None,
+            "its weights are in the .bin beside it, in an order that the graph gives; use the \
+             ONNX or PyTorch model that it was converted from",
+        ),
+        "coreml" => (
+            coreml_version(head).map(|version| format!("specification {version}")),
+            "use the model of TensorFlow or PyTorch that it was converted from",
+        ),
+        "ort" => (None, "use the .onnx model that it was made from"),
+        _ => return format!("{} is recognised, not supported", format.name),
+    };
+    let version = version.map(|version| format!(", {version}")).unwrap_or_default();
+    format!("{}{version} is recognised, not supported: {advice}", format.name)
+}
+
+/// What is said of a folder with these files, where it is a model that is not read.
+pub(crate) fn folder(names: &[&str]) -> Option<&'static str> {
+    if names.contains(&"coremldata.bin") || names.contains(&"model.espresso.net") {
+        return Some(
+            "this is a compiled Core ML model (.mlmodelc), laid out for Apple's devices; use the \
+             .mlmodel or .mlpackage that it was compiled from",
+        );
+    }
+    names.contains(&"Manifest.json").then_some(
+        "the folder has no supported weights file; its Manifest.json is that of a Core ML package \
+         (.mlpackage), which is recognised, not supported: use the model that it was converted from",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_told_apart_with_what_to_use_instead() {
+        let openvino = b"<?xml version=\"1.0\"?>\n<net name=\"m\" version=\"11\">";
+        for (head, format, says) in [
+            (&b"ptrt\0\0\0\0"[..], &TENSORRT, "use the ONNX file"),
+            (b"\x30\0\0\0ET12\0\0", &EXECUTORCH, "schema 12"),
+            (openvino, &OPENVINO, "version 11"),
+            (b"RKNN\x01\0", &RKNN, "Rockchip"),
+            (b"7767517\n75 83\n", &NCNN, "ncnn"),
+            (b"\x08\x01\x12\x55\x0a\x0e\x0a\x01x\x1a\x09", &COREML, "specification 1"),
+        ] {
+            let found = NAMED.iter().find(|format| (format.recognises)(head));
+            assert_eq!(found, Some(&format));
+            let said = refusal(format, head);
+            assert!(said.contains(says) && said.contains("recognised, not supported"), "{said}");
+        }
+        for other in [&b"<html><net>"[..], b"\0\0\0\0ETxx", b"", b"7767518\n"] {
+            assert!(NAMED.iter().all(|format| !(format.recognises)(other)), "{other:?}");
+        }
+        assert!(folder(&["coremldata.bin", "weights"]).is_some() && folder(&["a"]).is_none());
+    }
+}

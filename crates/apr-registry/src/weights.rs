@@ -6,6 +6,7 @@ use apr_core::{Error, Format, Result};
 
 use crate::formats::FORMATS;
 use crate::in_folder::{InFolder, Shards, extension, is_index, shard_number, shard_stem};
+use crate::unread;
 
 /// Configurations, which say that the weights beside them are one model.
 const CONFIGS: [&str; 2] = [CONFIG, ADAPTER_CONFIG];
@@ -144,6 +145,9 @@ pub(crate) fn find_weights(names: &[String]) -> Result<String> {
         }
     }
 
+    if let Some(what) = unread::folder(&top) {
+        return Err(Error::format(what));
+    }
     let others: Vec<_> =
         top.iter().filter(|name| WEIGHTS.contains(&extension(name))).copied().collect();
     let found =

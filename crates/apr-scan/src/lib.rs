@@ -26,6 +26,7 @@ use apr_core::counted;
 use apr_registry::numpy::{NPY, NPZ};
 use apr_registry::onnx;
 use apr_registry::pytorch::{PICKLE, TAR, ZIP};
+use apr_registry::tensorflow::{GRAPH as TF_GRAPH, SAVED_MODEL};
 use apr_registry::{
     ByteSource, Convention, Escaped, Format, HEAD_LEN, Limits, Metadata, Result, keys,
     may_hold_code, read_vec, recognise,
@@ -124,6 +125,16 @@ pub fn scan_file<S: ByteSource + 'static>(
     if report.pickles.is_empty() {
         format.name.clone_into(&mut report.kind);
     }
+    if [&TF_GRAPH, &SAVED_MODEL].contains(&format) {
+        let leaf = Leaf { source: &source, name, is_torchscript: false };
+        match tensorflow::judge(&leaf, limits) {
+            Ok(found) => remark(&mut report, found.unwrap_or_default()),
+            Err(error) => {
+                report.problems.push(error.to_string());
+                report.verdict = report.verdict.max(FileVerdict::Unreadable);
+            }
+        }
+    }
     if *format == onnx::FORMAT {
         let found = onnx::scan::scan(&source, limits);
         // TensorFlow's graphs are messages of the same kind of fields.
@@ -141,7 +152,7 @@ pub fn scan_file<S: ByteSource + 'static>(
         }
     }
     // Its mark may be in bytes that a reader of HDF5 goes past.
-    let mut found = content::hdf5(&source)?.unwrap_or_default();
+    let mut found = content::hdf5::judge(&source, limits)?.unwrap_or_default();
     if format.id == "tflite" {
         found.extend(tflite::judge(&source, limits)?);
     }

@@ -12,9 +12,13 @@ pub use apr_format::apr2::FORMAT as APR2;
 #[cfg(feature = "typed")]
 pub use apr_format::aprn::FORMAT as APRN;
 #[cfg(feature = "formats")]
+pub use apr_registry::flax::FORMAT as FLAX;
+#[cfg(feature = "formats")]
 pub use apr_registry::gguf::FORMAT as GGUF;
 #[cfg(feature = "formats")]
 pub use apr_registry::gguf::ggml::FORMAT as GGML;
+#[cfg(feature = "formats")]
+pub use apr_registry::keras::{ARCHIVE as KERAS, HDF5};
 #[cfg(feature = "formats")]
 pub use apr_registry::numpy::{NPY, NPZ};
 #[cfg(feature = "formats")]
@@ -22,6 +26,11 @@ pub use apr_registry::onnx::FORMAT as ONNX;
 #[cfg(feature = "formats")]
 pub use apr_registry::pytorch::FORMAT as PYTORCH;
 pub use apr_registry::safetensors::FORMAT as SAFETENSORS;
+#[cfg(feature = "formats")]
+pub use apr_registry::tensorflow::{
+    CHECKPOINT as TENSORFLOW_CHECKPOINT, GRAPH as TENSORFLOW_GRAPH, JS as TENSORFLOW_JS,
+    SAVED_MODEL,
+};
 #[cfg(feature = "formats")]
 pub use apr_registry::tflite::FORMAT as TFLITE;
 #[cfg(feature = "formats")]

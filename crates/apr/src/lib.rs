@@ -78,6 +78,9 @@
 //! | ONNX | files of any version, external data | of models with a graph | | `graph`; opset 11 to 28 |
 //! | TorchScript | weights, as PyTorch | of models with a graph | | a `forward` that torch runs |
 //! | NumPy | `.npy`, `.npz` | no | | no objects |
+//! | Keras | `.keras`, HDF5 | no | | no graph |
+//! | TensorFlow | checkpoints, SavedModels, frozen graphs | no | | no graph |
+//! | Flax, TensorFlow.js, NeMo, llamafile | yes | no | | NeMo and llamafile as what is inside |
 //! | TensorFlow Lite | weights, scales, associated files | no | | no graph |
 //! | GGML, GGMF, GGJT | yes | no | | eleven families |
 //! | APR1, APRN, dialects of APR v2 | yes | APR1, APRN | yes | `typed` |
@@ -89,7 +92,7 @@
 //! | none | [`open`] and [`plan`] for `.apr` and safetensors, for browsers too | 30 | 49 |
 //! | `std` | kernels chosen by the processor's features at run time | 33 | 63 |
 //! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 42 | 72 |
-//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, TensorFlow Lite | 56 | 143 |
+//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Flax, NeMo, llamafile | 56 | 143 |
 //! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 91 | 283 |
 //! | `quantize` | tensors get ggml's types; they are read without it | 91 | 290 |
 //! | `prune` | pruning and sparse tensors: the module `prune` | 92 | 277 |

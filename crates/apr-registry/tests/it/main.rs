@@ -4,3 +4,4 @@ mod folder;
 mod gguf;
 mod streaming;
 mod tensor_reader;
+mod wrapped;

@@ -1,7 +1,10 @@
 //! Configurations in JSON: classes that loaders import by name, code that they run, templates.
 
+use std::rc::Rc;
+
 use apr_pytorch::{Verdict, verdict_on};
 use apr_registry::{Error, Escaped, Result};
+use base64ct::{Base64, Encoding};
 use serde_json::{Map, Value};
 
 use super::jinja;
@@ -57,15 +60,16 @@ pub(super) fn judge(bytes: &[u8]) -> Result<ContentRemarks> {
 /// Judges what is parsed already.
 pub(super) fn judge_value(value: &Value) -> ContentRemarks {
     let mut found = ContentRemarks::new();
-    // A list of what is left needs no stack.
-    let mut rest = vec![value];
-    while let Some(value) = rest.pop() {
+    // A list of what is left needs no stack; with the layers that each is in.
+    let mut rest: Vec<(&Value, Rc<str>)> = vec![(value, Rc::from(""))];
+    while let Some((value, within)) = rest.pop() {
         match value {
             Value::Object(object) => {
-                judge_object(object, &mut found);
-                rest.extend(object.values());
+                let within = layer_path(object, within);
+                judge_object(object, &within, &mut found);
+                rest.extend(object.values().map(|value| (value, Rc::clone(&within))));
             }
-            Value::Array(items) => rest.extend(items),
+            Value::Array(items) => rest.extend(items.iter().map(|item| (item, Rc::clone(&within)))),
             _ => {}
         }
         found.truncate(MOST);
@@ -73,7 +77,20 @@ pub(super) fn judge_value(value: &Value) -> ContentRemarks {
     found
 }
 
-fn judge_object(object: &Map<String, Value>, found: &mut ContentRemarks) {
+/// The names of the layers that something is in, with that of the object's own.
+fn layer_path(object: &Map<String, Value>, within: Rc<str>) -> Rc<str> {
+    /// Longest path, in bytes: each level of a configuration may have a name of any length.
+    const LONGEST: usize = 200;
+
+    let name = object.get("config").and_then(|config| config.get("name")).and_then(Value::as_str);
+    match name.filter(|_| object.contains_key("class_name") && within.len() < LONGEST) {
+        Some(name) if within.is_empty() => Escaped::short(name).to_string().into(),
+        Some(name) => format!("{within}/{}", Escaped::short(name)).into(),
+        None => within,
+    }
+}
+
+fn judge_object(object: &Map<String, Value>, within: &str, found: &mut ContentRemarks) {
     for (key, value) in object {
         if let Some(text) = value.as_str() {
             found.extend(jinja::judge(text));
@@ -98,10 +115,15 @@ fn judge_object(object: &Map<String, Value>, found: &mut ContentRemarks) {
         found.push((FileVerdict::Suspicious, message));
     }
     if let Some(class) = text("class_name") {
-        keras(class, text("module"), found);
+        let mut own = ContentRemarks::new();
+        keras(class, text("module"), object.get("config"), &mut own);
+        registered(text("registered_name"), &mut own);
         if let Some(config) = object.get("config") {
-            keras_config(class, config, found);
+            keras_config(class, config, &mut own);
         }
+        let place = if within.is_empty() { String::new() } else { format!("'{within}': ") };
+        let located = |(verdict, message)| (verdict, format!("{place}{message}"));
+        found.extend(own.into_iter().map(located));
     }
     if let (Some(kind), true) = (text("type"), object.contains_key("idx"))
         && !kind.starts_with("sentence_transformers.")
@@ -218,10 +240,10 @@ fn keras_config(class: &str, config: &Value, found: &mut ContentRemarks) {
 }
 
 /// Keras imports `module` and takes `class_name` from it.
-fn keras(class: &str, module: Option<&str>, found: &mut ContentRemarks) {
+fn keras(class: &str, module: Option<&str>, config: Option<&Value>, found: &mut ContentRemarks) {
     if ["Lambda", "__lambda__"].contains(&class) {
-        let message = "a Lambda layer, which contains Python bytecode or any function name";
-        return found.push((FileVerdict::Dangerous, message.to_owned()));
+        found.push((FileVerdict::Dangerous, lambda(config)));
+        return;
     }
     let Some(module) = module else { return };
     let within = |outer: &str| {
@@ -253,6 +275,67 @@ fn keras(class: &str, module: Option<&str>, found: &mut ContentRemarks) {
     found.push((verdict, format!("its configuration imports {what}: {}", Escaped::short(&name))));
 }
 
+/// What loading a Lambda layer does.
+fn lambda(config: Option<&Value>) -> String {
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+    let function = config.and_then(|config| config.get("function"));
+    // Marshalled code in base64: the first of a list, or a field of its own.
+    let code = function.and_then(|function| function.get(0));
+    let code = code.or_else(|| function.and_then(|function| function.get("config")?.get("code")));
+    if let Some(code) = text(code.or_else(|| config.and_then(|config| config.get("code")))) {
+        let names = names_in_code(&code);
+        let naming = if names.is_empty() { "" } else { ", which names " };
+        return format!(
+            "a Lambda layer, whose Python bytecode loaders unmarshal and run{naming}{}",
+            names.join(", ")
+        );
+    }
+    let named = text(function.filter(|function| function.is_string()));
+    let named = named.or_else(|| text(function.and_then(|function| function.get("config"))));
+    match named {
+        Some(name) => {
+            format!("a Lambda layer, which calls a function by its name: {}", Escaped::short(&name))
+        }
+        None => "a Lambda layer, which contains Python bytecode or any function name".to_owned(),
+    }
+}
+
+/// Names in marshalled code, which are short texts of ASCII (`TYPE_SHORT_ASCII_INTERNED`).
+fn names_in_code(code: &str) -> Vec<String> {
+    /// Names that are shown.
+    const SHOWN: usize = 12;
+    /// The type's letter, and the same with the flag of what is referred to later.
+    const SHORT_NAMES: [u8; 4] = [b'Z', b'Z' | 0x80, b'z', b'z' | 0x80];
+
+    let code: String = code.split_ascii_whitespace().collect();
+    let code = Base64::decode_vec(&code).unwrap_or_default();
+    let mut names: Vec<String> = Vec::new();
+    for (at, bytes) in code.windows(2).enumerate() {
+        if !SHORT_NAMES.contains(&bytes[0]) || names.len() == SHOWN {
+            continue;
+        }
+        let name = code.get(at + 2..at + 2 + usize::from(bytes[1])).unwrap_or_default();
+        let is_name = name.len() > 1
+            && !name[0].is_ascii_digit()
+            && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+        let name = String::from_utf8_lossy(name).into_owned();
+        if is_name && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// A class that another library has registered under a name of its own: `LIBRARY>NAME`.
+fn registered(name: Option<&str>, found: &mut ContentRemarks) {
+    let package = name.and_then(|name| name.split_once('>')).map(|(package, _)| package);
+    if package.is_some_and(|package| !KERAS.contains(&package)) {
+        let name = Escaped::short(name.unwrap_or_default()).to_string();
+        let message = format!("its class is registered outside Keras: {name}");
+        found.push((FileVerdict::Suspicious, message));
+    }
+}
+
 fn skops(module: &str, class: &str, found: &mut ContentRemarks) {
     let outer = module.split('.').next().unwrap_or_default();
     if SKOPS.contains(&outer) && !(outer == "builtins" && class.starts_with(char::is_lowercase)) {
@@ -279,6 +362,8 @@ mod tests {
             (r#"{"auto_map": {"AutoModel": "modeling_x.X"}}"#, Some(Suspicious)),
             (r#"{"config": {"layers": [{"class_name": "Lambda"}]}}"#, Some(Dangerous)),
             (r#"{"class_name": "Dense", "module": "keras.layers"}"#, None),
+            (r#"{"class_name": "Mine", "registered_name": "mine>Mine"}"#, Some(Suspicious)),
+            (r#"{"class_name": "B", "registered_name": "keras_hub>B"}"#, None),
             (r#"{"class_name": "function", "module": "builtins", "config": "relu"}"#, None),
             (r#"{"class_name": "system", "module": "os"}"#, Some(Dangerous)),
             (r#"{"class_name": "Mine", "module": "mine"}"#, Some(Suspicious)),
@@ -305,5 +390,24 @@ mod tests {
             assert_eq!(worst, expected, "{text}: {found:?}");
         }
         assert!(judge(b"{ no").is_err());
+    }
+
+    #[test]
+    fn a_lambda_is_located_and_its_code_named() {
+        let code = Base64::encode_string(b"\xe3\0\0\xda\x02os\xda\x06system\xf3\x02t\0");
+        let layer = |function: &str| {
+            format!(
+                r#"{{"class_name": "Functional", "config": {{"name": "m", "layers": [
+                {{"class_name": "Lambda", "config": {{"name": "l", "function": {function}}}}}]}}}}"#
+            )
+        };
+        for (function, expected) in [
+            (format!(r#"["{code}", null, null]"#), "'m/l': a Lambda layer, whose Python bytecode"),
+            (format!(r#"["{code}", null, null]"#), "names os, system"),
+            (r#""evil""#.to_owned(), "by its name: evil"),
+        ] {
+            let found = judge(layer(&function).as_bytes()).expect("JSON");
+            assert!(found.iter().any(|(_, message)| message.contains(expected)), "{found:?}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Files that are no pickles: what loading them would run, or that nothing here knows.
 
 mod executable;
+pub(crate) mod hdf5;
 pub(crate) mod jinja;
 mod json;
 pub(crate) mod tensorflow;
@@ -12,11 +13,6 @@ use apr_registry::{ByteSource, HEAD_LEN, Limits, may_hold_code, read_vec, recogn
 
 use crate::leaf::{Examine, Leaf};
 use crate::report::FileVerdict;
-
-/// Offsets at which HDF5's signature may stand: 0, 512, and each double of that.
-const HDF5_OFFSETS: u32 = 24;
-
-const HDF5: &[u8] = b"\x89HDF\r\n\x1a\n";
 
 /// What says of a file that it is a picture or a sound, which nothing runs.
 const MEDIA: [&[u8]; 8] =
@@ -51,7 +47,7 @@ impl Examiner<'_> {
             let message = format!("this is {what}, despite its name");
             return Ok(vec![(FileVerdict::Dangerous, message)]);
         }
-        if let Some(found) = hdf5(source)? {
+        if let Some(found) = hdf5::judge(source, self.limits)? {
             return Ok(found);
         }
         let is_media = MEDIA.iter().any(|magic| head.starts_with(magic));
@@ -64,6 +60,7 @@ impl Examiner<'_> {
                 return Ok(not_examined(&format!("{} is not unpacked", format.name)));
             }
             Some(format) if format.id == "tflite" => return tflite::judge(source, self.limits),
+            Some(_) if tensorflow::is_graph(&head) => {}
             Some(_) if !text::is_text(leaf.name, &head) => return Ok(Vec::new()),
             _ => {}
         }
@@ -88,26 +85,4 @@ impl Examiner<'_> {
 
 pub(crate) fn not_examined(why: &str) -> ContentRemarks {
     vec![(FileVerdict::NotExamined, why.to_owned())]
-}
-
-/// What is said of HDF5, whatever its first bytes are.
-///
-/// # Errors
-/// E007 when reading fails.
-pub(crate) fn hdf5(source: &dyn ByteSource) -> apr_registry::Result<Option<ContentRemarks>> {
-    let why = "HDF5 is not examined: it may contain Keras Lambda layers";
-    Ok(is_hdf5(source)?.then(|| not_examined(why)))
-}
-
-/// HDF5 may have a block of somebody else's bytes in front.
-fn is_hdf5(source: &dyn ByteSource) -> apr_registry::Result<bool> {
-    let mut signature = [0; HDF5.len()];
-    let offsets = std::iter::once(0).chain((0..HDF5_OFFSETS).map(|power| 512_u64 << power));
-    for offset in offsets.take_while(|offset| offset + HDF5.len() as u64 <= source.len()) {
-        source.read_at(offset, &mut signature)?;
-        if signature == HDF5 {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

@@ -6,10 +6,10 @@
 //! FunctionDef   3: NodeDef             NodeDef       1: name  2: op
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use apr_core::protobuf::{Message, Walker};
-use apr_registry::{Escaped, Limits, Result};
+use apr_registry::{Escaped, HEAD_LEN, Limits, Result, read_vec, tensorflow};
 
 use super::ContentRemarks;
 use crate::leaf::Leaf;
@@ -44,6 +44,22 @@ pub(super) const DANGEROUS: [&str; 22] = [
 /// Longest name of an operator, in bytes.
 const MAX_NAME: usize = 256;
 
+/// Operators, and a node of each, with the function that it is in.
+type Operators = BTreeMap<String, String>;
+
+/// Whether a file is a graph by its first bytes.
+pub(crate) fn is_graph(head: &[u8]) -> bool {
+    (tensorflow::SAVED_MODEL.recognises)(head) || (tensorflow::GRAPH.recognises)(head)
+}
+
+/// Whether a name is that of a shard of a checkpoint: `model.ckpt.data-00000-of-00001`.
+fn is_shard(base: &str) -> bool {
+    let number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    base.rsplit_once(".data-")
+        .and_then(|(_, numbers)| numbers.split_once("-of-"))
+        .is_some_and(|(shard, count)| number(shard) && number(count))
+}
+
 /// Judges a TensorFlow file; `None` for any other.
 ///
 /// # Errors
@@ -53,21 +69,22 @@ pub(crate) fn judge(leaf: &Leaf<'_>, limits: &Limits) -> Result<Option<ContentRe
     if base == "keras_metadata.pb" {
         return Ok(Some(lambda_layers(leaf)?));
     }
-    if base.starts_with("variables.data-") || base == "variables.index" || base == "fingerprint.pb"
-    {
+    let head = read_vec(leaf.source, 0, leaf.source.len().min(HEAD_LEN))?;
+    let is_index = (tensorflow::CHECKPOINT.recognises)(&head) || base == "variables.index";
+    if is_shard(base) || is_index || base == "fingerprint.pb" {
         // Values by name, and digests: nothing of it is a graph.
         return Ok(Some(Vec::new()));
     }
-    if !base.ends_with(".pb") {
+    if !base.ends_with(".pb") && !is_graph(&head) {
         return Ok(None);
     }
 
-    let mut operators = BTreeSet::new();
+    let mut operators = Operators::new();
     let saved_model = read(leaf, limits, &[2, 2], &mut operators);
     if saved_model.is_err() || operators.is_empty() {
         operators.clear();
         let graph = read(leaf, limits, &[], &mut operators);
-        if base == "saved_model.pb" {
+        if base == "saved_model.pb" || (tensorflow::SAVED_MODEL.recognises)(&head) {
             saved_model?;
         }
         if graph.is_err() || operators.is_empty() {
@@ -79,22 +96,46 @@ pub(crate) fn judge(leaf: &Leaf<'_>, limits: &Limits) -> Result<Option<ContentRe
 }
 
 /// What is said of operators.
-fn found(operators: &BTreeSet<String>) -> ContentRemarks {
-    let known = DANGEROUS.iter().filter(|name| operators.contains(**name)).map(|name| {
-        let message = format!("the operator {name} runs Python or accesses files");
-        (FileVerdict::Dangerous, message)
+fn found(operators: &Operators) -> ContentRemarks {
+    let place = |node: &String| match node.as_str() {
+        "" => String::new(),
+        node => format!(" (node '{}')", Escaped::short(node)),
+    };
+    let known = DANGEROUS.iter().filter_map(|name| {
+        let place = operators.get(*name).map(place)?;
+        let message = format!("the operator {name} {}{place}", what_it_does(name));
+        Some((FileVerdict::Dangerous, message))
     });
     let mut found: ContentRemarks = known.collect();
-    if operators.contains(PRINTS_TO_A_FILE) {
-        let message = "the operator PrintV2 writes to a file".to_owned();
+    if let Some(node) = operators.get(PRINTS_TO_A_FILE) {
+        let message = format!("the operator PrintV2 writes to a file{}", place(node));
         found.push((FileVerdict::Dangerous, message));
     }
     // Operators that a library adds have a namespace: `Addons>Name`.
-    if let Some(name) = operators.iter().find(|name| name.contains('>')) {
-        let message = format!("the operator {} is not part of TensorFlow", Escaped::short(name));
+    if let Some((name, node)) = operators.iter().find(|(name, _)| name.contains('>')) {
+        let name = Escaped::short(name);
+        let message = format!("the operator {name} is not part of TensorFlow{}", place(node));
         found.push((FileVerdict::Suspicious, message));
     }
     found
+}
+
+/// What a dangerous operator does when the graph runs.
+fn what_it_does(operator: &str) -> &'static str {
+    match operator {
+        "PyFunc" | "PyFuncStateless" | "EagerPyFunc" => "runs Python",
+        "WriteFile"
+        | "DatasetToTFRecord"
+        | "SaveDataset"
+        | "SaveDatasetV2"
+        | "CreateSummaryFileWriter"
+        | "CreateSummaryDbWriter"
+        | "WriteSummary" => "writes files",
+        "MatchingFiles" => "lists files",
+        "RemoteCall" | "RpcCall" => "calls other machines",
+        "DebugIdentity" | "DebugIdentityV2" | "DebugIdentityV3" => "sends values elsewhere",
+        _ => "reads files",
+    }
 }
 
 /// Stands for `PrintV2` with a file for its stream.
@@ -102,7 +143,7 @@ const PRINTS_TO_A_FILE: &str = "PrintV2 to a file";
 
 /// A graph as text: `op: "NAME"`, where the text may be in parts.
 pub(super) fn judge_text(text: &str) -> ContentRemarks {
-    let mut operators = BTreeSet::new();
+    let mut operators = Operators::new();
     for (at, _) in text.match_indices("op") {
         let value = text[at + 2..].trim_start().strip_prefix(':').map(str::trim_start);
         let mut rest = value.unwrap_or_default();
@@ -112,25 +153,20 @@ pub(super) fn judge_text(text: &str) -> ContentRemarks {
             name.push_str(part);
             rest = more.trim_start();
         }
-        operators.insert(name);
+        operators.insert(name, String::new());
     }
     if text.contains("output_stream") && text.contains("file://") {
-        operators.insert(PRINTS_TO_A_FILE.to_owned());
+        operators.insert(PRINTS_TO_A_FILE.to_owned(), String::new());
     }
     let mut found = found(&operators);
-    if operators.iter().any(|name| name.contains('\\')) {
+    if operators.keys().any(|name| name.contains('\\')) {
         found.extend(super::not_examined("a graph whose operators are written with escapes"));
     }
     found
 }
 
 /// Collects the operators of the graph at the end of a path of fields.
-fn read(
-    leaf: &Leaf<'_>,
-    limits: &Limits,
-    path: &[u32],
-    operators: &mut BTreeSet<String>,
-) -> Result<()> {
+fn read(leaf: &Leaf<'_>, limits: &Limits, path: &[u32], operators: &mut Operators) -> Result<()> {
     let mut walker = Walker::new(leaf.source, limits);
     let message = walker.message();
     follow(&mut walker, message, path, operators)
@@ -140,7 +176,7 @@ fn follow(
     walker: &mut Walker<'_>,
     mut message: Message,
     path: &[u32],
-    operators: &mut BTreeSet<String>,
+    operators: &mut Operators,
 ) -> Result<()> {
     let Some((&number, rest)) = path.split_first() else {
         return graph(walker, message, operators);
@@ -153,14 +189,10 @@ fn follow(
     Ok(())
 }
 
-fn graph(
-    walker: &mut Walker<'_>,
-    mut graph: Message,
-    operators: &mut BTreeSet<String>,
-) -> Result<()> {
+fn graph(walker: &mut Walker<'_>, mut graph: Message, operators: &mut Operators) -> Result<()> {
     while let Some(field) = graph.next(walker)? {
         match field.number {
-            1 => node(walker, field.message()?, operators)?,
+            1 => node(walker, field.message()?, "", operators)?,
             2 => {
                 let mut library = field.message()?;
                 while let Some(function) = library.next(walker)? {
@@ -178,11 +210,21 @@ fn graph(
 fn nodes_of_function(
     walker: &mut Walker<'_>,
     mut function: Message,
-    operators: &mut BTreeSet<String>,
+    operators: &mut Operators,
 ) -> Result<()> {
+    let mut name = String::new();
     while let Some(field) = function.next(walker)? {
-        if field.number == 3 {
-            node(walker, field.message()?, operators)?;
+        match field.number {
+            1 => {
+                let mut signature = field.message()?;
+                while let Some(field) = signature.next(walker)? {
+                    if field.number == 1 {
+                        name = format!("{}/", field.text(walker)?);
+                    }
+                }
+            }
+            3 => node(walker, field.message()?, &name, operators)?,
+            _ => {}
         }
     }
     Ok(())
@@ -191,18 +233,25 @@ fn nodes_of_function(
 fn node(
     walker: &mut Walker<'_>,
     mut node: Message,
-    operators: &mut BTreeSet<String>,
+    prefix: &str,
+    operators: &mut Operators,
 ) -> Result<()> {
+    let (mut name, mut own) = (String::new(), Vec::new());
     while let Some(field) = node.next(walker)? {
-        if field.number == 2 {
-            let name = field.text(walker)?;
+        if field.number == 1 {
+            name = field.text(walker)?;
+        } else if field.number == 2 {
+            let operator = field.text(walker)?;
             // TensorFlow registers some thousand; what is longer or of other letters is none.
-            if name.len() <= MAX_NAME && name.chars().all(|c| c.is_ascii_graphic()) {
-                operators.insert(name);
+            if operator.len() <= MAX_NAME && operator.chars().all(|c| c.is_ascii_graphic()) {
+                own.push(operator);
             }
         } else if field.number == 5 && prints_to_a_file(walker, field.message()?)? {
-            operators.insert(PRINTS_TO_A_FILE.to_owned());
+            own.push(PRINTS_TO_A_FILE.to_owned());
         }
+    }
+    for operator in own {
+        operators.entry(operator).or_insert_with(|| format!("{prefix}{name}"));
     }
     Ok(())
 }

@@ -1,0 +1,401 @@
+//! A file as a checkpoint.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use apr_archive::{Archive, Section};
+use apr_core::{
+    ByteSource, CheckpointReader, ContainerFacts, DType, Error, Escaped, FileInfo, Format,
+    HEAD_LEN, Limits, Metadata, Result, Shape, Stored, StoredRange, TensorInfo, check_range,
+    counted, has_no, has_own, read_vec,
+};
+use serde_json::{Map, Value, json};
+
+use crate::hdf5::{ChunkReader, Dataset, Datatype, File, Place, Shared, fill, find_signature};
+use crate::names::{Numbered, is_of_optimizer, of_layer};
+use crate::walk::{Contents, Found};
+use crate::{ARCHIVE, HDF5, METADATA};
+
+/// Keras' weights opened for reading; [`open`] makes it.
+pub struct KerasReader {
+    format: &'static Format,
+    /// Files of HDF5: one, or those in an archive.
+    parts: Vec<Part>,
+    files: Vec<FileInfo>,
+    tensors: Vec<TensorInfo>,
+    /// One for each tensor.
+    weights: Vec<Weight>,
+    metadata: Metadata,
+    left_out: Vec<String>,
+    warnings: Vec<String>,
+}
+
+/// A file of HDF5.
+struct Part {
+    file: File<'static>,
+    /// Where it starts in the file that was opened; `None` where it is compressed.
+    start: Option<u64>,
+}
+
+/// A dataset, and what reads it.
+struct Weight {
+    part: usize,
+    dataset: Dataset,
+    chunks: Option<ChunkReader>,
+    /// Bytes of what is turned around where it is big-endian; 1 where nothing is.
+    swapped: usize,
+}
+
+/// Opens weights or a model: an HDF5 file, or an archive of Keras 3. Structures are read, no
+/// weights.
+///
+/// # Errors
+/// E001 for what is neither, E002 for a damaged file, E003 for one whose values no format here
+/// holds, E007 when reading fails, E008 over a limit.
+pub fn open<S: ByteSource + 'static>(
+    source: S,
+    name: &str,
+    limits: &Limits,
+) -> Result<KerasReader> {
+    open_shared(Arc::new(source), name, limits).map_err(|error| error.in_file(name))
+}
+
+fn open_shared(source: Shared<'static>, name: &str, limits: &Limits) -> Result<KerasReader> {
+    let files = vec![FileInfo { name: name.to_owned(), len: source.len() }];
+    let head = read_vec(&source, 0, source.len().min(HEAD_LEN))?;
+    let mut opened = Opened::default();
+    let format = if find_signature(&source)?.is_some() {
+        opened.add(source, Some(0), "", limits)?;
+        &HDF5
+    } else if head.starts_with(b"PK\x03\x04") {
+        opened.add_archive(&source, limits)?;
+        &ARCHIVE
+    } else {
+        return Err(Error::format("neither an HDF5 file nor an archive of Keras").at(0));
+    };
+    opened.finish(format, files)
+}
+
+/// A file that is being opened.
+#[derive(Default)]
+struct Opened {
+    parts: Vec<Part>,
+    contents: Vec<Contents>,
+    fields: Map<String, Value>,
+    left_out: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Opened {
+    fn add(
+        &mut self,
+        source: Shared<'static>,
+        start: Option<u64>,
+        name: &str,
+        limits: &Limits,
+    ) -> Result<()> {
+        let located = |error: Error| match name {
+            "" => error,
+            _ => Error::new(error.code(), format!("'{}': {error}", Escaped::short(name))),
+        };
+        let file = File::open(source, limits).map_err(located)?;
+        let mut contents = Contents::of(&file).map_err(located)?;
+        let skipped = &mut contents.skipped;
+        let more = skipped.count - skipped.listed.len();
+        self.left_out.append(&mut skipped.listed);
+        self.left_out.extend((more > 0).then(|| format!("{more} more links")));
+        self.warnings.append(&mut contents.warnings);
+        for (key, value) in &contents.texts {
+            self.describe(key, value.as_bytes(), limits)?;
+        }
+        self.contents.push(contents);
+        self.parts.push(Part { file, start });
+        Ok(())
+    }
+
+    /// A `.keras` file: configuration, versions, and weights in one file or in several.
+    fn add_archive(&mut self, source: &Shared<'static>, limits: &Limits) -> Result<()> {
+        let mut archive = Archive::read(source, limits)?;
+        let decoded: Shared<'static> = Arc::new(archive.decoded(Arc::clone(source))?);
+        for entry in archive.entries.iter().filter(|entry| !entry.name.ends_with('/')) {
+            match entry.name.as_str() {
+                name @ ("config.json" | "metadata.json") => {
+                    let json = entry.content(&decoded, limits)?;
+                    let key = if name == "config.json" { "model_config" } else { "versions" };
+                    self.describe(key, &json, limits)?;
+                }
+                name if name.ends_with(".h5") => {
+                    entry.check_packing()?;
+                    let section = Section::new(Arc::clone(&decoded), entry.offset, entry.len)?;
+                    let start = entry.is_stored().then_some(entry.place);
+                    self.add(Arc::new(section), start, name, limits)?;
+                }
+                // Which file has which variable follows from the files.
+                "model.weights.json" => {}
+                name => self.left_out.push(Escaped::short(name).to_string()),
+            }
+        }
+        if self.parts.is_empty() {
+            return Err(Error::format(
+                "the archive has no weights, which Keras calls *.weights.h5",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Notes what the file says of the model.
+    fn describe(&mut self, key: &str, value: &[u8], limits: &Limits) -> Result<()> {
+        limits.check_metadata(value.len() as u64)?;
+        let value: Value = match (key, serde_json::from_slice(value)) {
+            ("backend" | "keras_version", _) => String::from_utf8_lossy(value).into(),
+            (_, Ok(value)) => value,
+            (_, Err(error)) => {
+                self.warnings.push(format!("its {key} is not valid JSON: {error}"));
+                return Ok(());
+            }
+        };
+        match (key, value) {
+            ("versions", Value::Object(versions)) => self.fields.extend(versions),
+            (key, value) => drop(self.fields.insert(key.to_owned(), value)),
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, format: &'static Format, files: Vec<FileInfo>) -> Result<KerasReader> {
+        let names = self.names();
+        let mut weights: Vec<(String, Weight)> = Vec::new();
+        let mut refused: Vec<Error> = Vec::new();
+        let (mut of_optimizer, mut unique) = (0, Names::default());
+        for (part, contents) in self.contents.into_iter().enumerate() {
+            for Found { path, dataset, dtype } in contents.found {
+                if is_of_optimizer(&path) {
+                    of_optimizer += 1;
+                    continue;
+                }
+                let name = match names.get(&path) {
+                    Some(name) => name.as_str(),
+                    None if contents.lists_layers => of_layer(&path),
+                    None => &path,
+                };
+                let name = unique.unique(name.to_owned());
+                match dataset.and_then(|dataset| Weight::new(part, dataset, dtype.as_deref())) {
+                    Ok(weight) => weights.push((name, weight)),
+                    Err(error) => refused.push(error.for_tensor(name)),
+                }
+            }
+        }
+        if weights.is_empty() && !refused.is_empty() {
+            return Err(refused.swap_remove(0));
+        }
+
+        // As they lie in the file, which is the order of the layers.
+        weights.sort_by_key(|(_, weight)| (weight.part, weight.place()));
+        if of_optimizer > 0 {
+            let what = counted(of_optimizer, "variable");
+            self.left_out.push(format!("the optimizer's state ({what})"));
+        }
+        self.left_out.extend(refused.iter().map(|error| {
+            let name = Escaped::short(error.tensor().unwrap_or_default());
+            format!("{name} ({})", error.message())
+        }));
+        let mut metadata = Metadata::new();
+        if !self.fields.is_empty() {
+            metadata.set(METADATA, self.fields);
+        }
+        let info = |(name, weight): &(String, Weight)| TensorInfo {
+            name: name.clone(),
+            dtype: weight.dtype(),
+            shape: Shape::from(weight.dataset.dims.clone()),
+        };
+        Ok(KerasReader {
+            format,
+            parts: self.parts,
+            files,
+            tensors: weights.iter().map(info).collect(),
+            weights: weights.into_iter().map(|(_, weight)| weight).collect(),
+            metadata,
+            left_out: self.left_out,
+            warnings: self.warnings,
+        })
+    }
+
+    /// Names of the variables that a file of Keras 3 numbers, by their paths.
+    fn names(&self) -> HashMap<String, String> {
+        let mut named = HashMap::new();
+        for contents in &self.contents {
+            named.extend(contents.named.iter().map(|(path, name)| (path.clone(), name.clone())));
+        }
+        let found = || self.contents.iter().flat_map(|contents| &contents.found);
+        let paths = found().map(|found| found.path.as_str());
+        let paths = paths.filter(|path| !is_of_optimizer(path));
+        let names = Numbered::new(&named, self.fields.get("model_config")).names(paths);
+        names.into_iter().map(|(path, name)| (path.to_owned(), name)).collect()
+    }
+}
+
+impl Weight {
+    fn new(part: usize, mut dataset: Dataset, dtype: Option<&str>) -> Result<Self> {
+        if dataset.datatype == Datatype::Opaque(2) {
+            if dtype != Some("bfloat16") {
+                return Err(Error::version("no format here holds elements of opaque bytes"));
+            }
+            dataset.datatype = Datatype::Number { dtype: DType::BF16, is_big_endian: false };
+        }
+        let Datatype::Number { dtype, is_big_endian } = dataset.datatype else {
+            return Err(Error::version("no format here holds its elements"));
+        };
+        // The two halves of a complex number are turned around each by itself.
+        let whole = if dtype == DType::C64 { 4 } else { dtype.block_bytes() };
+        let swapped = if is_big_endian { usize::try_from(whole).unwrap_or(1) } else { 1 };
+        let is_chunked = matches!(dataset.place, Place::Chunked(_));
+        let chunks = is_chunked.then(|| ChunkReader::new(&dataset, dtype.block_bytes()));
+        Ok(Self { part, dataset, chunks, swapped })
+    }
+
+    fn dtype(&self) -> DType {
+        match self.dataset.datatype {
+            Datatype::Number { dtype, .. } => dtype,
+            _ => DType::U8,
+        }
+    }
+
+    /// Where the bytes are as they are read.
+    fn place(&self) -> u64 {
+        if let Place::Flat(place) = self.dataset.place { place } else { u64::MAX }
+    }
+
+    /// Whether the bytes in the file are the tensor's.
+    fn is_flat(&self) -> bool {
+        self.swapped == 1 && matches!(self.dataset.place, Place::Flat(_))
+    }
+
+    /// Bytes as they are in the file.
+    fn read(&self, file: &File<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        match (&self.dataset.place, &self.chunks) {
+            (Place::Flat(place), _) => file.source.read_at(place.saturating_add(offset), buf),
+            (_, Some(chunks)) => chunks.read(file, &self.dataset, offset, buf),
+            _ => {
+                fill(buf, &self.dataset.fill, offset);
+                Ok(())
+            }
+        }
+    }
+
+    /// The same, in little-endian order.
+    fn read_swapped(&self, file: &File<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if self.swapped == 1 {
+            return self.read(file, offset, buf);
+        }
+        // A range may begin or end within a number.
+        let width = self.swapped as u64;
+        let (start, end) = (offset / width * width, offset + buf.len() as u64);
+        let len = end.next_multiple_of(width) - start;
+        let mut whole = vec![0; usize::try_from(len).unwrap_or_default()];
+        self.read(file, start, &mut whole)?;
+        whole.chunks_exact_mut(self.swapped).for_each(<[u8]>::reverse);
+        let from = usize::try_from(offset - start).unwrap_or_default();
+        buf.copy_from_slice(&whole[from..from + buf.len()]);
+        Ok(())
+    }
+}
+
+/// Gives each tensor a name of its own.
+#[derive(Default)]
+struct Names(HashMap<String, u32>);
+
+impl Names {
+    fn unique(&mut self, name: String) -> String {
+        let Some(mut count) = self.0.get(&name).copied() else {
+            self.0.insert(name.clone(), 1);
+            return name;
+        };
+        loop {
+            count += 1;
+            let numbered = format!("{name}#{count}");
+            if !self.0.contains_key(&numbered) {
+                self.0.insert(name, count);
+                self.0.insert(numbered.clone(), 1);
+                return numbered;
+            }
+        }
+    }
+}
+
+impl KerasReader {
+    fn locate(&self, tensor: usize, error: Error) -> Error {
+        let part = &self.parts[self.weights[tensor].part];
+        let error = match (error.offset(), part.start) {
+            (Some(offset), Some(start)) => error.at(start.saturating_add(offset)),
+            _ => error,
+        };
+        error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[0].name)
+    }
+}
+
+impl ContainerFacts for KerasReader {
+    fn header_fields(&self) -> Value {
+        let mut fields = json!({ "container": self.format.id });
+        let own = self.metadata.object(METADATA);
+        // Its configuration is long, and the metadata has it.
+        for key in ["keras_version", "backend", "date_saved"] {
+            if let Some(value) = own.and_then(|own| own.get(key)) {
+                fields[key] = value.clone();
+            }
+        }
+        let class =
+            own.and_then(|own| own.get("model_config")).and_then(|own| own.get("class_name"));
+        if let Some(class) = class {
+            fields["class_name"] = class.clone();
+        }
+        fields
+    }
+}
+
+impl CheckpointReader for KerasReader {
+    has_own!(metadata, tensors, container, files, left_out, warnings);
+    has_no!(companions);
+
+    fn format(&self) -> &'static Format {
+        self.format
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        let weight = &self.weights[tensor];
+        let len = self.tensors[tensor].byte_len().unwrap_or_default();
+        match (self.parts[weight.part].start, &weight.dataset.place) {
+            (Some(start), Place::Flat(place)) => {
+                let range = StoredRange { file: 0, offset: start.saturating_add(*place), len };
+                if weight.is_flat() { Stored::plain(range) } else { Stored::derived(range) }
+            }
+            (start, _) => {
+                let len = len.min(self.parts[weight.part].file.source.len());
+                let offset = start.unwrap_or_default();
+                Stored::derived(StoredRange { file: 0, offset, len })
+            }
+        }
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let available = self.tensors[tensor].byte_len()?;
+        check_range(offset, buf.len(), available).map_err(|error| self.locate(tensor, error))?;
+        let weight = &self.weights[tensor];
+        let read = weight.read_swapped(&self.parts[weight.part].file, offset, buf);
+        read.map_err(|error| self.locate(tensor, error))
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        let weight = self.weights.get(tensor).filter(|weight| weight.is_flat())?;
+        let len = self.tensors[tensor].byte_len().ok()?;
+        self.parts[weight.part].file.source.slice_at(weight.place(), len)
+    }
+}
+
+impl fmt::Debug for KerasReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KerasReader")
+            .field("files", &self.files)
+            .field("tensors", &self.tensors)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,41 @@
+//! What loading a file of Keras would run or open besides the file itself.
+
+use std::sync::Arc;
+
+use apr_core::{ByteSource, Limits, Result};
+
+use crate::hdf5::{File, find_signature};
+use crate::walk::Contents;
+
+/// What an HDF5 file says that a loader acts on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Scan {
+    /// Configurations in JSON, by the names of their attributes: loaders make what they name.
+    pub configs: Vec<(String, String)>,
+    /// Objects whose values are in other files: their paths, and the file.
+    pub outside: Vec<(String, String)>,
+    /// Whether PyTables wrote the file, which unpickles attributes and lists of objects.
+    pub is_of_pytables: bool,
+    /// Attributes that could not be read.
+    pub warnings: Vec<String>,
+}
+
+/// Lists them; `None` where the source is no HDF5 file. Nothing is executed, and no other file is
+/// opened.
+///
+/// # Errors
+/// E002 for a damaged file, E003 for a version that is not known, E007 when reading fails, E008
+/// over the budget.
+pub fn scan(source: &dyn ByteSource, limits: &Limits) -> Result<Option<Scan>> {
+    if find_signature(source)?.is_none() {
+        return Ok(None);
+    }
+    let file = File::open(Arc::new(source), limits)?;
+    let contents = Contents::of(&file)?;
+    let mut configs: Vec<_> = contents.texts.into_iter().collect();
+    configs.retain(|(name, _)| name.ends_with("_config"));
+    configs.sort();
+    let Contents { outside, is_of_pytables, warnings, .. } = contents;
+    Ok(Some(Scan { configs, outside, is_of_pytables, warnings }))
+}

@@ -1,0 +1,40 @@
+//! HDF5: configurations of Keras in attributes, and what leads into other files.
+
+use apr_registry::{ByteSource, Code, Escaped, Limits, Result, keras};
+
+use super::{ContentRemarks, json, not_examined};
+use crate::report::FileVerdict;
+
+/// What is said of HDF5, whatever its first bytes are; `None` for any other file.
+///
+/// # Errors
+/// E007 when reading fails.
+pub(crate) fn judge(source: &dyn ByteSource, limits: &Limits) -> Result<Option<ContentRemarks>> {
+    let found = match keras::scan(source, limits) {
+        Ok(Some(found)) => found,
+        Ok(None) => return Ok(None),
+        Err(error) if error.code() == Code::Io => return Err(error),
+        Err(error) => return Ok(Some(not_examined(&format!("HDF5 that can't be read: {error}")))),
+    };
+
+    let mut remarks = ContentRemarks::new();
+    for (name, config) in &found.configs {
+        match serde_json::from_str(config) {
+            Ok(value) => remarks.extend(json::judge_value(&value)),
+            Err(error) => remarks.extend(not_examined(&format!("'{name}' is no JSON: {error}"))),
+        }
+    }
+    for (path, file) in &found.outside {
+        let is_near = !file.starts_with(['/', '\\']) && !file.contains("..") && !file.contains(':');
+        let verdict = if is_near { FileVerdict::Suspicious } else { FileVerdict::Dangerous };
+        let (path, file) = (Escaped::short(path), Escaped::short(file));
+        remarks.push((verdict, format!("the object '/{path}' reads another file: {file}")));
+    }
+    if found.is_of_pytables {
+        remarks.extend(not_examined("PyTables unpickles attributes and objects of this HDF5 file"));
+    }
+    if let [first, ..] = found.warnings.as_slice() {
+        remarks.extend(not_examined(first));
+    }
+    Ok(Some(remarks))
+}

@@ -1,0 +1,278 @@
+//! Models whose weights TensorFlow read (`fixtures/tensorflow`), by their bytes; broken ones are
+//! errors.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use apr_core::{ByteSource, CheckpointReader, Code, Error, IoCause, Limits, Result, SourceSet};
+use apr_tensorflow::{CHECKPOINT, GRAPH, METADATA, SAVED_MODEL, TensorflowReader};
+use apr_testkit::{corrupt, locate, peak_memory, read_everything};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+#[global_allocator]
+static ALLOCATOR: apr_testkit::PeakAlloc = apr_testkit::PeakAlloc;
+
+fn fixtures() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/tensorflow")
+}
+
+fn fixture(name: &str) -> Vec<u8> {
+    std::fs::read(fixtures().join(name)).expect("the fixture is in the repository")
+}
+
+/// Files of a folder in memory.
+#[derive(Clone, Default)]
+struct Folder(BTreeMap<String, Vec<u8>>);
+
+impl Folder {
+    /// Those of a folder and of the folders in it.
+    fn of(path: &Path) -> Self {
+        let mut folder = Self::default();
+        let entries = |path: &Path| std::fs::read_dir(path).expect("a folder");
+        for entry in entries(path) {
+            let entry = entry.expect("an entry").path();
+            let inner = if entry.is_dir() {
+                entries(&entry).map(|entry| entry.expect("an entry").path()).collect()
+            } else {
+                vec![entry]
+            };
+            for file in inner.iter().filter(|file| file.is_file()) {
+                let name = file.strip_prefix(path).expect("within").to_str().expect("a name");
+                folder.0.insert(name.to_owned(), std::fs::read(file).expect("a file"));
+            }
+        }
+        folder
+    }
+
+    fn with(mut self, name: &str, bytes: Vec<u8>) -> Self {
+        self.0.insert(name.to_owned(), bytes);
+        self
+    }
+
+    fn without(mut self, name: &str) -> Self {
+        self.0.remove(name);
+        self
+    }
+
+    fn open(&self, name: &str) -> Result<TensorflowReader> {
+        apr_tensorflow::open_in(self, name, &Limits::default())
+    }
+}
+
+impl SourceSet for Folder {
+    fn open(&self, name: &str) -> Result<Box<dyn ByteSource>> {
+        let bytes = self.0.get(name);
+        let bytes = bytes.ok_or_else(|| Error::io(IoCause::NotFound, "no such file"))?;
+        Ok(Box::new(bytes.clone()))
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        Ok(self.0.keys().cloned().collect())
+    }
+}
+
+fn bytes_of(reader: &TensorflowReader, tensor: usize, piece: usize) -> Vec<u8> {
+    let len = reader.tensors()[tensor].byte_len().expect("a possible length");
+    let mut bytes = vec![0; usize::try_from(len).expect("a small tensor")];
+    let mut offset = 0;
+    for chunk in bytes.chunks_mut(piece) {
+        reader.read_tensor(tensor, offset, chunk).expect("readable");
+        offset += chunk.len() as u64;
+    }
+    bytes
+}
+
+fn found(reader: &TensorflowReader, piece: usize) -> BTreeMap<String, Value> {
+    let of = |(tensor, info): (usize, &apr_core::TensorInfo)| {
+        let sha256: String = Sha256::digest(bytes_of(reader, tensor, piece))
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let shape = info.shape.dims();
+        let value = json!({ "dtype": info.dtype.name(), "shape": shape, "sha256": sha256 });
+        (info.name.clone(), value)
+    };
+    reader.tensors().iter().enumerate().map(of).collect()
+}
+
+/// What TensorFlow found, by the names that tensors have here, without the optimizer's.
+fn expected(tensors: &Value) -> BTreeMap<String, Value> {
+    let tensors = tensors.as_object().expect("an object").iter();
+    let is_of_model = |name: &str| {
+        !name.contains("/.OPTIMIZER_SLOT/")
+            && !name.starts_with("optimizer/")
+            && !name.contains("Adam")
+            && !name.starts_with("save_counter")
+            && !["beta1_power", "beta2_power"].contains(&name)
+    };
+    let of_model = tensors.filter(|(name, _)| is_of_model(name));
+    of_model
+        .map(|(name, value)| {
+            let name = name.strip_suffix("/.ATTRIBUTES/VARIABLE_VALUE").unwrap_or(name);
+            (name.to_owned(), value.clone())
+        })
+        .collect()
+}
+
+fn compare(root: &Path, list: &Value) {
+    for (path, tensors) in list.as_object().expect("an object") {
+        let path = root.join(path);
+        let folder = Folder::of(path.parent().expect("a folder"));
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+        let reader = folder.open(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        for piece in [1, 3, 1 << 20] {
+            // Constants of a SavedModel are tensors, too, which no checkpoint has.
+            let mut found = found(&reader, piece);
+            let expected = expected(tensors);
+            if *reader.format() == SAVED_MODEL {
+                found.retain(|name, _| expected.contains_key(name));
+            }
+            assert_eq!(found, expected, "{} by {piece}", path.display());
+        }
+    }
+}
+
+#[test]
+fn every_tensor_has_the_bytes_that_tensorflow_reads() {
+    compare(&fixtures(), &serde_json::from_slice(&fixture("expected.json")).expect("JSON"));
+}
+
+#[test]
+fn files_of_others_have_the_bytes_that_tensorflow_reads() {
+    let Some(folder) = locate::shared_data("tensorflow") else { return };
+    compare(&folder, &serde_json::from_slice(&fixture("shared.json")).expect("JSON"));
+}
+
+#[test]
+fn what_is_no_weight_is_described_or_left_out_by_name() {
+    let reader = Folder::of(&fixtures().join("saved")).open("saved_model.pb").expect("a model");
+    assert_eq!(*reader.format(), SAVED_MODEL);
+    let entry = reader.metadata().object(METADATA).expect("what the file says");
+    assert_eq!(entry["tags"], json!(["serve"]));
+    assert_eq!(entry["assets"], json!(["words.txt"]));
+    let input = &entry["signatures"]["serving_default"]["inputs"]["x"];
+    assert_eq!((&input["dtype"], &input["shape"]), (&json!("float32"), &json!([-1, 2])));
+    assert_eq!(entry["full_names"], json!({ "w": "w" }));
+    assert!(reader.left_out().contains(&"asset 'words.txt'".to_owned()));
+    // The constant of the function.
+    assert!(reader.tensors().iter().any(|info| info.shape.dims() == [4, 5]));
+
+    let folder = Folder::of(&fixtures());
+    let objects = folder.open("objects.index").expect("a checkpoint");
+    assert_eq!(*objects.format(), CHECKPOINT);
+    let text = "layer/text (no format here holds elements of string)";
+    assert!(objects.left_out().contains(&text.to_owned()), "{:?}", objects.left_out());
+    let slots = folder.open("model.ckpt.index").expect("a checkpoint");
+    let state = "the optimizer's state (6 variables";
+    assert!(slots.left_out().iter().any(|left| left.starts_with(state)), "{:?}", slots.left_out());
+
+    let frozen = apr_tensorflow::open(fixture("frozen.pb"), "frozen.pb", &Limits::default());
+    let frozen = frozen.expect("a graph");
+    assert_eq!(*frozen.format(), GRAPH);
+    let unlisted = &frozen.container().unlisted()[0];
+    assert_eq!(unlisted.names, ["texts"]);
+}
+
+#[test]
+fn what_is_missing_or_short_is_named() {
+    let folder = Folder::of(&fixtures());
+    let data = "objects.data-00000-of-00001";
+    let missing = folder.clone().without(data).open("objects.index").expect_err("no shard");
+    assert_eq!((missing.code(), missing.file()), (Code::Io, Some(data)), "{missing}");
+    let mut short = fixture(data);
+    short.truncate(100);
+    let short = folder.clone().with(data, short).open("objects.index").expect_err("a short shard");
+    assert_eq!((short.code(), short.file()), (Code::Corrupt, Some(data)), "{short}");
+
+    let saved = Folder::of(&fixtures().join("saved"));
+    let index = "variables/variables.index";
+    let missing = saved.clone().without(index).open("saved_model.pb").expect_err("no index");
+    assert_eq!((missing.code(), missing.file()), (Code::Io, Some(index)), "{missing}");
+    let alone = apr_tensorflow::open(fixture("objects.index"), "a", &Limits::default());
+    assert!(alone.is_err_and(|error| error.message().contains("beside it")));
+}
+
+#[test]
+fn a_changed_byte_of_a_tensor_is_a_wrong_checksum() {
+    let data = "objects.data-00000-of-00001";
+    let mut changed = fixture(data);
+    let last = changed.len() - 1;
+    changed[last] ^= 1;
+    changed[0] ^= 1;
+    let folder = Folder::of(&fixtures()).with(data, changed);
+    let reader = folder.open("objects.index").expect("the index is sound");
+    let codes: Vec<Code> = (0..reader.tensors().len())
+        .filter_map(|tensor| reader.read_tensor(tensor, 0, &mut [0]).err())
+        .map(|error| error.code())
+        .collect();
+    assert_eq!(codes, [Code::Checksum]);
+}
+
+#[test]
+fn broken_files_are_errors_or_readable_within_bounded_memory() {
+    let folder = Folder::of(&fixtures());
+    let saved = Folder::of(&fixtures().join("saved"));
+    for (folder, name, opened, step) in [
+        (&folder, "objects.index", "objects.index", 1),
+        (&folder, "snappy.index", "snappy.index", 1),
+        (&folder, "model.ckpt.index", "model.ckpt.index", 1),
+        (&folder, "frozen.pb", "frozen.pb", 1),
+        (&saved, "saved_model.pb", "saved_model.pb", 11),
+        (&saved, "variables/variables.index", "saved_model.pb", 1),
+    ] {
+        let file = folder.0[name].clone();
+        let flips = corrupt::bit_flips(&file, 0..file.len()).step_by(step);
+        for broken in corrupt::truncations(&file).step_by(step).chain(flips) {
+            let broken = folder.clone().with(name, broken);
+            let ((), peak) = peak_memory(|| {
+                if let Ok(reader) = broken.open(opened) {
+                    // Damaged weights are met where they are read.
+                    let _ = read_everything(&reader);
+                }
+            });
+            assert!(peak < 4 << 20, "{name}: {peak} bytes");
+        }
+    }
+}
+
+#[test]
+fn weights_of_tensorflow_js_have_the_bytes_that_its_converter_reads() {
+    let folder = Folder::of(&fixtures().join("js"));
+    let json = folder.0["model.json"].clone();
+    assert!(apr_tensorflow::is_js(&json));
+    let open = |folder: &Folder, json: &[u8]| {
+        apr_tensorflow::open_js(json, "model.json", folder, &Limits::default())
+    };
+    let reader = open(&folder, &json).expect("a model");
+    let expected: BTreeMap<String, Value> =
+        serde_json::from_slice(&folder.0["expected.json"]).expect("JSON");
+    for piece in [1, 3, 1 << 20] {
+        assert_eq!(found(&reader, piece), expected, "by {piece}");
+    }
+    let entry = reader.metadata().object(METADATA).expect("what the file says");
+    assert_eq!(entry["quantized"]["small"]["dtype"], "uint8");
+    assert_eq!(reader.left_out(), ["modelTopology"]);
+
+    let shard = "group1-shard3of3.bin";
+    let missing = open(&folder.clone().without(shard), &json).expect_err("no shard");
+    assert_eq!((missing.code(), missing.file()), (Code::Io, Some(shard)));
+    let short = open(&folder.clone().with(shard, vec![0; 30]), &json).expect_err("a short shard");
+    assert_eq!((short.code(), short.tensor()), (Code::Corrupt, Some("half")), "{short}");
+    for broken in corrupt::truncations(&json).chain(corrupt::bit_flips(&json, 0..json.len())) {
+        if let Ok(reader) = open(&folder, &broken) {
+            read_everything(&reader).expect("what was opened is all there");
+        }
+    }
+}
+
+#[test]
+fn a_constant_of_2_40_elements_in_a_few_bytes_is_left_out_by_name() {
+    let ((), peak) = peak_memory(|| {
+        let reader = apr_tensorflow::open(fixture("huge.pb"), "huge.pb", &Limits::default());
+        let reader = reader.expect("the other constants");
+        let left = reader.left_out().iter().find(|left| left.starts_with("listed ("));
+        assert!(left.is_some_and(|left| left.contains("limit")), "{:?}", reader.left_out());
+    });
+    assert!(peak < 1 << 20, "{peak} bytes");
+}
