@@ -172,7 +172,6 @@ impl Model {
     }
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "as map_err hands it over")]
 fn too_many(error: TooManyBoxes) -> Thrown {
     Thrown::request(error.to_string())
 }

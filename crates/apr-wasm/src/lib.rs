@@ -6,6 +6,7 @@
 //! typed interface for programs, with promises, progress and cancellation, is TypeScript around it:
 //! `web/src/api`.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+#![allow(clippy::needless_pass_by_value, reason = "JavaScript hands over what it calls with")]
 
 mod blocks;
 pub mod convert;

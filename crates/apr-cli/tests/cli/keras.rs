@@ -57,6 +57,6 @@ fn a_damaged_model_is_an_error_with_its_place() {
     file.truncate(9000);
     sandbox.write("cut.h5", file);
     sandbox.apr("inspect cut.h5").fails(4, &["E002", "cut.h5"]);
-    sandbox.write("none.keras", b"PK\x03\x04".to_vec());
+    sandbox.write("none.keras", b"PK\x03\x04");
     sandbox.apr("inspect none.keras").fails(4, &["none.keras"]);
 }

@@ -85,8 +85,8 @@ fn weights_of_flax_nemo_and_llamafile_are_read_where_they_lie() {
 #[test]
 fn what_is_compiled_for_a_device_is_named_with_what_to_use_instead() {
     let sandbox = Sandbox::new()
-        .with("m.engine", b"ptrt\0\0\0\0\0\0\0\0".to_vec())
-        .with("m.pte", b"\x30\0\0\0ET12\0\0\0\0".to_vec())
+        .with("m.engine", b"ptrt\0\0\0\0\0\0\0\0")
+        .with("m.pte", b"\x30\0\0\0ET12\0\0\0\0")
         .with("m.mlmodelc/coremldata.bin", "x");
     sandbox.apr("inspect m.engine").fails(4, &["TensorRT engine is recognised", "ONNX file"]);
     sandbox.apr("inspect m.pte").fails(4, &["schema 12", ".pt2"]);
