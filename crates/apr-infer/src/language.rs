@@ -101,8 +101,8 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         Ok(Self { session, tokens, mask, positions, logits, cache })
     }
 
-    /// The logits of what follows the tokens so far and these. Long prompts are read in pieces, each
-    /// with the keys and values of those before it.
+    /// The logits of what follows the tokens so far and these. Long prompts are read in pieces,
+    /// each with the keys and values of those before it.
     ///
     /// # Errors
     /// Those of [`Session::run`].

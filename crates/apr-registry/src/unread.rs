@@ -154,7 +154,8 @@ pub(crate) fn folder(names: &[&str]) -> Option<&'static str> {
     }
     names.contains(&"Manifest.json").then_some(
         "the folder has no supported weights file; its Manifest.json is that of a Core ML package \
-         (.mlpackage), which is recognised, not supported: use the model that it was converted from",
+         (.mlpackage), which is recognised, not supported: use the model that it was converted \
+         from",
     )
 }
 

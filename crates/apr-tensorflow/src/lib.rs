@@ -17,8 +17,8 @@
 //! A variable has its key in the checkpoint for a name; for programs of TensorFlow 2 that is the
 //! path of the object that it is of, without `/.ATTRIBUTES/VARIABLE_VALUE`. The name that it had in
 //! the program is in the metadata (`full_names`). Variables that were saved in parts along their
-//! first dimension are joined. A constant has the name of its node, in a function behind the name of
-//! the function (`f/weights`); constants with fewer values than their shape repeat the last.
+//! first dimension are joined. A constant has the name of its node, in a function behind the name
+//! of the function (`f/weights`); constants with fewer values than their shape repeat the last.
 //!
 //! Checksums of the index are compared when it is opened, those of a tensor when it is first read.
 //!

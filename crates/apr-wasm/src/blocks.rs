@@ -43,8 +43,8 @@ impl Block {
 }
 
 impl Blocks {
-    /// Fills `buf` from `offset` on; `fetch` fills a buffer from the file of `len` bytes. The caller
-    /// has checked the range.
+    /// Fills `buf` from `offset` on; `fetch` fills a buffer from the file of `len` bytes. The
+    /// caller has checked the range.
     pub(crate) fn read(
         &mut self,
         mut offset: u64,

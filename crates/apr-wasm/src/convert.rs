@@ -60,6 +60,8 @@ struct ConvertWishes {
     compress: bool,
     /// What is wrong with names, shapes and values is reported and ends nothing.
     relaxed: bool,
+    /// Names, layout and values stay; what was encrypted is not any more.
+    copy: bool,
 }
 
 /// Files in JavaScript's hands.
@@ -149,7 +151,11 @@ fn job(wishes: &str) -> JsResult<Job> {
     let format = format_of(&wishes.format)?;
     let usual = format.target.as_ref().map_or("model", |target| target.file_name);
     let name = wishes.file_name.unwrap_or_else(|| usual.to_owned());
-    let mut job = Job::new(PlanOptions::new(format, name));
+    let target = PlanOptions::new(format, name);
+    if wishes.copy {
+        return Ok(Job { opens: true, ..Job::copy(target) });
+    }
+    let mut job = Job::new(target);
     let dtype = |name: Option<String>| {
         let parsed = name.map(|name| parse_dtype(&name));
         parsed.transpose().map_err(|error| Thrown::request(error.to_string()))

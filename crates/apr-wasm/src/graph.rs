@@ -67,8 +67,8 @@ impl Model {
         })
     }
 
-    /// Boxes and edges of a part with these groups open; those that fit a screen where `open` is not
-    /// given. `fold` makes one box of layers that repeat.
+    /// Boxes and edges of a part with these groups open; those that fit a screen where `open` is
+    /// not given. `fold` makes one box of layers that repeat.
     ///
     /// # Errors
     /// Those of [`graph`](Self::graph), and a request for more boxes than can be drawn.

@@ -120,8 +120,8 @@ impl Host for Page {
 
 #[wasm_bindgen]
 impl Model {
-    /// Runs the model on what is given, and says what its head makes of it; `bytes` are those of the
-    /// sound or the image, and `on_text` hears a text as it is generated.
+    /// Runs the model on what is given, and says what its head makes of it; `bytes` are those of
+    /// the sound or the image, and `on_text` hears a text as it is generated.
     ///
     /// # Errors
     /// What does not go with the model, and the errors of its files.

@@ -90,16 +90,20 @@ fn long_prompts_in_pieces_give_the_logits_of_one_run() {
 #[test]
 fn times_are_told() {
     let sandbox = Sandbox::new();
-    let report = generated(&sandbox, &format!("{FOLDER} --tokens 49,43,50 --max-tokens 3"));
+    let report =
+        generated(&sandbox, &format!("{FOLDER} --tokens 256,49,50,43,51,52,61 --max-tokens 3"));
     let (prefill, decode) = (&report["timings"]["prefill"], &report["timings"]["decode"]);
-    assert_eq!((&prefill["tokens"], &decode["tokens"]), (&json!(3), &json!(2)));
+    assert_eq!((&prefill["tokens"], &decode["tokens"]), (&json!(7), &json!(2)));
     for timing in [prefill, decode] {
         assert!(timing["seconds"].as_f64().is_some_and(|seconds| seconds >= 0.0));
         assert!(timing["tokens_per_second"].as_f64().is_some_and(|rate| rate >= 0.0));
     }
     assert!(report["load_seconds"].is_f64());
-    let words = ["load ", "prefill 3 tokens", "decode 2 tokens", "arithmetic exact"];
-    sandbox.apr(&format!("run {FOLDER} --tokens 49,43,50 --max-tokens 3 -v")).ok().says(&words);
+    let words = ["load ", "prefill 7 tokens", "decode 2 tokens", "arithmetic exact"];
+    sandbox
+        .apr(&format!("run {FOLDER} --tokens 256,49,50,43,51,52,61 --max-tokens 3 -v"))
+        .ok()
+        .says(&words);
 }
 
 #[test]

@@ -258,6 +258,28 @@ test("encrypted, damaged and hostile files say so", async () => {
   await close();
 });
 
+test("signatures are verified, and an encrypted model is decrypted", async () => {
+  const [key, signed, secret] = ["key", "signed.apr", "sealed.apr"].map((name) => join(folder, name));
+  execFileSync(apr, ["keygen", "-o", key]);
+  execFileSync(apr, ["sign", join(site, "example/model.apr"), "--key", key, "-o", signed]);
+  writeFileSync(join(folder, "password"), "correct horse");
+  execFileSync(apr, ["encrypt", signed, "-o", secret, "--password-file", join(folder, "password"), "-f"]);
+  const { page, close } = await openPage();
+  const [signers, stranger, same] = await page.evaluate(async ([signed, secret, pem]) => {
+    const { open } = await import("./api/index.js");
+    const of = (bytes, options) => open(new File([Uint8Array.from(bytes)], "model.apr"), options);
+    const model = await of(signed);
+    const signers = await model.verify([pem]);
+    const stranger = await model.verify([]).catch((error) => error.code);
+    const { files } = await (await of(secret, { password: "correct horse" })).decrypt("plain.apr");
+    const plain = await open(new File([await files[0].blob.arrayBuffer()], "plain.apr"));
+    return [signers, stranger, (await plain.diff(model)).same];
+  }, [[...readFileSync(signed)], [...readFileSync(secret)], readFileSync(`${key}.pub`, "utf8")]);
+  assert.equal(signers.length, 1);
+  assert.deepEqual([stranger, same], ["E006", true]);
+  await close();
+});
+
 test("two models are compared, a pass is ended, a pickle is found", async () => {
   const { page, problems, close } = await openPage();
   await choose(page, folderFiles);

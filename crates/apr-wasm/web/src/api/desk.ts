@@ -47,7 +47,7 @@ export interface Listeners {
 export type Method =
   | "inspect" | "tensors" | "values" | "bytes" | "stats" | "histogram" | "distribution" | "validate"
   | "lint" | "explain" | "explainTensor" | "diff" | "vocabulary" | "companions" | "companion"
-  | "graph" | "drawing" | "svg" | "node" | "searchNodes" | "uses" | "plan" | "convert" | "scan"
+  | "graph" | "drawing" | "svg" | "node" | "searchNodes" | "uses" | "plan" | "convert" | "scan" | "verify"
   | "run" | "tokenize" | "traffic";
 
 /** Which module answers a call. */
@@ -113,6 +113,8 @@ export class Desk {
         return JSON.parse(model.histogram(first!, second!, onProgress));
       case "explainTensor":
         return JSON.parse(model.explain_tensor(first!, onProgress));
+      case "verify":
+        return JSON.parse(model.verify(first!));
       case "validate":
         return JSON.parse(model.validate(first!, onProgress));
       case "vocabulary":

@@ -92,6 +92,15 @@ export class Model implements AsyncDisposable {
     return this.#call("validate", [options.strict ?? false], options);
   }
 
+  /**
+   * Who signed it, by the fingerprints of their keys. `trusted` are public keys in PEM.
+   *
+   * @throws AprError `E006` where it is not signed, or by none of them.
+   */
+  verify(trusted: string[]): Promise<string[]> {
+    return this.#call("verify", [trusted]);
+  }
+
   /** What loading its files would execute. Executes nothing. */
   scan(options: CallOptions = {}): Promise<R.ScanSummary> {
     return this.#call("scan", [], options);
@@ -176,6 +185,11 @@ export class Model implements AsyncDisposable {
     options: CallOptions = {},
   ): Promise<{ report: R.ConvertReport; files: OutputFile[] }> {
     return this.#call("convert", [JSON.stringify(wishes)], options);
+  }
+
+  /** Writes it without encryption, as it is otherwise. It was opened with a password. */
+  decrypt(fileName: string, options: CallOptions = {}): Promise<{ report: R.ConvertReport; files: OutputFile[] }> {
+    return this.convert({ format: "apr", fileName, copy: true }, options);
   }
 
   /** Runs it on a text, the bytes of a sound or an image, or arrays. */

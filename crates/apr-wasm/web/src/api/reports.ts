@@ -273,6 +273,8 @@ export interface ConvertWishes {
   compress?: boolean;
   /** What is wrong with names, shapes and values is reported and ends nothing. */
   relaxed?: boolean;
+  /** Names, layout and values stay; nothing is checked on the way. */
+  copy?: boolean;
 }
 
 /** `apr convert`. */
