@@ -60,6 +60,8 @@ struct ConvertWishes {
     compress: bool,
     /// What is wrong with names, shapes and values is reported and ends nothing.
     relaxed: bool,
+    /// What people call the model, where its files don't say it.
+    title: Option<String>,
     /// Names, layout and values stay; what was encrypted is not any more.
     copy: bool,
 }
@@ -168,6 +170,7 @@ fn job(wishes: &str) -> JsResult<Job> {
     }
     job.target.apr2.compression = wishes.compress.then_some(Choice::Auto);
     job.validation.stop = !wishes.relaxed;
+    job.title = wishes.title;
     Ok(job)
 }
 

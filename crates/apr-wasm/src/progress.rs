@@ -66,7 +66,8 @@ impl Progress for Told {
     fn advance(&self, bytes: u64) {
         let done = self.done.get().saturating_add(bytes);
         self.done.set(done);
-        if (done - self.told.get()) * 100 >= self.total.get() {
+        let is_step = (done - self.told.get()).saturating_mul(100) >= self.total.get();
+        if is_step || done == self.total.get() {
             self.told.set(done);
             self.tell();
         }

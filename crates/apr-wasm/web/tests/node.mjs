@@ -22,7 +22,7 @@ test("a folder is explored and run", async () => {
   const pieces = [];
   const { kind, result } = await model.run({ text: "12+34=", maxTokens: 8 }, { onText: (piece) => pieces.push(piece) });
   assert.deepEqual([kind, result.text, pieces.join("")], ["completion", "46\n", "46\n"]);
-  const { result: states } = await model.run({ text: "12+34=", want: ["final_norm"] });
+  const { result: states } = await model.run({ text: "12+34=", want: ["final_norm/scaled"] });
   assert.deepEqual(states.outputs[0].shape, [1, 7, 128]);
   model.close();
 });

@@ -176,7 +176,7 @@ export class Model implements AsyncDisposable {
 
   /** What a conversion would write. */
   plan(wishes: R.ConvertWishes): Promise<R.ConvertReport> {
-    return this.#call("plan", [JSON.stringify(wishes)]);
+    return this.#call("plan", [this.#titled(wishes)]);
   }
 
   /** Converts into files on disk: of the browser's private file system, or where Node was told. */
@@ -184,7 +184,7 @@ export class Model implements AsyncDisposable {
     wishes: R.ConvertWishes,
     options: CallOptions = {},
   ): Promise<{ report: R.ConvertReport; files: OutputFile[] }> {
-    return this.#call("convert", [JSON.stringify(wishes)], options);
+    return this.#call("convert", [this.#titled(wishes)], options);
   }
 
   /** Writes it without encryption, as it is otherwise. It was opened with a password. */
@@ -214,6 +214,13 @@ export class Model implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.close();
+  }
+
+  /** Wishes as the module takes them, with the title that the model is called by elsewhere. */
+  #titled(wishes: R.ConvertWishes): string {
+    const title = this.title.split("/").pop()!.replace(/\.(apr|safetensors|gguf|onnx|pt|pth|bin|json)$/u, "");
+    const says = !["model", "pytorch_model", ""].includes(title);
+    return JSON.stringify(says ? { title, ...wishes } : wishes);
   }
 
   #reference(): { id: string; spec: OpenSpec } {

@@ -273,6 +273,8 @@ export interface ConvertWishes {
   compress?: boolean;
   /** What is wrong with names, shapes and values is reported and ends nothing. */
   relaxed?: boolean;
+  /** What people call the model, where its files don't say it; its own title by default. */
+  title?: string;
   /** Names, layout and values stay; nothing is checked on the way. */
   copy?: boolean;
 }

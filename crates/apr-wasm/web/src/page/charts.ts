@@ -16,8 +16,8 @@ export function histogram(reports: readonly { report: HistogramReport; label: st
   // Shares of each tensor, by width, so that bins of different widths can be compared.
   const density = ({ report }: { report: HistogramReport }) => {
     const total = report.counts.reduce((sum, count) => sum + count, 0) || 1;
-    // Equal values have one bin without a width.
-    return report.counts.map((count) => count / total / (report.width || 1));
+    // Equal values have one bin, as narrow as can be.
+    return report.counts.map((count) => Math.min(count / total / (report.width || 1), 1e300));
   };
   const highest = Math.max(...drawn.flatMap(density)) || 1;
   const x = (at: number) => end === start ? WIDTH / 2 : ((at - start) / (end - start)) * WIDTH;
