@@ -280,6 +280,14 @@ test("signatures are verified, and an encrypted model is decrypted", async () =>
   await close();
 });
 
+test("the example opens by its link", async () => {
+  const { page, problems, close } = await openPage();
+  await page.getByRole("link", { name: "an example" }).click();
+  await page.getByText("LLaMA").first().waitFor();
+  assert.deepEqual(problems, []);
+  await close();
+});
+
 test("two models are compared, a pass is ended, a pickle is found", async () => {
   const { page, problems, close } = await openPage();
   await choose(page, folderFiles);

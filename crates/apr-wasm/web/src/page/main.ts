@@ -3,7 +3,7 @@
 import { AprError, open, type Input } from "../api/index.js";
 import { fill, h } from "./dom.js";
 import { bytes, visible } from "./format.js";
-import { completed, dropped, pick } from "./pick.js";
+import { dropped, pick } from "./pick.js";
 import { VIEWS, addressOf, parsePlace, type Place, type ViewName } from "./place.js";
 import { OpenModel, type Session } from "./session.js";
 import { nextTheme, restoreTheme } from "./theme.js";
@@ -60,7 +60,7 @@ class Page {
   async #arrive(): Promise<void> {
     const place = parsePlace(location.hash);
     if (place.model !== undefined && place.model !== this.#model?.address) {
-      await this.#open(completed(place.model), place.model, place);
+      await this.#open(place.model, place.model, place);
       return;
     }
     if (this.#model) this.#show(this.#model, place);

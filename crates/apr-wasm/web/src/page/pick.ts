@@ -32,7 +32,7 @@ export function pick(picked: Picked): HTMLElement {
 }
 
 /** `owner/model` and the hub's own pages are the hub's models. */
-export function completed(text: string): string {
+function completed(text: string): string {
   const plain = text.trim();
   if (/^[\w.-]+\/[\w.-]+$/u.test(plain)) return `hf://${plain}`;
   const page = /^https:\/\/huggingface\.co\/([\w.-]+\/[\w.-]+)\/?$/u.exec(plain);
