@@ -33,6 +33,7 @@ const GROUP: usize = 32;
 /// Weights of a super-block.
 const SUPER: usize = 256;
 /// Rows of activations that are multiplied with a block at a time.
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
 const TOKENS: usize = 4;
 /// Multiplications of a piece of work.
 const PIECE: usize = 1 << 17;
@@ -58,6 +59,7 @@ const fn is_in_pairs(of: u8) -> bool {
 
 /// Multiplies some rows of activations at a time, and those that are left one by one. In a function
 /// of its own the loop would lack the features of the one that it is in.
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
 macro_rules! by_tokens {
     (
         $weights:ident, $row_bytes:ident, $x:ident, $out:ident,
