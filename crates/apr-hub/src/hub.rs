@@ -135,7 +135,7 @@ impl Client {
         }
     }
 
-    /// Repositories whose names are like one that is not there.
+    /// Repositories whose names are similar to one that does not exist.
     fn near_repositories(&self, repo: &str) -> String {
         let (author, name) =
             repo.split_once('/').map_or((None, repo), |(author, name)| (Some(author), name));

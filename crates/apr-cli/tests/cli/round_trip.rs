@@ -1,4 +1,4 @@
-//! What goes in comes out: byte for byte where nothing was to change.
+//! Round trips between formats: byte for byte where nothing was to change.
 
 use std::fs;
 

@@ -94,7 +94,7 @@ fn ambiguous(found: &[Reading], container: Container) -> Error {
     Error::format(message).at(container.len())
 }
 
-/// What a file of whisper.cpp's is said to be whose layout is not read.
+/// The error message for a file of whisper.cpp whose layout is not supported.
 const PARAKEET: &str = "this is a Parakeet model as whisper.cpp reads it, which this version of \
     apr does not read; the .nemo archive that it was made of holds the same weights as a PyTorch \
     checkpoint";

@@ -1,7 +1,7 @@
 //! Codec 3: an order-0 entropy coder for planes. Canonical Huffman codes of at most 11 bits, eight
 //! interleaved streams.
 //!
-//! What it makes of `n` bytes ("symbols"), `n` being known to the decoder. All integers are
+//! The encoding of `n` bytes ("symbols"), `n` being known to the decoder. All integers are
 //! little-endian.
 //!
 //! ```text
