@@ -37,13 +37,3 @@ pub fn start() {
 pub fn version() -> String {
     env!("CARGO_PKG_VERSION").to_owned()
 }
-
-/// The formats, as JSON: what they are called, their extensions, whether they can be written.
-///
-/// # Errors
-/// None that are known.
-#[wasm_bindgen]
-pub fn formats() -> Result<String, wasm_bindgen::JsValue> {
-    let formats: Vec<_> = apr_registry::formats().collect();
-    error::json(&formats)
-}

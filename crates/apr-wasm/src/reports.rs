@@ -1,7 +1,7 @@
 //! What a page asks of a model: each answer is the JSON that a command prints.
 
 use apr_blocks::GraphOptions;
-use apr_core::{Code, Error, Result, Serial, read_vec};
+use apr_core::{Code, Error, Result, Serial};
 use apr_ops::diff::{DiffOptions, Side, alike, diff};
 use apr_ops::elements::{Selection, elements};
 use apr_ops::explain::{explain_model, explain_tensor};
@@ -234,18 +234,6 @@ pub fn scan(files: HostFiles) -> std::result::Result<String, JsValue> {
         })
     });
     json(&ScanSummary::of(scanned.collect()))
-}
-
-/// The first bytes of a file: enough to see what it is where no reader opens it.
-///
-/// # Errors
-/// E007 where it can't be read.
-#[wasm_bindgen]
-pub fn head(files: HostFiles, name: &str) -> JsResult<Vec<u8>> {
-    use apr_core::ByteSource;
-    let file = Lent::new(files);
-    let file = file.file(name)?;
-    Ok(read_vec(&file, 0, file.len().min(256))?)
 }
 
 impl Model {
