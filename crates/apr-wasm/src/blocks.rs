@@ -91,7 +91,8 @@ impl Blocks {
     /// Length of the next block.
     fn wanted(&self, offset: u64, needed: u64) -> u64 {
         let (end, len) = self.last;
-        let usual = if end == offset { (len * 2).min(LONGEST) } else { SHORTEST };
+        let follows = len > 0 && end == offset;
+        let usual = if follows { (len * 2).clamp(SHORTEST, LONGEST) } else { SHORTEST };
         usual.max(needed)
     }
 }
