@@ -5,105 +5,172 @@
 //! recorded in `fixtures/peers/`, and `cargo xtask test` checks that we still write those very
 //! bytes.
 
+use std::path::PathBuf;
+
 use crate::builds;
 use crate::process::{cargo, run as run_program, target_dir};
 use crate::reference;
 use crate::steps::Steps;
 
-pub(crate) fn run(steps: &mut Steps) {
-    builds::run(steps);
-    steps.run("the Python reference environment", reference::set_up_python);
-    let torch = steps.run("torch, for PyTorch's files", reference::set_up_torch);
-    let minilm = steps.run("the model all-MiniLM-L6-v2", reference::fetch_model);
-    let llama_cpp = steps.run("llama.cpp, to compare with", reference::set_up_llama_cpp);
+type Part = fn(&mut Steps);
+
+/// The parts, in the order in which they run; each sets up the peers that it asks.
+const PARTS: [(&str, Part); 9] = [
+    ("builds", builds::run),
+    ("candle", candle),
+    ("hub", hub),
+    ("torch", torch),
+    ("graphs", graphs),
+    ("merge", merge),
+    ("optimum", optimum),
+    ("quality", quality),
+    ("llama", llama),
+];
+
+/// Runs the parts that are named, or all if none is.
+///
+/// # Errors
+///
+/// The names that there are, if one is unknown.
+pub(crate) fn run(steps: &mut Steps, names: &[&str]) -> Result<(), String> {
+    let known = || PARTS.map(|(name, _)| name);
+    if let Some(unknown) = names.iter().find(|name| !known().contains(name)) {
+        return Err(format!("no part is called \"{unknown}\": {}", known().join(", ")));
+    }
+    for (name, part) in PARTS {
+        if names.is_empty() || names.contains(&name) {
+            part(steps);
+        }
+    }
+    Ok(())
+}
+
+fn candle(steps: &mut Steps) {
     steps.run("candle reads what apr writes, and adds numbers with it", || {
         run_program(&mut cargo("test", ["--package", "apr-interop"]))
     });
+}
+
+fn hub(steps: &mut Steps) {
+    steps.run("the Python reference environment", reference::set_up_python);
     if steps
         .run("Hugging Face's Python client, and an S3 store", reference::set_up_hub_client)
         .is_some()
     {
         steps.run("Hugging Face's client shares its cache with apr, and apr reads from S3", || {
-            run_program(&mut cargo("build", ["--package", "apr-cli"]))?;
             run_program(&mut cargo("build", ["--package", "apr-testkit", "--example", "hub"]))?;
-            let folder = target_dir().join("debug");
-            reference::check_with_hub_client(&folder.join("apr"), &folder.join("examples/hub"))
+            let hub = target_dir().join("debug/examples/hub");
+            reference::check_with_hub_client(&apr()?, &hub)
         });
     }
-    if torch.is_some() {
+}
+
+fn torch(steps: &mut Steps) {
+    steps.run("the Python reference environment", reference::set_up_python);
+    if steps.run("torch, for PyTorch's files", reference::set_up_torch).is_some() {
         steps.run("torch loads what apr writes", || ask("apr-pytorch", "torch::"));
     }
+}
 
-    let transformers =
-        steps.run("transformers and onnxruntime, to compare with", reference::set_up_transformers);
-    if transformers.is_some() {
-        steps.run("the onnx package reads the collection as apr does", || ask("apr-onnx", "live_"));
-        steps.run("onnxruntime runs what apr writes, as transformers computes", || {
-            ask("apr-cli", "onnx_")
-        });
-        steps.run("torch runs the programs that apr writes", || ask("apr-cli", "torchscript::"));
-        steps.run("graphs of families compute what transformers computes", || {
-            ask("apr-cli", "graphs::")
-        });
-        steps.run("graphs of families do so for odd sizes and rare options", || {
-            reference::check_graphs(&target_dir().join("debug/apr"), "onnxruntime")
-        });
-        steps.run("torch computes with programs what transformers computes", || {
-            reference::check_graphs(&target_dir().join("debug/apr"), "torchscript")
-        });
-        steps.run("apr run computes what transformers computes", || {
-            reference::check_graphs(&target_dir().join("debug/apr"), "apr")
-        });
-        steps.run("GGUF files compute what transformers computes of their folders", || {
-            reference::check_gguf_graphs(&target_dir().join("debug/apr"))
-        });
-        steps.run("apr run passes the official tests of ONNX", || {
-            reference::check_node_suite(&target_dir().join("debug/apr"))
-        });
-        steps.run("every layer's states and attention within apr run are transformers'", || {
-            reference::check_inside(&target_dir().join("debug/apr"))
-        });
-        if steps.run("mergekit, to compare with", reference::set_up_mergekit).is_some() {
-            steps.run("mergekit merges models of six families to what apr makes of them", || {
-                reference::check_with_mergekit(&target_dir().join("debug/apr"))
-            });
-            steps.run("PEFT merges adapters of all kinds to what apr makes of them", || {
-                reference::check_with_peft(&target_dir().join("debug/apr"))
-            });
-        }
-        if steps.run("Optimum, to compare with", reference::set_up_optimum).is_some() {
-            steps.run("Optimum names what apr exports alike, and runs it", || {
-                reference::check_with_optimum(&target_dir().join("debug/apr"))
-            });
-        }
+fn set_up_transformers(steps: &mut Steps) -> bool {
+    let what = "transformers and onnxruntime, to compare with";
+    steps.run(what, reference::set_up_transformers).is_some()
+}
+
+fn graphs(steps: &mut Steps) {
+    if !set_up_transformers(steps) {
+        return;
     }
+    steps.run("the onnx package reads the collection as apr does", || ask("apr-onnx", "live_"));
+    steps.run("onnxruntime runs what apr writes, as transformers computes", || {
+        ask("apr-cli", "onnx_")
+    });
+    steps.run("torch runs the programs that apr writes", || ask("apr-cli", "torchscript::"));
+    steps.run("graphs of families compute what transformers computes", || {
+        ask("apr-cli", "graphs::")
+    });
+    steps.run("graphs of families do so for odd sizes and rare options", || {
+        reference::check_graphs(&apr()?, "onnxruntime")
+    });
+    steps.run("torch computes with programs what transformers computes", || {
+        reference::check_graphs(&apr()?, "torchscript")
+    });
+    steps.run("apr run computes what transformers computes", || {
+        reference::check_graphs(&apr()?, "apr")
+    });
+    steps.run("GGUF files compute what transformers computes of their folders", || {
+        reference::check_gguf_graphs(&apr()?)
+    });
+    steps.run("apr run passes the official tests of ONNX", || reference::check_node_suite(&apr()?));
+    steps.run("every layer's states and attention within apr run are transformers'", || {
+        reference::check_inside(&apr()?)
+    });
+}
 
-    if minilm.is_some() {
+fn merge(steps: &mut Steps) {
+    if !set_up_transformers(steps)
+        || steps.run("mergekit, to compare with", reference::set_up_mergekit).is_none()
+    {
+        return;
+    }
+    steps.run("mergekit merges models of six families to what apr makes of them", || {
+        reference::check_with_mergekit(&apr()?)
+    });
+    steps.run("PEFT merges adapters of all kinds to what apr makes of them", || {
+        reference::check_with_peft(&apr()?)
+    });
+}
+
+fn optimum(steps: &mut Steps) {
+    if set_up_transformers(steps)
+        && steps.run("Optimum, to compare with", reference::set_up_optimum).is_some()
+    {
+        steps.run("Optimum names what apr exports alike, and runs it", || {
+            reference::check_with_optimum(&apr()?)
+        });
+    }
+}
+
+fn quality(steps: &mut Steps) {
+    steps.run("the Python reference environment", reference::set_up_python);
+    if steps.run("the model all-MiniLM-L6-v2", reference::fetch_model).is_some() {
         steps.run("a comparison of two models names the tensor that was damaged", || {
-            reference::check_damage(&target_dir().join("debug/apr"))
+            reference::check_damage(&apr()?)
         });
     }
     steps.run("types that are searched are nearer than mixes of the same size", || {
-        reference::check_search(&target_dir().join("debug/apr"))
+        reference::check_search(&apr()?)
     });
-    if llama_cpp.is_some()
-        && steps.run("llama.cpp's programs", reference::set_up_llama_programs).is_some()
-    {
+}
+
+fn llama(steps: &mut Steps) {
+    steps.run("the Python reference environment", reference::set_up_python);
+    let minilm = steps.run("the model all-MiniLM-L6-v2", reference::fetch_model);
+    if steps.run("llama.cpp, to compare with", reference::set_up_llama_cpp).is_none() {
+        return;
+    }
+    if steps.run("llama.cpp's programs", reference::set_up_llama_programs).is_some() {
         steps.run("llama-perplexity finds the perplexity and divergence that apr finds", || {
-            reference::check_perplexity(&target_dir().join("debug/apr"))
+            reference::check_perplexity(&apr()?)
         });
-        if transformers.is_some() {
+        if set_up_transformers(steps) {
             steps.run("llama-imatrix measures the importance that apr measures", || {
-                reference::check_imatrix(&target_dir().join("debug/apr"))
+                reference::check_imatrix(&apr()?)
             });
         }
     }
-    if llama_cpp.and(minilm).is_some() {
+    if minilm.is_some() {
         steps.run("llama.cpp quantizes to the same files", || ask("apr-cli", "llama_cpp::"));
         steps.run("llama.cpp loads, runs and equals what apr writes", || {
-            reference::check_with_llama_cpp(&target_dir().join("debug/apr"))
+            reference::check_with_llama_cpp(&apr()?)
         });
     }
+}
+
+/// The binary, which is built if it is not up to date.
+fn apr() -> crate::steps::Outcome<PathBuf> {
+    run_program(&mut cargo("build", ["--package", "apr-cli"]))?;
+    Ok(target_dir().join("debug/apr"))
 }
 
 /// Runs the tests of a crate that ask a peer, and lets them record what it agreed with.

@@ -25,7 +25,9 @@ const HELP: &str = "\
 Usage: cargo xtask TASK
 
   test   set up what the tests compare with, then run every test: workspace, Node, fixtures
-  interop  let live peers judge what apr writes: llama.cpp, torch, candle; many minutes at first
+  interop  let live peers judge what apr writes: llama.cpp, torch, candle; many minutes at first;
+         or the parts that are named: builds, candle, hub, torch, graphs, merge, optimum, quality,
+         llama
   lint   formatting, clippy, the limits of layers 0-2, dependencies, documentation
   ci     lint, then test
   builds  crates with few features, without std, for a bare processor and for the web; what is
@@ -58,7 +60,12 @@ fn main() -> ExitCode {
     let mut steps = Steps::new();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["test"] => test::run(&mut steps),
-        ["interop"] => interop::run(&mut steps),
+        ["interop", ref parts @ ..] => {
+            if let Err(usage) = interop::run(&mut steps, parts) {
+                eprintln!("{usage}");
+                return ExitCode::from(2);
+            }
+        }
         ["lint"] => lint::run(&mut steps),
         ["ci"] => {
             lint::run(&mut steps);
