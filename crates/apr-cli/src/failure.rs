@@ -1,7 +1,6 @@
 //! Why a command ended without success, how that is reported, and its exit code.
 
 use std::io::Write;
-use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use apr_lowrank::FactorReport;
@@ -118,18 +117,18 @@ impl From<std::io::Error> for Failure {
 
 impl Failure {
     /// Tells the user and returns the exit code.
-    pub(crate) fn report(&self, json: bool) -> ExitCode {
+    pub(crate) fn report(&self, json: bool) -> u8 {
         let code = self.exit_code();
         // Whoever closed our output, as `head` does, does not want to hear more.
         if code == 0 || matches!(self, Self::Validation | Self::Told(_)) {
-            return ExitCode::from(code);
+            return code;
         }
         self.tell();
         if json && !matches!(self, Self::Reported(_)) {
             // Nobody is left to read that standard output is closed.
             let _ = print_json(&self.to_json());
         }
-        ExitCode::from(code)
+        code
     }
 
     /// Tells the user now, so that only the exit code is left.

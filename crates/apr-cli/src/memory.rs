@@ -17,7 +17,6 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use std::os::fd::BorrowedFd;
 use std::panic;
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Resource, getrlimit};
@@ -80,13 +79,13 @@ unsafe impl GlobalAlloc for Noting {
 }
 
 /// Prepares for the end of memory; an error where it is there already.
-pub(crate) fn prepare() -> Result<(), ExitCode> {
+pub(crate) fn prepare() -> Result<(), u8> {
     let limit = getrlimit(Resource::As).current;
     if let (Some(limit), Some(used)) = (limit, address_space())
         && limit.saturating_sub(used) < STACK as u64 + LEAST
     {
         tell();
-        return Err(ExitCode::from(1));
+        return Err(1);
     }
     if limit.is_some() {
         LIMITED.store(true, Ordering::Relaxed);

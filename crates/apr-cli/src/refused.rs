@@ -1,16 +1,14 @@
 //! Arguments that could not be read.
 
-use std::process::ExitCode;
-
 use crate::config::{Config, OutputFormat};
 use crate::failure::{ARGUMENTS, Failure, print_json};
 
 /// Reports arguments that can't be understood, or prints the help that was asked for.
-pub(crate) fn report(error: &clap::Error) -> ExitCode {
+pub(crate) fn report(error: &clap::Error) -> u8 {
     // Nobody is left to read that an output is closed.
     let _ = error.print();
     if !error.use_stderr() {
-        return ExitCode::SUCCESS;
+        return 0;
     }
     if wants_json() {
         let text = error.render().to_string();
@@ -18,12 +16,12 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
         let message = message.trim_start_matches("error: ").trim_end();
         let _ = print_json(&Failure::Usage(message.to_owned()).to_json());
     }
-    ExitCode::from(ARGUMENTS)
+    ARGUMENTS
 }
 
 /// Whether reports are wanted as JSON, of arguments that could not be read.
 fn wants_json() -> bool {
-    let is_asked = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    let is_asked = crate::arguments().take_while(|arg| arg != "--").any(|arg| arg == "--json");
     is_asked
         || Config::load().is_ok_and(|config| config.defaults.output_format == OutputFormat::Json)
 }

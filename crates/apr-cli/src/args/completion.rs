@@ -38,7 +38,7 @@ pub(super) fn families() -> Vec<CompletionCandidate> {
 /// not open has none.
 pub(super) fn tensors(typed: &OsStr) -> Vec<CompletionCandidate> {
     let typed = typed.to_string_lossy();
-    let Some(model) = model_of(std::env::args_os()) else { return Vec::new() };
+    let Some(model) = model_of(crate::arguments()) else { return Vec::new() };
     let Ok(reader) = apr_io::open_model(&model, &OpenOptions::default()) else { return Vec::new() };
     let names = reader.tensors().iter().map(|info| info.name.as_str());
     // What could steer a terminal is not offered.

@@ -93,7 +93,7 @@ const COMMANDS: [(&[&str], &str); 16] = [
 
 /// The error with what was meant, where that is known better than by the likeness of names.
 pub(super) fn advised(mut error: Error) -> Error {
-    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let args: Vec<OsString> = crate::arguments().skip(1).collect();
     if let Some(hint) = hint(&error, &args) {
         // Names that are only alike would lead astray.
         [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand]

@@ -84,7 +84,7 @@ impl Cli {
     /// What was typed; the error says what was meant, where that is known.
     pub(crate) fn read() -> Result<Self, clap::Error> {
         let matches = Self::command_with_help()
-            .try_get_matches()
+            .try_get_matches_from(crate::arguments())
             .and_then(|matches| Self::from_arg_matches(&matches));
         matches.map_err(hints::advised)
     }

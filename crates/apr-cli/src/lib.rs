@@ -1,0 +1,84 @@
+//! `apr`: opens, checks, explains and converts model files.
+//!
+//! The command is a library, so that a package of another language can bring it without a second
+//! copy of all that it stands on.
+
+mod args;
+mod commands;
+mod config;
+mod context;
+mod failure;
+mod human;
+mod memory;
+mod model;
+mod options;
+mod printer;
+mod progress;
+mod refused;
+#[cfg(feature = "hub")]
+mod remote;
+#[cfg(not(feature = "hub"))]
+#[path = "remote_off.rs"]
+mod remote;
+mod revise;
+mod secrets;
+mod signals;
+
+use std::ffi::OsString;
+use std::sync::OnceLock;
+
+use clap::CommandFactory;
+use clap_complete::CompleteEnv;
+
+use crate::args::Cli;
+use crate::context::Context;
+
+/// What the command was called with, its own name first.
+static ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// Runs the command and returns its exit code. `arguments` are those of the process, the command's
+/// name first. It takes over the process: signals, the end of memory, the standard streams.
+///
+/// ```no_run
+/// let code = apr_cli::main(["apr".into(), "inspect".into(), "model.gguf".into()]);
+/// std::process::exit(code.into());
+/// ```
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let arguments = ARGUMENTS.get_or_init(|| arguments.into_iter().collect());
+    if let Err(code) = memory::prepare() {
+        return code;
+    }
+    let complete = CompleteEnv::with_factory(Cli::command).var(commands::COMPLETE);
+    // A shell asks what a word may become.
+    match complete.try_complete(arguments, std::env::current_dir().ok().as_deref()) {
+        Ok(false) => {}
+        Ok(true) => return 0,
+        Err(error) => error.exit(),
+    }
+    let cli = match Cli::read() {
+        Ok(cli) => cli,
+        Err(error) => return refused::report(&error),
+    };
+    memory::tell_as_json(cli.global.json);
+    let context = match Context::new(&cli.global, &cli.remote) {
+        Ok(context) => context,
+        Err(failure) => return failure.report(cli.global.json),
+    };
+    let json = context.json;
+    memory::tell_as_json(json);
+    let outcome = commands::run(cli.command, &context);
+    if outcome.is_err() {
+        context.sources.note_kept();
+    }
+
+    context.tell_notes();
+    match outcome {
+        Ok(()) => 0,
+        Err(failure) => failure.report(json),
+    }
+}
+
+/// What the command was called with, its own name first.
+pub(crate) fn arguments() -> impl Iterator<Item = OsString> {
+    ARGUMENTS.get().into_iter().flatten().cloned()
+}
