@@ -7,7 +7,7 @@ use std::path::Path;
 #[cfg(feature = "ops")]
 use apr_arch::Families;
 #[cfg(feature = "ops")]
-use apr_core::Error;
+use apr_core::{ByteSource, Error};
 use apr_core::{CheckpointReader, Result, TensorInfo};
 use apr_io::Sources;
 use apr_registry::OpenOptions;
@@ -95,6 +95,32 @@ impl Model {
         let reader = apr_llama::describe(reader, &families, &architecture);
         let name = path.display().to_string();
         Ok(Self { reader, name, families, architecture, sources, knowledge: Knowledge::default() })
+    }
+
+    /// Opens a model whose bytes come from elsewhere than a path; `name` is that of the file, which
+    /// errors give.
+    ///
+    /// ```
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+    /// # let bytes = std::fs::read(format!("{path}/model.safetensors"))?;
+    /// let model = apr::Model::from_source(bytes, "model.safetensors", &Default::default())?;
+    /// assert_eq!(model.tensors()[0].name, "lm_head.weight");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    #[cfg(feature = "ops")]
+    pub fn from_source(
+        source: impl ByteSource + 'static,
+        name: impl Into<String>,
+        options: &OpenOptions,
+    ) -> Result<Self> {
+        let (name, families, architecture) = (name.into(), Families::builtin(), Architecture::Auto);
+        let reader = apr_registry::open(source, &name, options)?;
+        let reader = apr_llama::describe(reader, &families, &architecture);
+        let (sources, knowledge) = (Sources::default(), Knowledge::default());
+        Ok(Self { reader, name, sources, families, architecture, knowledge })
     }
 
     /// Metadata, files and companions, and bytes on demand.

@@ -115,8 +115,23 @@ impl Model {
         warn: impl Fn(&str, Option<Remedy>) + Sync,
         then: impl FnOnce(&Runner<'_>) -> RunResult<R>,
     ) -> RunResult<R> {
+        self.run_until(options, Interrupt::default(), warn, then)
+    }
+
+    /// [`run_with`](Self::run_with), until `interrupt` is cancelled: it is asked before every
+    /// operator.
+    ///
+    /// # Errors
+    /// Those of [`run_with`](Self::run_with); E007 once it is cancelled.
+    pub fn run_until<R>(
+        &self,
+        options: &RunOptions,
+        interrupt: Interrupt,
+        warn: impl Fn(&str, Option<Remedy>) + Sync,
+        then: impl FnOnce(&Runner<'_>) -> RunResult<R>,
+    ) -> RunResult<R> {
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        let host = NativeHost::new(threads, Interrupt::default(), warn);
+        let host = NativeHost::new(threads, interrupt, warn);
         let facts = Facts::of(self.reader())?;
         let done = with_runner(&self.source(), &facts, options, &host, then);
         self.check_unchanged()?;

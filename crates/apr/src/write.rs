@@ -33,6 +33,7 @@ pub fn write<'a>(path: impl AsRef<Path>) -> ModelWriter<'a> {
         replace: false,
         tensors: Vec::new(),
         metadata: Vec::new(),
+        adds_metadata: true,
         companions: Vec::new(),
     }
 }
@@ -47,6 +48,7 @@ pub struct ModelWriter<'a> {
     replace: bool,
     tensors: Vec<(TensorInfo, Box<dyn Elements + 'a>)>,
     metadata: Vec<(String, String)>,
+    adds_metadata: bool,
     companions: Vec<CompanionFile>,
 }
 
@@ -97,6 +99,27 @@ impl<'a> ModelWriter<'a> {
         self.add(name.into(), dtype, shape.into(), Box::new(bytes))
     }
 
+    /// Adds a tensor of any dtype whose `byte_len` stored bytes are read when they are written, a
+    /// piece at a time and in order: `read` fills a buffer from an offset within them.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("model.safetensors");
+    /// let zeros = |_offset, piece: &mut [u8]| Ok(piece.fill(0));
+    /// apr::write(&path).tensor_read("zeros", apr::DType::BF16, [1000, 1000], 2_000_000, zeros).finish()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tensor_read(
+        self,
+        name: impl Into<String>,
+        dtype: DType,
+        shape: impl Into<Vec<u64>>,
+        byte_len: u64,
+        read: impl Fn(u64, &mut [u8]) -> Result<()> + 'a,
+    ) -> Self {
+        self.add(name.into(), dtype, shape.into(), Box::new(Read(byte_len, read)))
+    }
+
     fn add(
         mut self,
         name: String,
@@ -112,6 +135,13 @@ impl<'a> ModelWriter<'a> {
     /// an entry of the metadata in `.apr`.
     pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.metadata.push((key.into(), value.into()));
+        self
+    }
+
+    /// Writes the metadata that were given and no other: a safetensors file without any says
+    /// `{"format": "pt"}` otherwise, as transformers asks for it.
+    pub fn only_metadata(mut self) -> Self {
+        self.adds_metadata = false;
         self
     }
 
@@ -143,7 +173,7 @@ impl<'a> ModelWriter<'a> {
         }
 
         let infos: Vec<TensorInfo> = self.tensors.iter().map(|(info, _)| info.clone()).collect();
-        let metadata = metadata_of(format, &self.metadata)?;
+        let metadata = metadata_of(format, &self.metadata, self.adds_metadata)?;
         let options = PlanOptions::new(format, name);
         let mut writer = plan(&infos, &metadata, self.companions, &options)?;
         let layout = writer.layout().clone();
@@ -156,7 +186,7 @@ impl<'a> ModelWriter<'a> {
         for planned in &layout.tensors {
             let elements = &self.tensors[planned.source].1;
             let mut from = 0;
-            while elements.take(&mut from, &mut piece) {
+            while elements.take(&mut from, &mut piece)? {
                 writer.write_chunk(&mut output, &piece, None)?;
             }
         }
@@ -179,7 +209,11 @@ impl<'a> ModelWriter<'a> {
 }
 
 /// The entries where the format has its own.
-fn metadata_of(format: &'static Format, entries: &[(String, String)]) -> Result<Metadata> {
+fn metadata_of(
+    format: &'static Format,
+    entries: &[(String, String)],
+    adds: bool,
+) -> Result<Metadata> {
     let mut metadata = Metadata::new();
     match format.target.map_or(Entries::Values, |target| target.entries) {
         Entries::HeaderTexts => {
@@ -187,6 +221,8 @@ fn metadata_of(format: &'static Format, entries: &[(String, String)]) -> Result<
                 entries.iter().map(|(key, value)| (key.clone(), value.as_str().into())).collect();
             if !entries.is_empty() {
                 metadata.set(keys::SAFETENSORS, json!({ "metadata": entries }));
+            } else if !adds {
+                metadata.set(keys::SAFETENSORS, json!({}));
             }
         }
         Entries::KeyValues => {
@@ -213,7 +249,7 @@ trait Elements {
 
     /// Replaces the contents of `piece` by the next bytes from `from` on, and moves it; false after
     /// the last.
-    fn take(&self, from: &mut usize, piece: &mut Vec<u8>) -> bool;
+    fn take(&self, from: &mut usize, piece: &mut Vec<u8>) -> Result<bool>;
 }
 
 impl<T: WriteElement> Elements for &[T] {
@@ -221,13 +257,33 @@ impl<T: WriteElement> Elements for &[T] {
         size_of_val(*self) as u64
     }
 
-    fn take(&self, from: &mut usize, piece: &mut Vec<u8>) -> bool {
+    fn take(&self, from: &mut usize, piece: &mut Vec<u8>) -> Result<bool> {
         piece.clear();
         let left = &self[*from..];
         let count = left.len().min(PIECE / size_of::<T>());
         T::append(&left[..count], piece);
         *from += count;
-        count > 0
+        Ok(count > 0)
+    }
+}
+
+/// Bytes that a closure gives.
+struct Read<F>(u64, F);
+
+impl<F: Fn(u64, &mut [u8]) -> Result<()>> Elements for Read<F> {
+    fn byte_len(&self) -> u64 {
+        self.0
+    }
+
+    fn take(&self, from: &mut usize, piece: &mut Vec<u8>) -> Result<bool> {
+        let at = *from as u64;
+        let count = usize::try_from(self.0 - at).map_or(PIECE, |left| left.min(PIECE));
+        piece.resize(count, 0);
+        *from += count;
+        if count > 0 {
+            (self.1)(at, piece)?;
+        }
+        Ok(count > 0)
     }
 }
 
