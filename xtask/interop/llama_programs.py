@@ -36,10 +36,10 @@ def main():
         archive.extractall(folder, filter="data")
     source = next(folder.glob("llama_cpp_python-*/vendor/llama.cpp"))
     environment = dict(os.environ, PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    cmake = ["cmake", "-G", "Ninja", "-S", source, "-B", folder / "build", *OPTIONS]
-    subprocess.run([*cmake, f"-DCMAKE_RUNTIME_OUTPUT_DIRECTORY={folder.resolve() / 'bin'}"], check=True, env=environment,
-                   stdout=subprocess.DEVNULL)
-    subprocess.run(["ninja", "-C", folder / "build", *PROGRAMS], check=True, env=environment, stdout=subprocess.DEVNULL)
+    cmake = ["cmake", "-G", "Ninja", "-S", source, "-B", folder, *OPTIONS]
+    # llama.cpp puts its programs into bin/ of the folder that it is built in, whatever else is asked for.
+    subprocess.run(cmake, check=True, env=environment, stdout=subprocess.DEVNULL)
+    subprocess.run(["ninja", "-C", folder, *PROGRAMS], check=True, env=environment, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":
