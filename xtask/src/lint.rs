@@ -168,8 +168,14 @@ fn dependencies() -> Outcome {
 
 /// A line for each file; nothing where Git can't tell which files there are.
 fn dependency_hashes() -> Option<String> {
-    let files =
-        ["Cargo.lock", "Cargo.toml", "deny.toml", "crates/*/Cargo.toml", "examples/*/Cargo.toml"];
+    let files = [
+        "Cargo.lock",
+        "Cargo.toml",
+        "deny.toml",
+        "crates/*/Cargo.toml",
+        "examples/*/Cargo.toml",
+        "python/Cargo.toml",
+    ];
     let names = output(program("git").args(["ls-files", "--"]).args(files))?;
     let hashes =
         output(program("git").args(["hash-object", "--no-filters", "--"]).args(names.lines()))?;

@@ -1,0 +1,5 @@
+"""``python -m apr``: the command."""
+
+from ._command import main
+
+main()

@@ -1,0 +1,219 @@
+"""Files written and scanned, and the command in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Union
+
+from . import _apr, _errors
+from ._arrays import stored
+from ._model import Model, PathLike, Tensor, open
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Exit code of the command for a file that is not there.
+_NOT_FOUND = 3
+
+#: Called with the phase, and the bytes done and in all.
+Progress = Callable[[str, int, int], None]
+
+
+class Saved(NamedTuple):
+    """What was written."""
+
+    #: Length of the file.
+    nbytes: int
+    #: What the format can't hold.
+    losses: List[str]
+
+
+def save(
+    path: PathLike,
+    tensors: Mapping[str, Any],
+    metadata: Optional[Mapping[str, str]] = None,
+    *,
+    format: Optional[str] = None,
+    replace: bool = False,
+) -> Saved:
+    """Writes arrays, torch tensors or tensors of a model to a file, in the format that its extension
+    names.
+
+    The file appears when it is complete. Nothing that is there is replaced without ``replace``. A
+    file of safetensors without metadata says ``{"format": "pt"}``, as transformers asks for it.
+
+    >>> import numpy as np
+    >>> save(FOLDER + "/new.safetensors", {"bias": np.zeros(3, np.float32)}).losses
+    []
+    """
+    return write(path, tensors, metadata or {}, format=format, replace=replace)
+
+
+def write(
+    path: PathLike,
+    tensors: Mapping[str, Any],
+    metadata: Mapping[str, str],
+    *,
+    format: Optional[str],
+    replace: bool,
+    adds_metadata: bool = True,
+) -> Saved:
+    """:func:`save`, which may leave out the metadata that were not asked for."""
+    entries, readers = [], []
+    for name, value in tensors.items():
+        if isinstance(value, Tensor):
+            dtype, shape, length = value.dtype, value.shape, value.nbytes
+            readers.append(_reader_of(value))
+        else:
+            dtype, shape, flat = stored(value)
+            length = flat.nbytes
+            readers.append(_reader_of_bytes(flat))
+        entries.append((name, dtype, list(shape), length))
+    pairs = list(metadata.items())
+    written = _apr.save(
+        os.fspath(path),
+        entries,
+        pairs,
+        format,
+        replace,
+        adds_metadata,
+        lambda at, offset, count: readers[at](offset, count),
+    )
+    return Saved(*written)
+
+
+def _reader_of_bytes(flat: "np.ndarray[Any, Any]") -> Callable[[int, int], bytes]:
+    return lambda offset, count: flat[offset : offset + count].tobytes()
+
+
+def _reader_of(tensor: Tensor) -> Callable[[int, int], bytes]:
+    return lambda offset, count: bytes(tensor._model.read(tensor._position, offset, count))
+
+
+def convert(
+    source: PathLike,
+    output: PathLike,
+    *,
+    format: Optional[str] = None,
+    quantize: Optional[str] = None,
+    dequantize: Optional[str] = None,
+    precision: Optional[str] = None,
+    prefix: Optional[str] = None,
+    compress: Optional[str] = None,
+    license: Optional[str] = None,
+    shard_size: Optional[int] = None,
+    alignment: Optional[int] = None,
+    companions: bool = False,
+    replace: bool = False,
+    threads: Optional[int] = None,
+    max_memory: Optional[int] = None,
+    password: Optional[str] = None,
+    progress: Optional[Progress] = None,
+) -> Dict[str, Any]:
+    """Converts a model, in bounded memory; every tensor is checked on the way.
+
+    ``quantize`` is a type or mix, such as ``q4_k_m`` (:func:`schemes` has them); ``dequantize`` and
+    ``precision`` are floats, such as ``f16``. Returns the report of ``apr convert --json``.
+
+    >>> report = convert(MODEL, FOLDER + "/small.gguf", quantize="q8_0")
+    >>> open(FOLDER + "/small.gguf").format
+    'gguf'
+    """
+    wishes = {
+        "format": format,
+        "quantize": quantize,
+        "dequantize": dequantize,
+        "precision": precision,
+        "prefix": prefix,
+        "compress": compress,
+        "license": license,
+        "shard_size": shard_size,
+        "alignment": alignment,
+        "companions": companions,
+        "replace": replace,
+        "threads": threads,
+        "max_memory": max_memory,
+        "password": password,
+    }
+    report: Dict[str, Any] = json.loads(
+        _apr.convert(os.fspath(source), os.fspath(output), wishes, progress)
+    )
+    return report
+
+
+def quantize(source: PathLike, output: PathLike, type: str, **options: Any) -> Dict[str, Any]:
+    """:func:`convert` to a type or mix: ``quantize("model", "model.gguf", "q4_k_m")``."""
+    return convert(source, output, quantize=type, **options)
+
+
+def export(source: PathLike, output: PathLike, **options: Any) -> Dict[str, Any]:
+    """:func:`convert` with the files beside the weights taken along."""
+    return convert(source, output, **{"companions": True, **options})
+
+
+def _opened(model: Union[Model, PathLike]) -> Model:
+    return model if isinstance(model, Model) else open(model)
+
+
+def validate(model: Union[Model, PathLike]) -> Dict[str, Any]:
+    """Whether a model is sound: the report of ``apr validate --json``."""
+    return _opened(model).validate()
+
+
+def lint(model: Union[Model, PathLike]) -> Dict[str, Any]:
+    """What could be better about a model: the report of ``apr lint --json``."""
+    return _opened(model).lint()
+
+
+def inspect(model: Union[Model, PathLike]) -> Dict[str, Any]:
+    """What a model is: the report of ``apr inspect --json``."""
+    return _opened(model).inspect()
+
+
+def diff(
+    left: Union[Model, PathLike], right: Union[Model, PathLike], *, tolerance: float = 1e-6
+) -> Dict[str, Any]:
+    """How two models of any formats differ: the report of ``apr diff --json``."""
+    return _opened(left).diff(_opened(right), tolerance=tolerance)
+
+
+def scan(path: PathLike) -> Dict[str, Any]:
+    """What loading a file would run: the report of ``apr scan --json`` on it. Nothing of it is run.
+
+    >>> scan(MODEL + "/model.safetensors")["verdict"]
+    'clean'
+    """
+    report: Dict[str, Any] = json.loads(_apr.scan(os.fspath(path)))
+    return report
+
+
+def command(*arguments: PathLike) -> Any:
+    """Runs a command of ``apr`` in a process of its own, and returns its ``--json`` report.
+
+    All that the command line does can be asked for so: ``command("merge", "a", "b", "-o", "c")``.
+
+    >>> command("tensors", MODEL)["total"]
+    21
+    """
+    words = [sys.executable, "-m", "apr", "--json", *(os.fspath(word) for word in arguments)]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    try:
+        report = json.loads(done.stdout) if done.stdout.strip() else None
+    except ValueError:
+        report = None
+    # A report that says what is wrong is one, too.
+    error = report.get("error") if isinstance(report, dict) else None
+    if done.returncode == 0 or (report is not None and error is None):
+        return report
+    if error is not None:
+        fields = {key: error.get(key) for key in ("code", "file", "tensor", "offset")}
+        is_absent = done.returncode == _NOT_FOUND
+        raise _errors.made(message=error.get("message", ""), is_absent=is_absent, **fields)
+    raise _errors.RequestError(done.stderr.decode(errors="replace").strip())
+
+
+schemes = _apr.schemes
+writable_formats = _apr.writable_formats

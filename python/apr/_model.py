@@ -1,0 +1,444 @@
+"""Models and their tensors."""
+
+from __future__ import annotations
+
+import io
+import json
+import operator
+import os
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
+
+import numpy as np
+
+from . import _apr
+from ._arrays import numpy_dtype, torch_dtype
+
+if TYPE_CHECKING:
+    import torch
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+def open(source: Union[PathLike, BinaryIO], *, password: Optional[str] = None) -> "Model":
+    """Opens a model: a file or folder, ``hf://`` or another location, or a file object.
+
+    The header is read; weights are when they are asked for. Nothing of the file is run.
+
+    >>> model = open(MODEL)
+    >>> model.family
+    'llama'
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return Model(_apr.Model.open(os.fspath(source), password))
+    return Model(_of_file(source, password))
+
+
+def _of_file(file: BinaryIO, password: Optional[str]) -> "_apr.Model":
+    length = file.seek(0, io.SEEK_END)
+
+    def read(offset: int, length: int) -> bytes:
+        file.seek(offset)
+        return bytes(file.read(length))
+
+    return _apr.Model.open_file(read, length, str(getattr(file, "name", "file object")), password)
+
+
+class Tensor:
+    """A tensor of a model. Its bytes are read when they are asked for.
+
+    >>> norm = open(MODEL)["model.norm.weight"]
+    >>> norm.dtype, norm.shape
+    ('bf16', (128,))
+    >>> norm.dequantize().dtype
+    dtype('float32')
+    """
+
+    __slots__ = ("_model", "_position", "name", "dtype", "shape", "nbytes")
+
+    def __init__(
+        self,
+        model: "_apr.Model",
+        position: int,
+        entry: Tuple[str, str, Sequence[int], int],
+    ) -> None:
+        self._model = model
+        self._position = position
+        #: Name in the file.
+        self.name = entry[0]
+        #: As apr calls it: ``f32``, ``bf16``, ``q4_k``.
+        self.dtype = entry[1]
+        #: Elements, outermost dimension first.
+        self.shape = tuple(entry[2])
+        #: Length of the stored bytes.
+        self.nbytes = entry[3]
+
+    def __repr__(self) -> str:
+        return f"<apr.Tensor {self.name!r} {self.dtype} {list(self.shape)}>"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a scalar has no length")
+        return self.shape[0]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        count = 1
+        for dim in self.shape:
+            count *= dim
+        return count
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    def bytes(self) -> bytearray:
+        """The stored bytes: little-endian elements row by row, or blocks of a quantized tensor."""
+        return self._model.read(self._position, 0, self.nbytes)
+
+    def numpy(self) -> "np.ndarray[Any, Any]":
+        """The elements. Where they lie flat in a file of this machine, a read-only view of it.
+
+        A view changes with the file: :meth:`copy` does not.
+        """
+        dtype = numpy_dtype(self.dtype)
+        flat = self._flat(dtype)
+        if flat is not None:
+            return flat
+        return self.copy()
+
+    def copy(self) -> "np.ndarray[Any, Any]":
+        """The elements in memory of their own, which may be written to."""
+        return np.frombuffer(self.bytes(), dtype=numpy_dtype(self.dtype)).reshape(self.shape)
+
+    def _flat(self, dtype: "np.dtype[Any]") -> "Optional[np.ndarray[Any, Any]]":
+        place = self._model.flat(self._position) if self.nbytes else None
+        if place is None:
+            return None
+        path, offset = place
+        return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=self.shape)
+
+    def torch(self) -> "torch.Tensor":
+        """The elements as a torch tensor, in memory of its own."""
+        import torch
+
+        dtype = torch_dtype(self.dtype)
+        if self.nbytes == 0:
+            return torch.empty(self.shape, dtype=dtype)
+        return torch.frombuffer(self.bytes(), dtype=torch.uint8).view(dtype).reshape(self.shape)
+
+    def dequantize(self) -> "np.ndarray[Any, Any]":
+        """The elements as ``float32``, whatever they are stored as."""
+        floats = self._model.floats(self._position, 0, self.size)
+        return np.frombuffer(floats, dtype=np.float32).reshape(self.shape)
+
+    def __array__(
+        self, dtype: Optional[Any] = None, copy: Optional[bool] = None
+    ) -> "np.ndarray[Any, Any]":
+        array = self.copy() if copy else self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __getitem__(self, index: Any) -> "np.ndarray[Any, Any]":
+        """Elements as NumPy indexes them. No more is read than the rows that the first index takes.
+
+        >>> open(MODEL)["model.embed_tokens.weight"][3:5, :2].shape
+        (2, 2)
+        """
+        dtype = numpy_dtype(self.dtype)
+        flat = self._flat(dtype)
+        if flat is not None:
+            return np.array(flat[index])
+        first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
+        if not self.shape or not isinstance(first, (int, np.integer, slice)):
+            return np.array(self.copy()[index])
+        row = self.nbytes // self.shape[0] if self.shape[0] else 0
+        if isinstance(first, slice):
+            rows = range(*first.indices(self.shape[0]))
+            low, high = (min(rows), max(rows) + 1) if rows else (0, 0)
+            step = slice(None) if rows.step > 0 else slice(None, None, -1)
+            inner: Any = (
+                (step, *rest) if abs(rows.step) == 1 else ([at - low for at in rows], *rest)
+            )
+        else:
+            at = operator.index(first)
+            low = at + self.shape[0] if at < 0 else at
+            if not 0 <= low < self.shape[0]:
+                raise IndexError(f"row {at} of a tensor with {self.shape[0]}")
+            high, inner = low + 1, (0, *rest)
+        read = self._model.read(self._position, low * row, (high - low) * row)
+        rows_read = np.frombuffer(read, dtype=dtype).reshape(high - low, *self.shape[1:])
+        return np.asarray(rows_read[inner])
+
+
+class Tokenizer:
+    """The tokenizer of a model."""
+
+    def __init__(self, model: "_apr.Model") -> None:
+        self._model = model
+
+    def encode(self, text: str, *, special: bool = True) -> List[int]:
+        """The tokens of a text; with ``special``, those that the model puts around it.
+
+        >>> open(MODEL).tokenizer.decode(open(MODEL).tokenizer.encode("12+34="))
+        '12+34='
+        """
+        return self._model.encode(text, special)
+
+    def decode(self, tokens: Iterable[int], *, special: bool = False) -> str:
+        """The text of tokens; with ``special``, the special ones are written too."""
+        return self._model.decode(list(tokens), special)
+
+
+class Completion(NamedTuple):
+    """What a model wrote."""
+
+    text: str
+    #: ``end``, ``stop``, ``max_tokens`` or ``context``.
+    ended: str
+    #: Tokens that were generated.
+    tokens: List[int]
+    #: The whole report: timings, arithmetic, log probabilities.
+    report: Dict[str, Any]
+
+
+class Generation(Iterator[str]):
+    """A text that is being written: an iterator of its pieces.
+
+    Once it is exhausted, :attr:`completion` has the whole.
+    """
+
+    def __init__(self, generation: "_apr.Generation") -> None:
+        self._generation = generation
+
+    def __next__(self) -> str:
+        return next(self._generation)
+
+    @property
+    def completion(self) -> Completion:
+        """The whole text; what was not read yet is read."""
+        for _ in self:
+            pass
+        report: Dict[str, Any] = json.loads(self._generation.report or "{}")
+        return Completion(
+            report.get("text") or "", report.get("ended", ""), report.get("added", []), report
+        )
+
+
+class Model(Mapping[str, Tensor]):
+    """An opened model: a mapping of names to tensors.
+
+    >>> model = open(MODEL)
+    >>> len(model), "lm_head.weight" in model
+    (21, True)
+    """
+
+    def __init__(self, model: "_apr.Model") -> None:
+        self._model = model
+        self._tensors = {
+            entry[0]: Tensor(model, position, entry)
+            for position, entry in enumerate(model.tensors())
+        }
+        self._inspected: Optional[Dict[str, Any]] = None
+
+    def __repr__(self) -> str:
+        return f"<apr.Model {self.format}, {len(self)} tensors>"
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    @property
+    def format(self) -> str:
+        """The format of the file."""
+        return self._model.format
+
+    @property
+    def metadata(self) -> Dict[str, Any]:
+        """Metadata of the file, under the keys of ``apr inspect --json``."""
+        metadata: Dict[str, Any] = json.loads(self._model.metadata())
+        return metadata
+
+    @property
+    def family(self) -> Optional[str]:
+        """The family, such as ``llama``, where it is known."""
+        return self._model.family
+
+    @property
+    def config(self) -> Optional[Dict[str, Any]]:
+        """``config.json`` beside the weights."""
+        names = self._model.companions()
+        if "config.json" not in names:
+            return None
+        config: Dict[str, Any] = json.loads(self._model.companion(names.index("config.json")))
+        return config
+
+    @property
+    def companions(self) -> Dict[str, bytes]:
+        """Files that travel with the weights, by their names."""
+        return {name: self._model.companion(at) for at, name in enumerate(self._model.companions())}
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model."""
+        return Tokenizer(self._model)
+
+    def numpy(self) -> "Dict[str, np.ndarray[Any, Any]]":
+        """All tensors by :meth:`Tensor.numpy`."""
+        return {name: tensor.numpy() for name, tensor in self.items()}
+
+    def torch(self) -> "Dict[str, torch.Tensor]":
+        """All tensors by :meth:`Tensor.torch`: a state dict."""
+        return {name: tensor.torch() for name, tensor in self.items()}
+
+    def inspect(self) -> Dict[str, Any]:
+        """What it is: the report of ``apr inspect --json``."""
+        if self._inspected is None:
+            self._inspected = json.loads(self._model.inspect())
+        return self._inspected
+
+    def validate(self) -> Dict[str, Any]:
+        """Whether it is sound: the report of ``apr validate --json``.
+
+        >>> open(MODEL).validate()["valid"]
+        True
+        """
+        report: Dict[str, Any] = json.loads(self._model.validate())
+        return report
+
+    def lint(self) -> Dict[str, Any]:
+        """What could be better about it: the report of ``apr lint --json``."""
+        report: Dict[str, Any] = json.loads(self._model.lint())
+        return report
+
+    def diff(self, other: "Model", *, tolerance: float = 1e-6) -> Dict[str, Any]:
+        """How another model differs: the report of ``apr diff --json``."""
+        report: Dict[str, Any] = json.loads(self._model.diff(other._model, tolerance))
+        return report
+
+    def generate(
+        self,
+        prompt: Optional[str] = None,
+        *,
+        tokens: Optional[Sequence[int]] = None,
+        chat: bool = False,
+        system: Optional[str] = None,
+        max_tokens: Optional[int] = None,
+        temperature: Optional[float] = None,
+        top_k: Optional[int] = None,
+        top_p: Optional[float] = None,
+        min_p: Optional[float] = None,
+        repeat_penalty: Optional[float] = None,
+        presence_penalty: Optional[float] = None,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        logprobs: Optional[int] = None,
+        exact: bool = False,
+        max_memory: Optional[int] = None,
+    ) -> Generation:
+        """Writes a text behind a prompt, or behind tokens; an iterator of its pieces.
+
+        What is ``None`` is as the model's own settings say; temperature 0 is greedy. With ``chat``
+        the prompt is a message, which the model's template writes. With ``exact``, quantized
+        weights are multiplied as floats.
+
+        >>> "".join(open(MODEL).generate("12+34=")).strip()
+        '46'
+        """
+        if (prompt is None) == (tokens is None):
+            raise ValueError("pass either a prompt or tokens")
+        asked = {
+            "prompt": prompt,
+            "tokens": None if tokens is None else list(tokens),
+            "chat": chat or system is not None,
+            "system": system,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repeat_penalty": repeat_penalty,
+            "presence_penalty": presence_penalty,
+            "seed": seed,
+            "stop": list(stop),
+            "logprobs": logprobs,
+            "exact": exact,
+            "max_memory": max_memory,
+        }
+        return Generation(self._model.generate(asked))
+
+    def embed(self, texts: Union[str, Sequence[str]]) -> "np.ndarray[Any, Any]":
+        """One ``float32`` vector for each text, as the model pools and normalizes; of one text, one
+        vector."""
+        vectors = self._model.embed([texts] if isinstance(texts, str) else list(texts))
+        arrays = [np.frombuffer(vector, dtype=np.float32) for vector in vectors]
+        if isinstance(texts, str):
+            return arrays[0]
+        return np.stack(arrays) if arrays else np.empty((0, 0), dtype=np.float32)
+
+    def read_texts(self, texts: Sequence[str], *, top: int = 5) -> List[Dict[str, Any]]:
+        """What the model makes of each text by its head: an embedding, labels, tokens for masks."""
+        return [json.loads(made) for made in self._model.read_texts(list(texts), top)]
+
+    def run(
+        self,
+        inputs: "Mapping[str, Any]",
+        *,
+        want: Sequence[str] = (),
+        part: Optional[str] = None,
+    ) -> "Dict[str, np.ndarray[Any, Any]]":
+        """Runs the model's graph on arrays by name.
+
+        Returns its outputs, or the values that ``want`` names: outputs, weights, or any value inside
+        by the path that ``apr graph`` shows.
+
+        >>> states = open(MODEL).run({"input_ids": [[1, 5, 20]]}, want=["layers.1/output"])
+        >>> states["layers.1/output"].shape
+        (1, 3, 128)
+        """
+        packed = io.BytesIO()
+        arrays_in: Dict[str, Any] = {name: np.asarray(value) for name, value in inputs.items()}
+        np.savez(packed, **arrays_in)
+        outputs = self._model.run(packed.getvalue(), list(want), part)
+        with np.load(io.BytesIO(outputs), allow_pickle=False) as arrays_out:
+            return dict(arrays_out)
+
+    def transcribe(
+        self,
+        audio: Union[PathLike, bytes],
+        *,
+        language: Optional[str] = None,
+        translate: bool = False,
+    ) -> Dict[str, Any]:
+        """Transcribes an audio file with a Whisper: the report of ``apr run --json``."""
+        if isinstance(audio, (bytes, bytearray)):
+            name, content = "audio", bytes(audio)
+        else:
+            name = os.fspath(audio)
+            with io.open(name, "rb") as file:
+                content = file.read()
+        made = self._model.transcribe(name, content, language, translate)
+        report: Dict[str, Any] = json.loads(made)
+        return report

@@ -1,0 +1,157 @@
+//! A text that is being written, as an iterator.
+
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use apr::run::{Arithmetic, GenerateOptions, Generator, Prompt, RunOptions};
+use apr::{Error, IoCause};
+use pyo3::prelude::*;
+
+use crate::errors::Failure;
+use crate::supervised::{PERIOD, Watch};
+
+/// What is asked for, by the names of Python's keyword arguments.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Asked {
+    prompt: Option<String>,
+    tokens: Option<Vec<i64>>,
+    chat: bool,
+    system: Option<String>,
+    max_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_k: Option<usize>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+    repeat_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    seed: u64,
+    stop: Vec<String>,
+    logprobs: Option<usize>,
+    exact: bool,
+    max_memory: Option<u64>,
+}
+
+impl Asked {
+    fn run_options(&self) -> RunOptions {
+        let mut options = RunOptions::default();
+        if !self.exact {
+            options.arithmetic = Arithmetic::Fast;
+        }
+        options.max_memory = self.max_memory.unwrap_or(options.max_memory);
+        options.seed = self.seed;
+        options
+    }
+
+    fn generate_options(&self) -> GenerateOptions {
+        let mut options = GenerateOptions {
+            logprobs: self.logprobs,
+            stops: self.stop.clone(),
+            ..Default::default()
+        };
+        options.sampling.temperature = self.temperature;
+        options.sampling.top_k = self.top_k;
+        options.sampling.top_p = self.top_p;
+        options.sampling.min_p = self.min_p;
+        options.sampling.repeat_penalty = self.repeat_penalty;
+        options.sampling.presence_penalty = self.presence_penalty;
+        options.sampling.max_tokens = self.max_tokens;
+        options.sampling.seed = self.seed;
+        options
+    }
+
+    fn prompt(&self) -> Prompt<'_> {
+        match (&self.tokens, self.prompt.as_deref().unwrap_or_default()) {
+            (Some(ids), _) => Prompt::Tokens(ids),
+            (None, message) if self.chat => {
+                Prompt::Chat { system: self.system.as_deref(), message }
+            }
+            (None, text) => Prompt::Text(text),
+        }
+    }
+}
+
+enum Event {
+    Piece(String),
+    /// The report as JSON.
+    Done(Result<String, Failure>),
+}
+
+/// Pieces of a text, as they are written. Dropping it ends the writing.
+#[pyclass(frozen, module = "apr._apr")]
+pub(crate) struct Generation {
+    events: Mutex<Receiver<Event>>,
+    watch: Watch,
+    report: Mutex<Option<String>>,
+}
+
+impl Generation {
+    pub(crate) fn begin(model: Arc<apr::Model>, asked: Asked) -> Self {
+        let (sender, events) = mpsc::channel();
+        let watch = Watch::default();
+        let worker = watch.clone();
+        let failed = sender.clone();
+        let write = move || {
+            let warn = |message: &str, _| worker.warn(message);
+            let interrupt = worker.interrupt.clone();
+            let made = model.run_until(&asked.run_options(), interrupt, warn, |runner| {
+                Generator::of(runner, asked.generate_options())?.generate(
+                    asked.prompt(),
+                    &mut |piece| {
+                        let gone = |_| Error::io(IoCause::Interrupted, "nobody reads the text");
+                        sender.send(Event::Piece(piece.to_owned())).map_err(gone)
+                    },
+                )
+            });
+            let report = made
+                .map_err(Failure::from)
+                .and_then(|completion| serde_json::to_string(&completion).map_err(Failure::from));
+            // Nobody may be left to hear it.
+            let _ = sender.send(Event::Done(report));
+        };
+        let spawned = thread::Builder::new().name("apr".to_owned()).spawn(write);
+        if let Err(error) = spawned {
+            let _ = failed.send(Event::Done(Err(Error::memory(error.to_string()).into())));
+        }
+        Self { events: Mutex::new(events), watch, report: Mutex::new(None) }
+    }
+}
+
+#[pymethods]
+impl Generation {
+    fn __iter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        loop {
+            let event = py.detach(|| {
+                self.events.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(PERIOD)
+            });
+            self.watch.pass_on(py, None).inspect_err(|_| self.watch.interrupt.cancel())?;
+            match event {
+                Ok(Event::Piece(piece)) => return Ok(Some(piece)),
+                Ok(Event::Done(report)) => {
+                    let report = report.map_err(|failure| failure.raised(py))?;
+                    *self.report.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+                    return Ok(None);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            }
+        }
+    }
+
+    /// The report as JSON, once the text is complete.
+    #[getter]
+    fn report(&self) -> Option<String> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.watch.interrupt.cancel();
+    }
+}

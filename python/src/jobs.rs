@@ -1,0 +1,214 @@
+//! Files written and scanned.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use apr::run::RunError;
+use apr::{Compression, DType, Error, Format, Scheme};
+use apr_io::FileSource;
+use apr_quantize::parse_dtype;
+use apr_scan::scan_file;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::errors::{Failure, of_python};
+use crate::model::options;
+use crate::supervised::supervised;
+
+/// A format that is written, by its name or extension.
+fn format_named(name: &str) -> PyResult<&'static Format> {
+    let named = || apr::format::writable().find(|format| format.id.eq_ignore_ascii_case(name));
+    named().or_else(|| apr::format::target_by_extension(name)).ok_or_else(|| {
+        let known: Vec<&str> = apr::format::writable().map(|format| format.id).collect();
+        PyValueError::new_err(format!("no format '{name}' is written: {}", known.join(", ")))
+    })
+}
+
+fn unknown(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// Names of the formats that are written.
+#[pyfunction]
+pub(crate) fn writable_formats() -> Vec<&'static str> {
+    apr::format::writable().map(|format| format.id).collect()
+}
+
+/// Names of types and mixes to quantize to.
+#[pyfunction]
+pub(crate) fn schemes() -> Vec<&'static str> {
+    Scheme::names().map(|(name, _)| name).collect()
+}
+
+/// What a conversion is asked for, by the names of its keyword arguments in Python.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Wishes {
+    format: Option<String>,
+    quantize: Option<String>,
+    dequantize: Option<String>,
+    precision: Option<String>,
+    prefix: Option<String>,
+    compress: Option<String>,
+    license: Option<String>,
+    shard_size: Option<u64>,
+    alignment: Option<u32>,
+    companions: bool,
+    replace: bool,
+    threads: Option<usize>,
+    max_memory: Option<u64>,
+    password: Option<String>,
+}
+
+/// Converts a model; returns the report as JSON.
+#[pyfunction]
+#[pyo3(signature = (source, output, wishes, progress=None))]
+pub(crate) fn convert(
+    py: Python<'_>,
+    source: PathBuf,
+    output: PathBuf,
+    wishes: Wishes,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let format = wishes.format.as_deref().map(format_named).transpose()?;
+    let scheme = wishes.quantize.as_deref().map(Scheme::parse).transpose().map_err(unknown)?;
+    let dtype = |name: &Option<String>| name.as_deref().map(parse_dtype).transpose();
+    let dequantize = dtype(&wishes.dequantize).map_err(unknown)?;
+    let precision = dtype(&wishes.precision).map_err(unknown)?;
+    let compress = wishes.compress.as_deref().map(compression).transpose()?;
+    supervised(py, progress.as_ref(), |watch| {
+        let teller = watch.clone();
+        let mut job = apr::convert(source)
+            .open_with(options(wishes.password.as_deref()))
+            .interrupt(watch.interrupt.clone())
+            .on_progress(move |step| teller.tell(step));
+        if let Some(format) = format {
+            job = job.format(format);
+        }
+        if let Some(scheme) = scheme {
+            job = job.quantize(scheme);
+        }
+        if let Some(dtype) = dequantize {
+            job = job.dequantize(dtype);
+        }
+        if let Some(dtype) = precision {
+            job = job.precision(dtype);
+        }
+        if let Some(prefix) = wishes.prefix {
+            job = job.prefix(prefix);
+        }
+        if let Some(choice) = compress {
+            job = job.compress(choice);
+        }
+        if let Some(license) = wishes.license {
+            job = job.license(license);
+        }
+        if let Some(bytes) = wishes.shard_size {
+            job = job.shard_size(bytes);
+        }
+        if let Some(bytes) = wishes.alignment {
+            job = job.align(bytes);
+        }
+        if wishes.companions {
+            job = job.with_companions();
+        }
+        if wishes.replace {
+            job = job.replace();
+        }
+        if let Some(threads) = wishes.threads.and_then(NonZeroUsize::new) {
+            job = job.threads(threads);
+        }
+        if let Some(bytes) = wishes.max_memory {
+            job = job.max_memory(bytes);
+        }
+        Ok(serde_json::to_string(&job.write(output)?)?)
+    })
+}
+
+fn compression(name: &str) -> PyResult<Compression> {
+    match name {
+        "auto" => Ok(Compression::Auto),
+        _ => Err(PyValueError::new_err(format!("compress is 'auto' or None, not '{name}'"))),
+    }
+}
+
+/// A tensor to write: name, dtype, shape, length in bytes.
+type Entry = (String, String, Vec<u64>, u64);
+
+/// Writes tensors, whose bytes `read(position, offset, length)` gives a piece at a time; returns
+/// the length of the file and what could not be kept.
+#[pyfunction]
+pub(crate) fn save(
+    py: Python<'_>,
+    path: PathBuf,
+    tensors: Vec<Entry>,
+    metadata: Vec<(String, String)>,
+    format: Option<String>,
+    replace: bool,
+    adds_metadata: bool,
+    read: Py<PyAny>,
+) -> PyResult<(u64, Vec<String>)> {
+    let format = format.as_deref().map(format_named).transpose()?;
+    let dtypes = tensors.iter().map(|(_, dtype, _, _)| stored_dtype(dtype));
+    let dtypes = dtypes.collect::<PyResult<Vec<_>>>()?;
+    let read = &read;
+    let mut writer = apr::write(path);
+    if let Some(format) = format {
+        writer = writer.format(format);
+    }
+    if replace {
+        writer = writer.replace();
+    }
+    if !adds_metadata {
+        writer = writer.only_metadata();
+    }
+    for (key, value) in metadata {
+        writer = writer.metadata(key, value);
+    }
+    for (position, ((name, _, shape, len), dtype)) in tensors.into_iter().zip(dtypes).enumerate() {
+        writer = writer.tensor_read(name, dtype, shape, len, move |offset, piece| {
+            Python::attach(|py| {
+                let bytes = read.call1(py, (position, offset, piece.len()))?;
+                let bytes = bytes.downcast_bound::<PyBytes>(py)?.as_bytes();
+                if bytes.len() != piece.len() {
+                    return Err(PyValueError::new_err("the array changed while it was written"));
+                }
+                piece.copy_from_slice(bytes);
+                py.check_signals()
+            })
+            .map_err(|error| of_python(&error))
+        });
+    }
+    let report = writer.finish().map_err(|error| Failure::from(error).raised(py))?;
+    let lost = |loss: apr::Loss| format!("{}: {}: {}", loss.name, loss.what, loss.why);
+    let losses = report.losses.into_iter().map(lost).chain(report.warnings);
+    Ok((report.bytes, losses.collect()))
+}
+
+/// Any dtype that a file can have, by its name.
+fn stored_dtype(name: &str) -> PyResult<DType> {
+    let found = DType::ALL.iter().find(|dtype| dtype.name() == name);
+    found.copied().ok_or_else(|| PyValueError::new_err(format!("no dtype is called '{name}'")))
+}
+
+/// What loading a file would run; returns the report as JSON. Nothing of it is run.
+#[pyfunction]
+pub(crate) fn scan(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+    supervised(py, None, |_| {
+        let name = path.display().to_string();
+        let source = FileSource::open(&path)?;
+        let report = scan_file(source, &name, &apr::Limits::default())?;
+        Ok(serde_json::to_string(&report)?)
+    })
+}
+
+/// A request that no model meets.
+pub(crate) fn refused(message: &str) -> Failure {
+    RunError::request(message).into()
+}
+
+/// No such value.
+pub(crate) fn no_value(name: &str) -> Failure {
+    Error::format(format!("the graph has no value '{name}'")).into()
+}

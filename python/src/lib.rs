@@ -1,0 +1,31 @@
+//! The compiled part of the Python package `apr`: calls of the library, each with the interpreter
+//! let go while it works. What users see, arrays among it, is Python, in `apr/`.
+
+mod errors;
+mod generation;
+mod jobs;
+mod model;
+mod supervised;
+
+use std::ffi::OsString;
+
+use pyo3::prelude::*;
+
+/// The module `apr._apr`.
+#[pymodule(gil_used = false)]
+mod _apr {
+    #[pymodule_export]
+    use crate::generation::Generation;
+    #[pymodule_export]
+    use crate::jobs::{convert, save, scan, schemes, writable_formats};
+    #[pymodule_export]
+    use crate::main;
+    #[pymodule_export]
+    use crate::model::Model;
+}
+
+/// Runs the command with these arguments, its name first, and returns its exit code.
+#[pyfunction]
+fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
+    py.detach(|| apr_cli::main(arguments))
+}

@@ -1,0 +1,410 @@
+//! An opened model.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use apr::run::{ArrayFile, InputKind, RunOptions, TextEncoder, Tokenizer};
+use apr::{ByteSource, Error, Keys, OpenOptions};
+use apr_io::{MappedFile, NativeHost};
+use apr_run::{array_inputs, arrays_of};
+use pyo3::exceptions::PyKeyError;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes};
+
+use crate::errors::{Failure, of_python};
+use crate::generation::{Asked, Generation};
+use crate::jobs::{no_value, refused};
+use crate::supervised::supervised;
+
+/// Options of opening a model by a password.
+pub(crate) fn options(password: Option<&str>) -> OpenOptions {
+    let mut options = OpenOptions::default();
+    if let Some(password) = password {
+        let unlock = vec![apr::seal::Unlock::Password(password.as_bytes().to_vec().into())];
+        options.keys = Keys { unlock, ..Keys::default() };
+    }
+    options
+}
+
+/// Name, dtype, shape, length in bytes.
+type Entry = (String, &'static str, Vec<u64>, u64);
+
+/// A model whose header was read.
+#[pyclass(frozen, module = "apr._apr")]
+pub(crate) struct Model {
+    model: Arc<apr::Model>,
+    /// Of a file or folder on this machine.
+    path: Option<PathBuf>,
+    flat: OnceLock<Vec<Option<(PathBuf, u64)>>>,
+}
+
+#[pymethods]
+impl Model {
+    /// Opens what a path or location names.
+    #[staticmethod]
+    fn open(py: Python<'_>, path: PathBuf, password: Option<&str>) -> PyResult<Self> {
+        let options = options(password);
+        let local = path.exists().then(|| path.clone());
+        let model = supervised(py, None, |_| Ok(apr::Model::open_with(path, &options)?))?;
+        Ok(Self { model: Arc::new(model), path: local, flat: OnceLock::new() })
+    }
+
+    /// Opens a file object of `len` bytes, of which `read(offset, length)` reads.
+    #[staticmethod]
+    fn open_file(
+        py: Python<'_>,
+        read: Py<PyAny>,
+        len: u64,
+        name: String,
+        password: Option<&str>,
+    ) -> PyResult<Self> {
+        let (options, source) = (options(password), PythonFile { read, len });
+        let model = py.detach(|| apr::Model::from_source(source, name, &options));
+        let model = model.map_err(|error| Failure::from(error).raised(py))?;
+        Ok(Self { model: Arc::new(model), path: None, flat: OnceLock::new() })
+    }
+
+    /// The format's name.
+    #[getter]
+    fn format(&self) -> &'static str {
+        self.model.reader().format().id
+    }
+
+    /// The family's name, where it is known.
+    #[getter]
+    fn family(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let family = py.detach(|| {
+            let source = self.model.source();
+            let family = source.family()?;
+            Ok(family.map(|model| model.family().name().to_owned()))
+        });
+        family.map_err(|error: Error| Failure::from(error).raised(py))
+    }
+
+    /// Names, dtypes, shapes and lengths in bytes, in the order the tensors are stored.
+    fn tensors(&self) -> Vec<Entry> {
+        let tensors = self.model.tensors().iter();
+        let entry = |info: &apr::TensorInfo| {
+            let dims = info.shape.dims().to_vec();
+            (info.name.clone(), info.dtype.name(), dims, info.byte_len().unwrap_or_default())
+        };
+        tensors.map(entry).collect()
+    }
+
+    /// Bytes of the tensor at a position: `length` from `offset` on.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        position: usize,
+        offset: u64,
+        length: usize,
+    ) -> PyResult<Bound<'py, PyByteArray>> {
+        let info = self.model.tensors().get(position);
+        let info = info.ok_or_else(|| PyKeyError::new_err(position))?;
+        let fits = |len: u64| offset.checked_add(length as u64).is_some_and(|end| end <= len);
+        if !info.byte_len().is_ok_and(fits) {
+            let error = Error::corrupt("the range is past the tensor's end").for_tensor(&info.name);
+            return Err(Failure::from(error).raised(py));
+        }
+        let reader = self.model.reader();
+        PyByteArray::new_with(py, length, |buf| {
+            let read = py.detach(|| reader.read_tensor(position, offset, buf));
+            read.map_err(|error| Failure::from(error).raised(py))
+        })
+    }
+
+    /// Elements `start` to `end` of a tensor as `f32`, dequantized.
+    fn floats<'py>(
+        &self,
+        py: Python<'py>,
+        position: usize,
+        start: u64,
+        end: u64,
+    ) -> PyResult<Bound<'py, PyByteArray>> {
+        let info = self.model.tensors().get(position);
+        let name = &info.ok_or_else(|| PyKeyError::new_err(position))?.name;
+        let values = py.detach(|| self.model.values(name, start..end));
+        let values = values.map_err(|error| Failure::from(error).raised(py))?;
+        let len = values.len().saturating_mul(size_of::<f32>());
+        PyByteArray::new_with(py, len, |buf| {
+            #[expect(clippy::cast_possible_truncation, reason = "what is read fits, or was f64")]
+            let singles = values.iter().map(|&value| value as f32);
+            let places = buf.chunks_exact_mut(size_of::<f32>());
+            places.zip(singles).for_each(|(place, value)| {
+                place.copy_from_slice(&value.to_ne_bytes());
+            });
+            Ok(())
+        })
+    }
+
+    /// Where the bytes of a tensor lie as they are: a file of this machine, and an offset in it.
+    fn flat(&self, py: Python<'_>, position: usize) -> Option<(PathBuf, u64)> {
+        let path = self.path.as_deref()?;
+        let found = py.detach(|| self.flat.get_or_init(|| flat_tensors(&self.model, path)));
+        found.get(position).cloned().flatten()
+    }
+
+    /// Metadata as JSON.
+    fn metadata(&self) -> Vec<u8> {
+        self.model.reader().metadata().to_json()
+    }
+
+    /// Names of the files beside the weights.
+    fn companions(&self) -> Vec<String> {
+        self.model.reader().companions().iter().map(|file| file.name.clone()).collect()
+    }
+
+    /// The bytes of one of them.
+    fn companion<'py>(&self, py: Python<'py>, position: usize) -> PyResult<Bound<'py, PyBytes>> {
+        if position >= self.model.reader().companions().len() {
+            return Err(PyKeyError::new_err(position));
+        }
+        let bytes = py.detach(|| self.model.reader().read_companion(position));
+        let bytes = bytes.map_err(|error| Failure::from(error).raised(py))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// What it is, as JSON.
+    fn inspect(&self, py: Python<'_>) -> PyResult<String> {
+        supervised(py, None, |_| Ok(serde_json::to_string(&self.model.inspect()?)?))
+    }
+
+    /// Whether it is sound, as JSON.
+    fn validate(&self, py: Python<'_>) -> PyResult<String> {
+        supervised(py, None, |_| {
+            let options = apr::report::ValidateOptions::default();
+            Ok(serde_json::to_string(&self.model.validate(options)?)?)
+        })
+    }
+
+    /// What could be better about it, as JSON.
+    fn lint(&self, py: Python<'_>) -> PyResult<String> {
+        supervised(py, None, |_| Ok(serde_json::to_string(&self.model.lint()?)?))
+    }
+
+    /// How it differs from another one, as JSON.
+    fn diff(&self, py: Python<'_>, other: &Self, tolerance: f64) -> PyResult<String> {
+        supervised(py, None, |_| {
+            let mut options = apr::report::DiffOptions::default();
+            options.tolerance = tolerance;
+            Ok(serde_json::to_string(&self.model.diff(&other.model, &options)?)?)
+        })
+    }
+
+    /// The tokens of a text.
+    fn encode(&self, py: Python<'_>, text: &str, special: bool) -> PyResult<Vec<i64>> {
+        self.with_tokenizer(py, |tokenizer| Ok(tokenizer.encode(text, special)?))
+    }
+
+    /// The text of tokens.
+    fn decode(&self, py: Python<'_>, ids: Vec<i64>, special: bool) -> PyResult<String> {
+        self.with_tokenizer(py, |tokenizer| Ok(tokenizer.decode(&ids, special)?))
+    }
+
+    /// What the model makes of each text by its head, as a list of JSON documents.
+    fn read_texts(&self, py: Python<'_>, texts: Vec<String>, top: usize) -> PyResult<Vec<String>> {
+        supervised(py, None, |watch| {
+            let mut options = RunOptions::reading();
+            options.top = top;
+            let warn = |message: &str, _| watch.warn(message);
+            let made = self.model.run_until(&options, watch.interrupt.clone(), warn, |runner| {
+                let encoder = TextEncoder::of_part(runner.prepare()?)?;
+                texts.iter().map(|text| encoder.read(text)).collect::<Result<Vec<_>, _>>()
+            })?;
+            made.iter().map(|task| Ok(serde_json::to_string(task)?)).collect()
+        })
+    }
+
+    /// One vector for each text, as the bytes of `f32`.
+    fn embed<'py>(
+        &self,
+        py: Python<'py>,
+        texts: Vec<String>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let vectors = supervised(py, None, |watch| {
+            let warn = |message: &str, _| watch.warn(message);
+            let options = RunOptions::reading();
+            let run = |runner: &apr::run::Runner<'_>| {
+                let encoder = TextEncoder::of_part(runner.prepare()?)?;
+                texts.iter().map(|text| encoder.read(text)).collect::<Result<Vec<_>, _>>()
+            };
+            let made = self.model.run_until(&options, watch.interrupt.clone(), warn, run)?;
+            let vector = |task| match task {
+                apr::run::TextTask::Embedding { vector, .. } => Ok(vector),
+                _ => Err(refused("the model's head makes no embeddings")),
+            };
+            made.into_iter().map(vector).collect::<Result<Vec<_>, _>>()
+        })?;
+        let bytes = |vector: Vec<f32>| {
+            PyBytes::new(py, &vector.into_iter().flat_map(f32::to_ne_bytes).collect::<Vec<_>>())
+        };
+        Ok(vectors.into_iter().map(bytes).collect())
+    }
+
+    /// Runs the graph: the arrays of an `.npz` file in, those wanted out as such a file.
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        npz: Vec<u8>,
+        want: Vec<String>,
+        part: Option<String>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = supervised(py, None, |watch| {
+            let reader = apr::open(npz, "inputs.npz", &apr::Limits::default())?;
+            let arrays = arrays_of(&*reader)?;
+            let mut options = RunOptions::reading();
+            options.part = part;
+            let warn = |message: &str, _| watch.warn(message);
+            Ok(self.model.run_until(&options, watch.interrupt.clone(), warn, |runner| {
+                let part = match options.part {
+                    Some(_) => runner.prepare()?,
+                    None => runner.prepared(runner.part_taking(InputKind::Arrays)?)?,
+                };
+                run_part(&part, arrays, &want)
+            })??)
+        })?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Begins to write a text.
+    fn generate(&self, asked: Asked) -> Generation {
+        Generation::begin(Arc::clone(&self.model), asked)
+    }
+
+    /// Runs an audio file through a Whisper; returns the transcription as JSON.
+    fn transcribe(
+        &self,
+        py: Python<'_>,
+        name: String,
+        bytes: Vec<u8>,
+        language: Option<String>,
+        translate: bool,
+    ) -> PyResult<String> {
+        supervised(py, None, |watch| {
+            let warn = |message: &str, _| watch.warn(message);
+            let mut options = apr::run::TranscriptionOptions::default();
+            options.language = language;
+            options.translate = translate;
+            let run = RunOptions::default();
+            let made = self.model.run_until(&run, watch.interrupt.clone(), warn, |runner| {
+                apr::run::Transcriber::of(runner, options)?.transcribe(&name, bytes)
+            })?;
+            Ok(serde_json::to_string(&made)?)
+        })
+    }
+}
+
+impl Model {
+    fn with_tokenizer<T: Send>(
+        &self,
+        py: Python<'_>,
+        then: impl FnOnce(&Tokenizer<'_>) -> Result<T, Failure> + Send,
+    ) -> PyResult<T> {
+        supervised(py, None, |watch| {
+            let warn = |message: &str, _| watch.warn(message);
+            let one = std::num::NonZeroUsize::MIN;
+            let host = NativeHost::new(one, watch.interrupt.clone(), warn);
+            then(&Tokenizer::of(self.model.reader(), &host)?)
+        })
+    }
+}
+
+/// Runs a part; the values that are wanted as an `.npz` file.
+fn run_part(
+    part: &apr::run::Prepared<'_>,
+    arrays: Vec<(String, apr_infer::Tensor)>,
+    want: &[String],
+) -> apr::run::RunResult<Result<Vec<u8>, Failure>> {
+    let body = &part.graph().body;
+    let given: Vec<_> = arrays
+        .into_iter()
+        .map(|(name, tensor)| apr_run::GivenArray {
+            name: Some(name),
+            value: apr_run::Given::Array(tensor),
+            file: "inputs".to_owned(),
+        })
+        .collect();
+    let mut inputs = array_inputs(body, &given, true)?;
+    let outputs = body.outputs.iter().map(|id| body.value(*id).name.as_str());
+    let wanted: Vec<&str> =
+        if want.is_empty() { outputs.collect() } else { want.iter().map(String::as_str).collect() };
+    let session = part.session();
+    if let Some(name) = wanted.iter().find(|name| !session.has(name)) {
+        return Ok(Err(no_value(name)));
+    }
+    let absent = session.absent(&inputs, &wanted)?;
+    let assumed = apr_run::assumed(body, &inputs, &absent)?;
+    inputs.extend(assumed.into_iter().map(|(input, value)| (input.name, value)));
+    let missing = session.missing(&inputs, &wanted)?;
+    if !missing.is_empty() {
+        return Ok(Err(refused(&format!("missing inputs: {}", missing.join(", ")))));
+    }
+    let outcome = part.run(inputs, &wanted)?;
+    let named = wanted.iter().map(|name| (*name).to_owned()).zip(outcome.outputs);
+    Ok(Ok(ArrayFile::Npz.bytes(&named.collect::<Vec<_>>())?))
+}
+
+/// Where the tensors of a model lie flat in its files. Each file is opened anew over a map of it,
+/// whose reader says which tensors are a slice of the map.
+fn flat_tensors(model: &apr::Model, path: &Path) -> Vec<Option<(PathBuf, u64)>> {
+    let mut found = vec![None; model.tensors().len()];
+    let folder = if path.is_dir() { Some(path) } else { path.parent() };
+    let files = model.reader().files().iter().filter_map(|file| {
+        let beside = folder?.join(&file.name);
+        if path.is_file() && model.reader().files().len() == 1 {
+            return Some(path.to_path_buf());
+        }
+        beside.is_file().then_some(beside)
+    });
+    for file in files {
+        let Ok(map) = MappedFile::open(&file) else { continue };
+        let Some(start) = map.slice_at(0, map.len()).map(|bytes| bytes.as_ptr().addr()) else {
+            continue;
+        };
+        let end = start.saturating_add(usize::try_from(map.len()).unwrap_or(usize::MAX));
+        let name = file.display().to_string();
+        let Ok(reader) = apr::open(map, &name, &apr::Limits::default()) else { continue };
+        for (at, info) in reader.tensors().iter().enumerate() {
+            let Some(slice) = reader.tensor_slice(at) else { continue };
+            let address = slice.as_ptr().addr();
+            let is_whole = info.byte_len().is_ok_and(|len| len == slice.len() as u64);
+            if !is_whole || !(start..=end).contains(&address) {
+                continue;
+            }
+            let same = |mine: &apr::TensorInfo| mine == info;
+            if let Some(position) = model.tensors().iter().position(same) {
+                found[position] = Some((file.clone(), (address - start) as u64));
+            }
+        }
+    }
+    found
+}
+
+/// A file object of Python.
+struct PythonFile {
+    read: Py<PyAny>,
+    len: u64,
+}
+
+impl ByteSource for PythonFile {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> apr::Result<()> {
+        Python::attach(|py| {
+            let bytes = self.read.call1(py, (offset, buf.len()))?;
+            let bytes = bytes.downcast_bound::<PyBytes>(py)?.as_bytes();
+            if bytes.len() != buf.len() {
+                return Err(pyo3::exceptions::PyEOFError::new_err("the file object ended early"));
+            }
+            buf.copy_from_slice(bytes);
+            Ok(())
+        })
+        .map_err(|error: PyErr| of_python(&error))
+    }
+
+    fn slice_at(&self, _offset: u64, _len: u64) -> Option<&[u8]> {
+        None
+    }
+}
