@@ -69,7 +69,7 @@ class Runner {
       const { wishes, media } = await this.#wishes();
       const report = await this.#session.open.model.run(wishes, { onText, signal: bar.controller.signal, ...(media && { bytes: media }) });
       fill(this.#answer, h("section.card", h("h2", "Answer"), drawn(report),
-        report.warnings.map((warning) => h("p.notice", visible(warning))),
+        [...report.warnings, ...unused(report, wishes)].map((warning) => h("p.notice", visible(warning))),
         h("p.tools", h("span.dim", `${report.seconds.toFixed(2)} s`), jsonButton(report, "run.json"))));
     } catch (thrown) {
       if (isEnded(thrown)) bar.element.replaceWith(h("p.dim", "Cancelled."));
@@ -103,6 +103,13 @@ class Runner {
     wishes.file = file.name;
     return { wishes, media: new Uint8Array(await file.arrayBuffer()) };
   }
+}
+
+/** What was asked for and did nothing. */
+function unused({ kind }: RunReport, wishes: RunWishes): string[] {
+  if (kind === "completion" || kind === "transcription") return [];
+  const asked = wishes.chat === true || (wishes.temperature ?? 0) !== 0;
+  return asked ? ["Sampling and chat were not used: this model generates no text."] : [];
 }
 
 type Labels = { label: string; score: number }[];

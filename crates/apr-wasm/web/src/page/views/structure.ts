@@ -74,8 +74,8 @@ class StructureView {
         this.#open = undefined;
         void this.#draw();
       } }), "Fold repeated layers"),
-      button("SVG", "Save the picture as SVG", () => void this.#saveSvg()),
-      button("PNG", "Save the picture as PNG", () => void this.#savePng()),
+      button("SVG", "Save the picture as SVG", () => void this.#saved(this.#saveSvg())),
+      button("PNG", "Save the picture as PNG", () => void this.#saved(this.#savePng())),
     );
   }
 
@@ -168,6 +168,15 @@ class StructureView {
     );
   }
 
+  /** What could not be saved is said beside the graph. */
+  async #saved(saving: Promise<void>): Promise<void> {
+    try {
+      await saving;
+    } catch (thrown) {
+      fill(this.#side, failure(thrown));
+    }
+  }
+
   async #saveSvg(): Promise<void> {
     const picture = await this.#session.open.model.svg(this.#part, { fold: this.#fold, open: this.#open ?? [] });
     save(new Blob([picture], { type: "image/svg+xml" }), `${this.#session.open.title}.svg`);
@@ -177,14 +186,18 @@ class StructureView {
     const picture = await this.#session.open.model.svg(this.#part, { fold: this.#fold, open: this.#open ?? [] });
     const image = new Image();
     image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(picture)}`;
-    await image.decode();
+    await image.decode().catch(() => {
+      throw new Error("The browser can't draw a picture of this size: save it as SVG.");
+    });
     const canvas = h("canvas");
     // Browsers draw no larger canvas.
     const scale = Math.min(2, 16_000 / Math.max(image.width, image.height));
     canvas.width = image.width * scale;
     canvas.height = image.height * scale;
     canvas.getContext("2d")?.drawImage(image, 0, 0, canvas.width, canvas.height);
-    canvas.toBlob((png) => png && save(png, `${this.#session.open.title}.png`));
+    const png = await new Promise<Blob | null>((made) => canvas.toBlob(made));
+    if (!png) throw new Error("The browser can't make a PNG of this size: save it as SVG.");
+    save(png, `${this.#session.open.title}.png`);
   }
 }
 
