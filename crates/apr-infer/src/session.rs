@@ -38,9 +38,10 @@ pub enum Arithmetic {
     Exact,
     /// Integers with integers, as ggml does: each row of activations is quantized to 8 bits for
     /// each product, in blocks of 32 or 256. This is for weights in `q4_0`, `q4_1`, `q5_0`, `q5_1`,
-    /// `q8_0`, `iq4_nl`, `q2_k` to `q6_k` and `iq4_xs`; products with others, and those whose
-    /// activations don't fit 8-bit blocks (infinities, NaN, magnitudes beyond 8 million), are
-    /// exact.
+    /// `q8_0`, `iq4_nl`, `q2_k` to `q6_k` and `iq4_xs`. For weights in `f16` and `bf16` beside them,
+    /// activations are rounded to that precision, and products and sums are single. Products with
+    /// others, and those whose activations don't fit (infinities, NaN, magnitudes beyond 8 million,
+    /// or 65,504 for `f16`), are exact. So are those of a model that has no blocks.
     Fast,
 }
 
@@ -52,6 +53,12 @@ impl Arithmetic {
             Self::Exact => "exact",
             Self::Fast => "fast",
         }
+    }
+
+    /// What was asked for, where weights are such that it makes a difference.
+    fn with(self, weights: &dyn CheckpointReader) -> Self {
+        let in_blocks = weights.tensors().iter().any(|info| can_multiply(info.dtype));
+        if in_blocks { self } else { Self::Exact }
     }
 }
 
@@ -99,7 +106,8 @@ impl std::fmt::Debug for Session<'_> {
     }
 }
 
-/// Weights up to this size are decoded once; larger ones wherever they are used.
+/// Weights up to this size are decoded once, unless they are multiplied as they are stored; larger
+/// ones wherever they are used.
 const SMALL: u64 = 64 << 10;
 
 impl<'a> Session<'a> {
@@ -115,7 +123,7 @@ impl<'a> Session<'a> {
             plans,
             narrowed: Mutex::default(),
             weights: Weights::new(weights),
-            store: Store::new(weights, limits.arithmetic),
+            store: Store::new(weights, limits.arithmetic.with(weights)),
             limits,
             kept_bytes: 0,
             weight_elements: 0,
@@ -193,7 +201,8 @@ impl<'a> Session<'a> {
     fn ready(&mut self, weight: Weight<'a>) -> Result<Value> {
         let elements = weight.decoded_bytes() / size_of::<u16>() as u64;
         self.weight_elements = self.weight_elements.saturating_add(elements);
-        if weight.decoded_bytes() <= SMALL {
+        let is_exact = weight.tensors().all(|tensor| self.store.precision(tensor).is_none());
+        if weight.decoded_bytes() <= SMALL && is_exact {
             return weight.decode(&self.store).map(Value::Tensor);
         }
         let handle =
@@ -206,14 +215,7 @@ impl<'a> Session<'a> {
     /// model has such weights.
     #[must_use]
     pub fn arithmetic(&self) -> Arithmetic {
-        let dtype = |tensor: usize| self.store.reader.tensors()[tensor].dtype;
-        let mut tensors = self.large.iter().flat_map(Weight::tensors);
-        match self.limits.arithmetic {
-            Arithmetic::Fast if tensors.any(|tensor| can_multiply(dtype(tensor))) => {
-                Arithmetic::Fast
-            }
-            _ => Arithmetic::Exact,
-        }
+        self.store.arithmetic
     }
 
     /// What a value is that no node makes.

@@ -6,6 +6,7 @@ use apr_core::{CheckpointReader, DType, DTypeKind, Error, Result};
 use apr_tensor::{block, element};
 
 use crate::Arithmetic;
+use crate::matrix::{Precision, can_multiply};
 
 /// The tensors of a checkpoint. Those that are kept are read once; the others whenever they are
 /// used.
@@ -20,6 +21,17 @@ pub(crate) struct Store<'a> {
 impl<'a> Store<'a> {
     pub(crate) fn new(reader: &'a dyn CheckpointReader, arithmetic: Arithmetic) -> Self {
         Self { reader, arithmetic, kept: Vec::new() }
+    }
+
+    /// What activations become before they are multiplied with a tensor; `None` where they stay as
+    /// they are.
+    pub(crate) fn precision(&self, tensor: usize) -> Option<Precision> {
+        match self.reader.tensors()[tensor].dtype {
+            _ if self.arithmetic == Arithmetic::Exact => None,
+            DType::F16 => Some(Precision::F16),
+            DType::BF16 => Some(Precision::Bf16),
+            dtype => can_multiply(dtype).then_some(Precision::Blocks),
+        }
     }
 
     /// Keeps what is read from now on, at most so many bytes in all; nothing where the tensors take

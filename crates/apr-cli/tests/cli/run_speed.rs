@@ -32,6 +32,47 @@ fn weights_in_blocks_are_multiplied_fast_unless_exactness_is_asked_for() {
     sandbox.apr("run q8_0.gguf --prompt 1 --want logits --exact").fails(2, &["--exact"]);
 }
 
+/// What llama.cpp finds likely; `fixtures/infer/llama_log_probabilities.py` asked it. A last bit that
+/// differs may round an activation to another level, from where all differs by as much as the
+/// levels are apart: such a one is no more than that, and rare.
+#[test]
+fn log_probabilities_are_those_of_llama_cpp() {
+    let Some(folder) = shared_data("derived") else { return };
+    let expected = fs::read(fixture("infer/llama_log_probabilities.json")).expect("the fixture");
+    let expected: Vec<Value> = serde_json::from_slice(&expected).expect("JSON");
+    let sandbox = Sandbox::new();
+    let mut others = Vec::new();
+    for entry in &expected {
+        let (name, scheme) = (&entry["model"], entry["type"].as_str().expect("a type"));
+        let (source, model) = match name.as_str() {
+            Some("tiny-llama") => (FOLDER.to_owned(), format!("tiny-{scheme}.gguf")),
+            _ => (
+                folder.join("stories260K_F16.gguf").display().to_string(),
+                format!("stories-{scheme}.gguf"),
+            ),
+        };
+        if !sandbox.path(&model).exists() {
+            sandbox.apr(&format!("quantize {source} --type {scheme} -o {model}")).ok();
+        }
+        let tokens = entry["tokens"].to_string().replace(['[', ']', ' '], "");
+        let line = format!("{model} --tokens {tokens} --max-tokens 1 --logprobs 100 --threads 1");
+        let report = generated(&sandbox, &line);
+        assert_eq!(report["arithmetic"], "fast");
+        let ours = report["logprobs"][0]["top"].as_array().expect("a list");
+        let apart = entry["top"].as_array().expect("a list").iter().map(|pair| {
+            let theirs = pair[1].as_f64().expect("a number");
+            let own = ours.iter().find(|own| own["id"] == pair[0]);
+            own.map_or(f64::INFINITY, |own| (own["logprob"].as_f64().unwrap() - theirs).abs())
+        });
+        let apart = apart.fold(0.0, f64::max);
+        assert!(apart < 0.5, "{name} {scheme} {tokens}: {apart}");
+        if apart > 1e-5 {
+            others.push(format!("{name} {scheme} {tokens}: {apart}"));
+        }
+    }
+    assert!(others.len() * 10 <= expected.len(), "{others:#?}");
+}
+
 /// Logits differ by what 8 bits of activations leave out.
 #[test]
 fn probabilities_of_the_arithmetics_are_close() {

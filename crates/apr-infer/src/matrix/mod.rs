@@ -74,13 +74,24 @@ pub(crate) trait Rows: Sync {
     }
 }
 
+/// What activations become before a product, as ggml has them for each type of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Precision {
+    /// Blocks of 8-bit integers.
+    Blocks,
+    /// Half precision.
+    F16,
+    /// The upper half of single precision.
+    Bf16,
+}
+
 /// A matrix whose stored rows are its columns.
 pub(crate) trait StoredRows: Sync {
     /// Dtypes of its rows.
     fn dtypes(&self) -> Vec<DType>;
 
-    /// Whether they are to be multiplied with 8-bit activations, and can be.
-    fn is_fast(&self) -> bool;
+    /// What activations become before they are multiplied; `None` where they stay as they are.
+    fn precision(&self) -> Option<Precision>;
 
     /// Calls with runs of stored rows, in order.
     fn runs(&self, rows: Range<usize>, each: &mut dyn FnMut(Run<'_>)) -> Result<()>;

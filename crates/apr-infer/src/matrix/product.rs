@@ -4,11 +4,12 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use apr_core::Result;
+use half::{bf16, f16};
 
 use super::kernel::{self, Kernel, Tile};
 use super::pack::Packed;
 use super::sides::{Left, Right};
-use super::{Rows, Scratch, blocks, pack, row};
+use super::{Precision, Rows, Scratch, StoredRows, blocks, pack, row};
 use crate::workers::{Alone, Workers, in_pieces, try_with_each};
 
 /// Positions along the sum that are multiplied at a time: a strip of columns stays in the
@@ -52,12 +53,24 @@ fn put(
         return Ok(());
     }
 
-    if let Right::Stored(matrix) = right
-        && let Some(rows) = matrix.as_stored().filter(|rows| !adds && rows.is_fast())
+    let stored = match right {
+        Right::Stored(matrix) => matrix.as_stored(),
+        _ => None,
+    };
+    let precision = stored.and_then(StoredRows::precision);
+    if let (Some(rows), Some(Precision::Blocks)) = (stored, precision)
+        && !adds
         && blocks::product(left, rows, width, out, workers)?
     {
         return Ok(());
     }
+
+    let rounded = match precision {
+        Some(Precision::F16) => left.rounded(|value| f16::from_f32(value).to_f32()),
+        Some(Precision::Bf16) => left.rounded(|value| bf16::from_f32(value).to_f32()),
+        _ => None,
+    };
+    let left = rounded.as_deref().map_or(left, |values| Left { values, ..left });
 
     match right {
         Right::Stored(matrix) if !matrix.is_transposed() && !matrix.is_in_memory() => {

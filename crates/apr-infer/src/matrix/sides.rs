@@ -17,6 +17,12 @@ impl<'a> Left<'a> {
     pub(crate) fn in_rows(values: &'a [f32], rows: usize, depth: usize) -> Self {
         Self { values, rows, depth, row_step: depth, depth_step: 1 }
     }
+
+    /// Its elements rounded; `None` where one is too large for that.
+    pub(super) fn rounded(&self, round: impl Fn(f32) -> f32) -> Option<Vec<f32>> {
+        let values = self.values.iter().map(|value| round(*value));
+        values.map(|value| value.is_finite().then_some(value)).collect()
+    }
 }
 
 /// The right matrix.

@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use apr_core::{DType, Result};
 
-use super::blocks::can_multiply;
-use super::{Rows, Run, Scaling, Scratch, StoredRows};
-use crate::Arithmetic;
+use super::{Precision, Rows, Run, Scaling, Scratch, StoredRows};
 use crate::store::{Bytes, Store, decode};
 
 /// A matrix of the checkpoint, or rows of several, read by rows.
@@ -287,9 +285,10 @@ impl StoredRows for Matrix<'_> {
         self.parts.iter().map(|part| part.dtype).collect()
     }
 
-    fn is_fast(&self) -> bool {
-        self.store.arithmetic == Arithmetic::Fast
-            && self.parts.iter().all(|part| can_multiply(part.dtype))
+    fn precision(&self) -> Option<Precision> {
+        let mut parts = self.parts.iter().map(|part| self.store.precision(part.tensor));
+        let first = parts.next()??;
+        parts.all(|other| other == Some(first)).then_some(first)
     }
 
     fn runs(&self, rows: Range<usize>, each: &mut dyn FnMut(Run<'_>)) -> Result<()> {

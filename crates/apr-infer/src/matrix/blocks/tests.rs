@@ -4,6 +4,7 @@ use apr_core::DType;
 use apr_tensor::block::dequantize;
 use half::f16;
 
+use super::super::Precision;
 use super::*;
 use crate::workers::Alone;
 
@@ -239,8 +240,8 @@ impl StoredRows for OneType {
         vec![self.dtype]
     }
 
-    fn is_fast(&self) -> bool {
-        true
+    fn precision(&self) -> Option<Precision> {
+        Some(Precision::Blocks)
     }
 
     fn runs(&self, rows: Range<usize>, each: &mut dyn FnMut(Run<'_>)) -> Result<()> {
