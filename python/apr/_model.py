@@ -30,6 +30,9 @@ from ._arrays import numpy_dtype, torch_dtype
 if TYPE_CHECKING:
     import torch
 
+#: Bytes from which on it pays to find out whether they lie flat in a file.
+_LARGE = 1 << 20
+
 PathLike = Union[str, "os.PathLike[str]"]
 
 
@@ -124,7 +127,15 @@ class Tensor:
 
     def copy(self) -> "np.ndarray[Any, Any]":
         """The elements in memory of their own, which may be written to."""
-        return np.frombuffer(self.bytes(), dtype=numpy_dtype(self.dtype)).reshape(self.shape)
+        dtype = numpy_dtype(self.dtype)
+        place = self._model.flat(self._position) if self.nbytes >= _LARGE else None
+        if place is not None:
+            # Memory that is written once, where a bytearray is filled with zeros before.
+            path, offset = place
+            read = np.fromfile(path, dtype=dtype, count=self.size, offset=offset)
+            if read.size == self.size:
+                return read.reshape(self.shape)
+        return np.frombuffer(self.bytes(), dtype=dtype).reshape(self.shape)
 
     def _flat(self, dtype: "np.dtype[Any]") -> "Optional[np.ndarray[Any, Any]]":
         place = self._model.flat(self._position) if self.nbytes else None
@@ -160,12 +171,9 @@ class Tensor:
         (2, 2)
         """
         dtype = numpy_dtype(self.dtype)
-        flat = self._flat(dtype)
-        if flat is not None:
-            return np.array(flat[index])
         first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
         if not self.shape or not isinstance(first, (int, np.integer, slice)):
-            return np.array(self.copy()[index])
+            return np.array(self.numpy()[index])
         row = self.nbytes // self.shape[0] if self.shape[0] else 0
         if isinstance(first, slice):
             rows = range(*first.indices(self.shape[0]))
@@ -180,6 +188,11 @@ class Tensor:
             if not 0 <= low < self.shape[0]:
                 raise IndexError(f"row {at} of a tensor with {self.shape[0]}")
             high, inner = low + 1, (0, *rest)
+        if rest and (high - low) * row >= _LARGE:
+            # A part of many rows: what is not taken of them need not be read.
+            flat = self._flat(dtype)
+            if flat is not None:
+                return np.array(flat[index])
         read = self._model.read(self._position, low * row, (high - low) * row)
         rows_read = np.frombuffer(read, dtype=dtype).reshape(high - low, *self.shape[1:])
         return np.asarray(rows_read[inner])

@@ -45,7 +45,12 @@ impl Model {
     fn open(py: Python<'_>, path: PathBuf, password: Option<&str>) -> PyResult<Self> {
         let options = options(password);
         let local = path.exists().then(|| path.clone());
-        let model = supervised(py, None, |_| Ok(apr::Model::open_with(path, &options)?))?;
+        let open = || Ok(apr::Model::open_with(&path, &options)?);
+        let model = match &local {
+            // The header of a local file is there at once; a server may take its time.
+            Some(_) => py.detach(open).map_err(|failure: Failure| failure.raised(py))?,
+            None => supervised(py, None, |_| open())?,
+        };
         Ok(Self { model: Arc::new(model), path: local, flat: OnceLock::new() })
     }
 
