@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 25] = [
+const TARGETS: [&str; 26] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
@@ -16,6 +16,7 @@ const TARGETS: [&str; 25] = [
     "read_apr1",
     "read_apr2",
     "read_aprn",
+    "read_coreml",
     "read_flax",
     "read_ggml",
     "read_gguf",
@@ -75,6 +76,7 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/valid/safetensors",
         "fixtures/codec",
         "crates/apr-pytorch/tests/golden",
+        "fixtures/coreml",
         "fixtures/flax",
         "fixtures/keras",
         "fixtures/numpy",

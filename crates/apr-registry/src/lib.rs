@@ -41,6 +41,8 @@ pub use apr_core::{
     MemoryFolder, Metadata, Notes, Pipeline, QuantizedTypes, Result, Serial, Shape, Sharding, Sink,
     SourceSet, Target, TensorInfo, digest, keys, read_vec,
 };
+#[cfg(feature = "coreml")]
+pub use apr_coreml as coreml;
 #[cfg(feature = "flax")]
 pub use apr_flax as flax;
 #[cfg(feature = "typed")]

@@ -82,6 +82,7 @@
 //! | TensorFlow | checkpoints, SavedModels, frozen graphs | no | | no graph |
 //! | Flax, TensorFlow.js, NeMo, llamafile | yes | no | | NeMo and llamafile as what is inside |
 //! | TensorFlow Lite | weights, scales, associated files | no | | no graph |
+//! | Core ML | models, packages | no | | compressed weights as floats; no graph |
 //! | GGML, GGMF, GGJT | yes | no | | eleven families |
 //! | APR1, APRN, dialects of APR v2 | yes | APR1, APRN | yes | `typed` |
 //!
@@ -92,7 +93,7 @@
 //! | none | [`open`] and [`plan`] for `.apr` and safetensors, for browsers too | 30 | 49 |
 //! | `std` | kernels chosen by the processor's features at run time | 33 | 63 |
 //! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 42 | 72 |
-//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Flax, NeMo, llamafile | 59 | 143 |
+//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Core ML, Flax, NeMo, llamafile | 59 | 143 |
 //! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 94 | 283 |
 //! | `quantize` | tensors get ggml's types; they are read without it | 94 | 290 |
 //! | `prune` | pruning and sparse tensors: the module `prune` | 95 | 277 |
