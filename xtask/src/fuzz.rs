@@ -81,6 +81,7 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/keras",
         "fixtures/numpy",
         "fixtures/onnx",
+        "fixtures/paddle",
         "fixtures/scan",
         "fixtures/tensorflow",
         "fixtures/tflite",

@@ -80,7 +80,7 @@
 //! | NumPy | `.npy`, `.npz` | no | | no objects |
 //! | Keras | `.keras`, HDF5 | no | | no graph |
 //! | TensorFlow | checkpoints, SavedModels, frozen graphs | no | | no graph |
-//! | Flax, TensorFlow.js, NeMo, llamafile | yes | no | | NeMo and llamafile as what is inside |
+//! | Flax, TensorFlow.js, Paddle, NeMo, llamafile | yes | no | | NeMo and llamafile as what is inside |
 //! | TensorFlow Lite | weights, scales, associated files | no | | no graph |
 //! | Core ML | models, packages | no | | compressed weights as floats; no graph |
 //! | GGML, GGMF, GGJT | yes | no | | eleven families |
