@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 39] = [
+pub(crate) const PORTABLE: [&str; 40] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -31,6 +31,7 @@ pub(crate) const PORTABLE: [&str; 39] = [
     "apr-pytorch",
     "apr-tensorflow",
     "apr-coreml",
+    "apr-ort",
     "apr-tflite",
     "apr-torchscript",
     "apr-safetensors",
@@ -203,7 +204,7 @@ fn features(steps: &mut Steps) {
             (&["apr-registry"], "std"),
             (&["apr-registry"], "std,gguf"),
             (&["apr-registry"], "std,onnx"),
-            (&["apr-registry"], "std,coreml,flax,keras,numpy,pytorch,tensorflow,tflite"),
+            (&["apr-registry"], "std,coreml,flax,keras,numpy,ort,pytorch,tensorflow,tflite"),
             (&["apr"], "std"),
             (&["apr"], "native"),
             (&["apr"], "native,compression,ndarray"),

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 26] = [
+const TARGETS: [&str; 27] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
@@ -25,6 +25,7 @@ const TARGETS: [&str; 26] = [
     "read_merge",
     "read_numpy",
     "read_onnx",
+    "read_ort",
     "read_plan",
     "read_pytorch",
     "read_safetensors",
@@ -81,6 +82,7 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/keras",
         "fixtures/numpy",
         "fixtures/onnx",
+        "fixtures/ort",
         "fixtures/paddle",
         "fixtures/scan",
         "fixtures/tensorflow",

@@ -12,7 +12,7 @@ use apr_testkit::{excessive, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 26] = [
+const BODIES: [(&str, Body); 27] = [
     ("decode_block", bodies::decode_block),
     ("dequantize_any", bodies::dequantize_any),
     ("open_encrypted", bodies::open_encrypted),
@@ -31,6 +31,7 @@ const BODIES: [(&str, Body); 26] = [
     ("read_merge", bodies::read_merge),
     ("read_numpy", bodies::read_numpy),
     ("read_onnx", bodies::read_onnx),
+    ("read_ort", bodies::read_ort),
     ("read_plan", bodies::read_plan),
     ("read_pytorch", bodies::read_pytorch),
     ("read_safetensors", bodies::read_safetensors),

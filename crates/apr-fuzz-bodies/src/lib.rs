@@ -117,6 +117,13 @@ pub fn read_tensorflow(data: &[u8]) {
     }
 }
 
+/// Reads the input as a model in onnxruntime's own format.
+pub fn read_ort(data: &[u8]) {
+    if let Ok(reader) = apr_registry::ort::open(data.to_vec(), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
 /// Reads the input as a TensorFlow Lite model.
 pub fn read_tflite(data: &[u8]) {
     if let Ok(reader) = apr_registry::tflite::open(data.to_vec(), NAME, &limits()) {

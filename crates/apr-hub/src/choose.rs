@@ -40,12 +40,13 @@ pub struct Chosen {
 }
 
 /// Formats by the extensions of their files, the preferred first.
-const FORMATS: [&[&str]; 11] = [
+const FORMATS: [&[&str]; 12] = [
     &["safetensors"],
     &["apr"],
     &["gguf"],
     &["bin", "pt", "pth", "ckpt"],
     &["onnx"],
+    &["ort"],
     &["tflite"],
     &["keras"],
     &["msgpack"],

@@ -290,8 +290,16 @@ pub(crate) static FORMATS: &[Registration] = &[
         }),
         ..told_apart(&apr_onnx::TENSOR)
     },
-    #[cfg(feature = "onnx")]
-    told_apart(&apr_onnx::ORT),
+    #[cfg(feature = "ort")]
+    Registration {
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_ort::open(source, name, &options.limits)?))
+        }),
+        in_folder: InFolder { rank: 4, extensions: &["ort"], ..InFolder::NONE },
+        ..told_apart(&apr_ort::FORMAT)
+    },
+    #[cfg(not(feature = "ort"))]
+    told_apart(&crate::unread::ORT),
     #[cfg(feature = "flax")]
     Registration {
         open: Some(|source, name, options| {

@@ -20,6 +20,16 @@ pub(crate) static TFLITE: Format = Format {
     ..Format::READ_ONLY
 };
 
+/// onnxruntime's own format, in builds without its reader.
+#[cfg(not(feature = "ort"))]
+pub(crate) static ORT: Format = Format {
+    id: "ort",
+    name: "onnxruntime's own format (.ort)",
+    recognises: |head| head.get(4..8) == Some(b"ORTM"),
+    extensions: &["ort"],
+    ..Format::READ_ONLY
+};
+
 /// An engine of TensorRT.
 pub(crate) static TENSORRT: Format = Format {
     id: "tensorrt",
