@@ -145,6 +145,12 @@ impl Contents {
             return Ok(fields);
         };
 
+        if let 400..=403 = own.number {
+            let labels = labels(context, &own)?;
+            if !labels.is_empty() {
+                fields.insert("labels".into(), labels.into());
+            }
+        }
         match own.number {
             200..=202 => {
                 let mut models = Vec::new();
@@ -257,6 +263,31 @@ fn of(prefix: &str, what: &str) -> String {
         None => what.to_owned(),
         Some(model) => format!("{what} of '{}'", Escaped::short(model)),
     }
+}
+
+/// The classes that a classifier tells apart: texts or integers.
+fn labels(context: &mut Context<'_, '_, '_, '_>, own: &Field) -> Result<Vec<Value>> {
+    let walker = &mut *context.walker;
+    let (mut message, mut labels) = (own.message()?, Vec::new());
+    while let Some(field) = message.next(walker)? {
+        if !matches!(field.number, 100 | 101) {
+            continue;
+        }
+        let mut list = field.message()?;
+        while let Some(label) = list.next(walker)? {
+            walker.keep(size_of::<Value>() as u64)?;
+            match (field.number, label.number) {
+                (100, 1) => labels.push(label.text(walker)?.into()),
+                (101, 1) => {
+                    let mut numbers = Vec::new();
+                    label.integers(walker, &mut numbers)?;
+                    labels.extend(numbers.into_iter().map(Value::from));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(labels)
 }
 
 /// How many nodes the trees have together.

@@ -158,6 +158,9 @@ fn what_is_no_weight_is_described_or_left_out_by_name() {
     assert_eq!(entry["compressed"]["dense/weight"], "lookup table, 3 bits");
 
     let reader = open_fixture("others.mlmodel").expect("a pipeline");
+    let entry = reader.metadata().object(METADATA).expect("what the file says");
+    assert_eq!(entry["models"][0]["labels"], json!(["cat", "dog"]));
+    assert_eq!(entry["models"][0]["name"], "linear");
     assert_eq!(
         reader.left_out(),
         [
