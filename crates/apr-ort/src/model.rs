@@ -118,7 +118,7 @@ impl Model {
         for tensor in graph.tables(field::INITIALIZERS)? {
             let tensor = tensor?;
             let name = tensor.text(field::NAME)?.unwrap_or_default();
-            let name = self.unique(format!("{prefix}{name}"));
+            let name = self.unique(&format!("{prefix}{name}"));
             match weight(&tensor, &name) {
                 Ok(weight) => self.weights.push(weight),
                 Err(error) if error.code() == apr_core::Code::Version => {
@@ -152,8 +152,8 @@ impl Model {
     }
 
     /// A name that no other has: nodes need none of their own.
-    fn unique(&mut self, name: String) -> String {
-        let mut own = name.clone();
+    fn unique(&mut self, name: &str) -> String {
+        let mut own = name.to_owned();
         let mut count = 1_u32;
         while !self.names.insert(own.clone()) {
             count += 1;
