@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 38] = [
+pub(crate) const PORTABLE: [&str; 40] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -30,6 +30,8 @@ pub(crate) const PORTABLE: [&str; 38] = [
     "apr-onnx",
     "apr-pytorch",
     "apr-tensorflow",
+    "apr-coreml",
+    "apr-ort",
     "apr-tflite",
     "apr-torchscript",
     "apr-safetensors",
@@ -202,7 +204,7 @@ fn features(steps: &mut Steps) {
             (&["apr-registry"], "std"),
             (&["apr-registry"], "std,gguf"),
             (&["apr-registry"], "std,onnx"),
-            (&["apr-registry"], "std,flax,keras,numpy,pytorch,tensorflow,tflite"),
+            (&["apr-registry"], "std,coreml,flax,keras,numpy,ort,pytorch,tensorflow,tflite"),
             (&["apr"], "std"),
             (&["apr"], "native"),
             (&["apr"], "native,compression,ndarray"),

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 25] = [
+const TARGETS: [&str; 27] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
@@ -16,6 +16,7 @@ const TARGETS: [&str; 25] = [
     "read_apr1",
     "read_apr2",
     "read_aprn",
+    "read_coreml",
     "read_flax",
     "read_ggml",
     "read_gguf",
@@ -24,6 +25,7 @@ const TARGETS: [&str; 25] = [
     "read_merge",
     "read_numpy",
     "read_onnx",
+    "read_ort",
     "read_plan",
     "read_pytorch",
     "read_safetensors",
@@ -75,10 +77,13 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/valid/safetensors",
         "fixtures/codec",
         "crates/apr-pytorch/tests/golden",
+        "fixtures/coreml",
         "fixtures/flax",
         "fixtures/keras",
         "fixtures/numpy",
         "fixtures/onnx",
+        "fixtures/ort",
+        "fixtures/paddle",
         "fixtures/scan",
         "fixtures/tensorflow",
         "fixtures/tflite",

@@ -12,7 +12,7 @@ use apr_testkit::{excessive, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 25] = [
+const BODIES: [(&str, Body); 27] = [
     ("decode_block", bodies::decode_block),
     ("dequantize_any", bodies::dequantize_any),
     ("open_encrypted", bodies::open_encrypted),
@@ -22,6 +22,7 @@ const BODIES: [(&str, Body); 25] = [
     ("read_apr1", bodies::read_apr1),
     ("read_apr2", bodies::read_apr2),
     ("read_aprn", bodies::read_aprn),
+    ("read_coreml", bodies::read_coreml),
     ("read_flax", bodies::read_flax),
     ("read_ggml", bodies::read_ggml),
     ("read_gguf", bodies::read_gguf),
@@ -30,6 +31,7 @@ const BODIES: [(&str, Body); 25] = [
     ("read_merge", bodies::read_merge),
     ("read_numpy", bodies::read_numpy),
     ("read_onnx", bodies::read_onnx),
+    ("read_ort", bodies::read_ort),
     ("read_plan", bodies::read_plan),
     ("read_pytorch", bodies::read_pytorch),
     ("read_safetensors", bodies::read_safetensors),

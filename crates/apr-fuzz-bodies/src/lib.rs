@@ -63,6 +63,30 @@ pub fn read_flax(data: &[u8]) {
     }
 }
 
+/// Reads the input as a Core ML model, whose other files are the input too, and looks for what it
+/// would run.
+pub fn read_coreml(data: &[u8]) {
+    use apr_registry::coreml;
+
+    /// The input under every name.
+    struct Input<'a>(&'a [u8]);
+
+    impl apr_registry::SourceSet for Input<'_> {
+        fn open(&self, _: &str) -> apr_registry::Result<Box<dyn apr_registry::ByteSource>> {
+            Ok(Box::new(self.0.to_vec()))
+        }
+
+        fn list(&self) -> apr_registry::Result<Vec<String>> {
+            Ok(vec!["input".to_owned()])
+        }
+    }
+
+    let _ = coreml::hazards(&data, &limits());
+    if let Ok(reader) = coreml::open_in(&Input(data), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
 /// Reads the input as Keras' weights.
 pub fn read_keras(data: &[u8]) {
     if let Ok(reader) = apr_registry::keras::open(data.to_vec(), NAME, &limits()) {
@@ -89,6 +113,13 @@ pub fn read_tensorflow(data: &[u8]) {
     }
 
     if let Ok(reader) = tensorflow::open_in(&Input(data), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
+/// Reads the input as a model in onnxruntime's own format.
+pub fn read_ort(data: &[u8]) {
+    if let Ok(reader) = apr_registry::ort::open(data.to_vec(), NAME, &limits()) {
         use_reader(&reader);
     }
 }

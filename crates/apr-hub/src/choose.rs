@@ -40,22 +40,23 @@ pub struct Chosen {
 }
 
 /// Formats by the extensions of their files, the preferred first.
-const FORMATS: [&[&str]; 10] = [
+const FORMATS: [&[&str]; 12] = [
     &["safetensors"],
     &["apr"],
     &["gguf"],
     &["bin", "pt", "pth", "ckpt"],
     &["onnx"],
+    &["ort"],
     &["tflite"],
     &["keras"],
     &["msgpack"],
     &["nemo"],
     &["h5", "hdf5"],
+    &["mlmodel"],
 ];
 
 /// Weights that are not read, or lie there for other programs.
-const FOREIGN: [&str; 8] =
-    ["ot", "npz", "pb", "mlmodel", "safetensors_old", "pkl", "distcp", "llamafile"];
+const FOREIGN: [&str; 7] = ["ot", "npz", "pb", "safetensors_old", "pkl", "distcp", "llamafile"];
 
 /// Types of quantized weights, the preferred first.
 const TYPES: [&str; 9] =

@@ -100,19 +100,6 @@ pub static TENSOR: Format = Format {
     successor: None,
 };
 
-/// A model that onnxruntime has prepared for itself.
-pub static ORT: Format = Format {
-    id: "ort",
-    name: "onnxruntime's own format (.ort)",
-    option: None,
-    about: "",
-    extensions: &["ort"],
-    recognises: |head| head.get(4..8) == Some(b"ORTM"),
-    convention: Convention::Framework,
-    target: None,
-    successor: None,
-};
-
 /// Whether the first fields are the version of the format, and another of a model's. ONNX has no
 /// magic number.
 fn starts_as_a_model(head: &[u8]) -> bool {

@@ -63,6 +63,7 @@ pub fn open_distributed(
     let policy = Policy {
         lenient: false,
         joblib: false,
+        arrays: false,
         classes: &options.classes,
         persistent: Persistent::None,
     };

@@ -10,6 +10,7 @@ use crate::contents::Contents;
 use crate::input::Input;
 use crate::options::OpenOptions;
 use crate::pickle::{Heap, Id, Node, Outcome, Persistent, Policy, run};
+use crate::rest;
 use crate::view::Range;
 
 /// The number the file starts with, as a pickle.
@@ -36,8 +37,13 @@ impl Pickles<'_> {
 
 /// For the pickles around the weights: no names at all would be needed, and none that is not
 /// harmless is taken.
-pub(crate) const PLAIN: Policy<'static> =
-    Policy { lenient: false, joblib: false, classes: &[], persistent: Persistent::None };
+pub(crate) const PLAIN: Policy<'static> = Policy {
+    lenient: false,
+    joblib: false,
+    arrays: false,
+    classes: &[],
+    persistent: Persistent::None,
+};
 
 pub(crate) fn read(
     source: &dyn ByteSource,
@@ -45,7 +51,10 @@ pub(crate) fn read(
     limits: &Limits,
 ) -> Result<Contents> {
     let mut pickles = Pickles { source, limits, position: 0, end: source.len() };
-    let (heap, magic) = pickles.next(&PLAIN)?;
+    let (heap, magic) = pickles.next(&Policy { arrays: true, ..PLAIN })?;
+    if matches!(heap.get(magic), Node::Dict(_)) && !heap.arrays.is_empty() {
+        return of_arrays(source, heap, magic, pickles.position, limits);
+    }
     if !matches!(heap.get(magic), Node::Int(MAGIC)) {
         return Err(Error::format(
             "this is a pickle, but not PyTorch's: it does not start with the magic number; `apr \
@@ -70,6 +79,7 @@ pub(crate) fn read(
     let policy = Policy {
         lenient: false,
         joblib: false,
+        arrays: false,
         classes: &options.classes,
         persistent: Persistent::Storage,
     };
@@ -90,6 +100,32 @@ pub(crate) fn read(
         heap,
         root,
         storages,
+        header_fields,
+        warnings,
+        left_out: Vec::new(),
+        code: Vec::new(),
+        origin: None,
+    })
+}
+
+/// One pickle of NumPy's arrays by their names: what Paddle saves.
+fn of_arrays(
+    source: &dyn ByteSource,
+    heap: Heap,
+    root: Id,
+    end: u64,
+    limits: &Limits,
+) -> Result<Contents> {
+    let mut warnings = rest::check_rest(source, end, source.len(), limits)?;
+    if end < source.len() {
+        warnings.push(format!("{} bytes after the pickle are not read", source.len() - end));
+    }
+    let header_fields = Map::from_iter([("container".to_owned(), "pickle of arrays".into())]);
+    Ok(Contents {
+        checksums: HashMap::new(),
+        storages: heap.arrays.iter().cloned().collect(),
+        heap,
+        root,
         header_fields,
         warnings,
         left_out: Vec::new(),

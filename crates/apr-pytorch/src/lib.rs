@@ -18,6 +18,8 @@
 //! └─ pickle    the checkpoint
 //! ```
 //!
+//! A pickle that is a dictionary of NumPy arrays, as Paddle saves, is read where they lie in it.
+//!
 //! The pickle is a program for a stack machine. A tensor in it is a call of a function, with a
 //! storage named by key:
 //!

@@ -56,6 +56,7 @@ fn contents(
     let policy = Policy {
         lenient: false,
         joblib: false,
+        arrays: false,
         classes: &options.classes,
         persistent: Persistent::Storage,
     };

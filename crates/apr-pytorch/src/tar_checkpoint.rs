@@ -69,6 +69,7 @@ pub(crate) fn read(
     let policy = Policy {
         lenient: false,
         joblib: false,
+        arrays: false,
         classes: &options.classes,
         persistent: Persistent::Numbered(numbered),
     };

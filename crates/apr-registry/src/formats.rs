@@ -246,6 +246,27 @@ pub(crate) static FORMATS: &[Registration] = &[
         in_folder: InFolder { rank: 7, extensions: &["index"], ..InFolder::NONE },
         ..of_tensorflow(&apr_tensorflow::CHECKPOINT)
     },
+    // Before ONNX, for the same reason.
+    #[cfg(feature = "coreml")]
+    Registration {
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_coreml::open(source, name, &options.limits)?))
+        }),
+        open_set: Some(|set, name, options| {
+            Ok(Box::new(apr_coreml::open_in(set, name, &options.limits)?))
+        }),
+        spans_files: true,
+        in_folder: InFolder { rank: 7, extensions: &["mlmodel"], ..InFolder::NONE },
+        ..told_apart(&apr_coreml::MODEL)
+    },
+    #[cfg(not(feature = "coreml"))]
+    told_apart(&crate::unread::COREML),
+    // Its manifest is a JSON, which `open_in` tells apart.
+    #[cfg(feature = "coreml")]
+    Registration {
+        in_folder: InFolder { rank: 8, names: &["Manifest.json"], ..InFolder::NONE },
+        ..told_apart(&apr_coreml::PACKAGE)
+    },
     // A JSON, which `open_in` tells apart.
     #[cfg(feature = "tensorflow")]
     told_apart(&apr_tensorflow::JS),
@@ -269,8 +290,16 @@ pub(crate) static FORMATS: &[Registration] = &[
         }),
         ..told_apart(&apr_onnx::TENSOR)
     },
-    #[cfg(feature = "onnx")]
-    told_apart(&apr_onnx::ORT),
+    #[cfg(feature = "ort")]
+    Registration {
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_ort::open(source, name, &options.limits)?))
+        }),
+        in_folder: InFolder { rank: 4, extensions: &["ort"], ..InFolder::NONE },
+        ..told_apart(&apr_ort::FORMAT)
+    },
+    #[cfg(not(feature = "ort"))]
+    told_apart(&crate::unread::ORT),
     #[cfg(feature = "flax")]
     Registration {
         open: Some(|source, name, options| {
@@ -302,7 +331,6 @@ pub(crate) static FORMATS: &[Registration] = &[
     told_apart(crate::unread::NAMED[2]),
     told_apart(crate::unread::NAMED[3]),
     told_apart(crate::unread::NAMED[4]),
-    told_apart(crate::unread::NAMED[5]),
 ];
 
 /// An entry that says nothing but the format.

@@ -41,6 +41,8 @@ pub use apr_core::{
     MemoryFolder, Metadata, Notes, Pipeline, QuantizedTypes, Result, Serial, Shape, Sharding, Sink,
     SourceSet, Target, TensorInfo, digest, keys, read_vec,
 };
+#[cfg(feature = "coreml")]
+pub use apr_coreml as coreml;
 #[cfg(feature = "flax")]
 pub use apr_flax as flax;
 #[cfg(feature = "typed")]
@@ -58,6 +60,8 @@ pub use apr_keras as keras;
 pub use apr_numpy as numpy;
 #[cfg(feature = "onnx")]
 pub use apr_onnx as onnx;
+#[cfg(feature = "ort")]
+pub use apr_ort as ort;
 #[cfg(feature = "pytorch")]
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;

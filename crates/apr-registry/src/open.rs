@@ -121,6 +121,10 @@ pub fn open_in(
     if apr_tensorflow::is_js(&json) {
         return Ok(Box::new(apr_tensorflow::open_js(&json, name, set, limits)?));
     }
+    #[cfg(feature = "coreml")]
+    if apr_coreml::is_package(&json) {
+        return Ok(Box::new(apr_coreml::open_package(&json, name, set, limits)?));
+    }
     let open_index =
         shard_extension(&json).and_then(|extension| entry_by_extension(&extension)?.open_index);
     match open_index {

@@ -20,6 +20,16 @@ pub(crate) static TFLITE: Format = Format {
     ..Format::READ_ONLY
 };
 
+/// onnxruntime's own format, in builds without its reader.
+#[cfg(not(feature = "ort"))]
+pub(crate) static ORT: Format = Format {
+    id: "ort",
+    name: "onnxruntime's own format (.ort)",
+    recognises: |head| head.get(4..8) == Some(b"ORTM"),
+    extensions: &["ort"],
+    ..Format::READ_ONLY
+};
+
 /// An engine of TensorRT.
 pub(crate) static TENSORRT: Format = Format {
     id: "tensorrt",
@@ -63,31 +73,18 @@ pub(crate) static NCNN: Format = Format {
     ..Format::READ_ONLY
 };
 
-/// A Core ML model, or what a package has of one beside its weights.
+/// A Core ML model with a description, in builds without its reader.
+#[cfg(not(feature = "coreml"))]
 pub(crate) static COREML: Format = Format {
     id: "coreml",
     name: "Core ML model",
-    recognises: |head| coreml_version(head).is_some(),
+    recognises: |head| matches!(head, [0x08, 1..=99, 0x12, _, 0x0a, _, 0x0a, ..]),
     extensions: &["mlmodel"],
     ..Format::READ_ONLY
 };
 
 /// Those that are told apart in every build.
-pub(crate) static NAMED: [&Format; 6] = [&TENSORRT, &EXECUTORCH, &OPENVINO, &RKNN, &NCNN, &COREML];
-
-/// The version of the specification of a Core ML model: its first field. The second is a message
-/// whose first field is a feature with a name, or the description of an output.
-fn coreml_version(head: &[u8]) -> Option<u8> {
-    let &[0x08, version @ 1..=99, 0x12, ..] = head else { return None };
-    let len = head[3..].iter().take(10).position(|byte| byte & 0x80 == 0)?;
-    match head.get(4 + len..)? {
-        [0x0a, _, 0x0a, name, first, ..] if *name > 0 => {
-            first.is_ascii_graphic().then_some(version)
-        }
-        [0x52, _, 0x0a, ..] => Some(version),
-        _ => None,
-    }
-}
+pub(crate) static NAMED: [&Format; 5] = [&TENSORRT, &EXECUTORCH, &OPENVINO, &RKNN, &NCNN];
 
 /// The version of the schema of an ExecuTorch program: a flatbuffer with the mark `ET12`.
 fn executorch_version(head: &[u8]) -> Option<&str> {
@@ -133,10 +130,6 @@ pub(crate) fn refusal(format: &Format, head: &[u8]) -> String {
             "its weights are in the .bin beside it, in an order that the graph gives; use the \
              ONNX or PyTorch model that it was converted from",
         ),
-        "coreml" => (
-            coreml_version(head).map(|version| format!("specification {version}")),
-            "use the model of TensorFlow or PyTorch that it was converted from",
-        ),
         "ort" => (None, "use the .onnx model that it was made from"),
         _ => return format!("{} is recognised, not supported", format.name),
     };
@@ -152,11 +145,7 @@ pub(crate) fn folder(names: &[&str]) -> Option<&'static str> {
              .mlmodel or .mlpackage that it was compiled from",
         );
     }
-    names.contains(&"Manifest.json").then_some(
-        "the folder has no supported weights file; its Manifest.json is that of a Core ML package \
-         (.mlpackage), which is recognised, not supported: use the model that it was converted \
-         from",
-    )
+    None
 }
 
 #[cfg(test)]
@@ -172,7 +161,6 @@ mod tests {
             (openvino, &OPENVINO, "version 11"),
             (b"RKNN\x01\0", &RKNN, "Rockchip"),
             (b"7767517\n75 83\n", &NCNN, "ncnn"),
-            (b"\x08\x01\x12\x55\x0a\x0e\x0a\x01x\x1a\x09", &COREML, "specification 1"),
         ] {
             let found = NAMED.iter().find(|format| (format.recognises)(head));
             assert_eq!(found, Some(&format));

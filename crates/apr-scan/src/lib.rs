@@ -23,6 +23,7 @@ mod report;
 use std::sync::Arc;
 
 use apr_core::counted;
+use apr_registry::coreml;
 use apr_registry::numpy::{NPY, NPZ};
 use apr_registry::onnx;
 use apr_registry::pytorch::{PICKLE, TAR, ZIP};
@@ -153,6 +154,9 @@ pub fn scan_file<S: ByteSource + 'static>(
     }
     // Its mark may be in bytes that a reader of HDF5 goes past.
     let mut found = content::hdf5::judge(&source, limits)?.unwrap_or_default();
+    if *format == coreml::MODEL {
+        found.extend(content::coreml::judge(&source, limits)?);
+    }
     if format.id == "tflite" {
         found.extend(tflite::judge(&source, limits)?);
     }

@@ -14,7 +14,7 @@ const WINDOW: u64 = 64 << 10;
 const ITEM: u64 = 32;
 
 /// A flatbuffer in a file.
-pub(crate) struct Flatbuffer<'a> {
+pub struct Flatbuffer<'a> {
     source: &'a dyn ByteSource,
     /// Where the bytes that were read last are.
     window: RefCell<(u64, Vec<u8>)>,
@@ -25,12 +25,17 @@ pub(crate) struct Flatbuffer<'a> {
 }
 
 impl<'a> Flatbuffer<'a> {
-    pub(crate) fn new(source: &'a dyn ByteSource, limits: &'a Limits) -> Self {
+    /// Of a source; what is looked at counts against [`Limits::max_index`].
+    #[must_use]
+    pub fn new(source: &'a dyn ByteSource, limits: &'a Limits) -> Self {
         Self { source, window: RefCell::new((0, Vec::new())), limits, spent: Cell::new(0) }
     }
 
     /// The table that all others are in.
-    pub(crate) fn root(&self) -> Result<Table<'_>> {
+    ///
+    /// # Errors
+    /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    pub fn root(&self) -> Result<Table<'_>> {
         self.table(self.target(0)?)
     }
 
@@ -87,6 +92,13 @@ impl<'a> Flatbuffer<'a> {
         Ok(Table { buffer: self, at, fields, len })
     }
 
+    fn text(&self, at: u64) -> Result<String> {
+        let bytes = self.vector(at, 1)?;
+        self.spend(bytes.len.saturating_add(ITEM))?;
+        let bytes = read_vec(self.source, bytes.at, bytes.len)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
     fn vector(&self, at: u64, width: u64) -> Result<Vector<'_>> {
         let len = u64::from(self.u32(at)?);
         let first = at + 4;
@@ -101,7 +113,7 @@ impl<'a> Flatbuffer<'a> {
 
 /// A table: fields by their numbers, all of which may be left out.
 #[derive(Clone, Copy)]
-pub(crate) struct Table<'b> {
+pub struct Table<'b> {
     buffer: &'b Flatbuffer<'b>,
     at: u64,
     /// Where the list of its fields is, and how many bytes that has.
@@ -120,78 +132,131 @@ impl<'b> Table<'b> {
         Ok((offset != 0).then(|| self.at + u64::from(offset)))
     }
 
-    pub(crate) fn u8(&self, number: u64) -> Result<u8> {
+    /// A field of one byte; 0 where it is left out.
+    ///
+    /// # Errors
+    /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    pub fn u8(&self, number: u64) -> Result<u8> {
         let Some(at) = self.field(number)? else { return Ok(0) };
         self.buffer.bytes(at).map(|[byte]| byte)
     }
 
-    pub(crate) fn u32(&self, number: u64) -> Result<u32> {
+    /// A field of four bytes; 0 where it is left out.
+    ///
+    /// # Errors
+    /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    pub fn u32(&self, number: u64) -> Result<u32> {
         self.field(number)?.map_or(Ok(0), |at| self.buffer.u32(at))
     }
 
-    pub(crate) fn u64(&self, number: u64) -> Result<u64> {
+    /// A field of eight bytes; 0 where it is left out.
+    ///
+    /// # Errors
+    /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    pub fn u64(&self, number: u64) -> Result<u64> {
         let Some(at) = self.field(number)? else { return Ok(0) };
         self.buffer.bytes(at).map(u64::from_le_bytes)
     }
 
-    pub(crate) fn table(&self, number: u64) -> Result<Option<Self>> {
+    /// A field that is a table.
+    ///
+    /// # Errors
+    /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    pub fn table(&self, number: u64) -> Result<Option<Self>> {
         let Some(at) = self.field(number)? else { return Ok(None) };
         self.buffer.table(self.buffer.target(at)?).map(Some)
     }
 
     /// A list of items of so many bytes; an empty one where it is left out.
-    pub(crate) fn list(&self, number: u64, width: u64) -> Result<Vector<'b>> {
+    ///
+    /// # Errors
+    /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    pub fn list(&self, number: u64, width: u64) -> Result<Vector<'b>> {
         match self.field(number)? {
             Some(at) => self.buffer.vector(self.buffer.target(at)?, width),
             None => Ok(Vector { buffer: self.buffer, at: self.at, len: 0 }),
         }
     }
 
+    /// Whether a field is there.
+    ///
+    /// # Errors
+    /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    pub fn has(&self, number: u64) -> Result<bool> {
+        self.field(number).map(|field| field.is_some())
+    }
+
     /// A list of tables.
-    pub(crate) fn tables(
-        &self,
-        number: u64,
-    ) -> Result<impl Iterator<Item = Result<Self>> + use<'b>> {
+    ///
+    /// # Errors
+    /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    pub fn tables(&self, number: u64) -> Result<impl Iterator<Item = Result<Self>> + use<'b>> {
         let Vector { buffer, at, len } = self.list(number, 4)?;
         Ok((0..len).map(move |item| buffer.table(buffer.target(at + 4 * item)?)))
     }
 
+    /// A list of texts.
+    ///
+    /// # Errors
+    /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    pub fn texts(&self, number: u64) -> Result<Vec<String>> {
+        let Vector { buffer, at, len } = self.list(number, 4)?;
+        (0..len).map(|item| buffer.text(buffer.target(at + 4 * item)?)).collect()
+    }
+
     /// A text; bytes that are not UTF-8 are replaced.
-    pub(crate) fn text(&self, number: u64) -> Result<Option<String>> {
-        let bytes = self.list(number, 1)?;
-        if self.field(number)?.is_none() {
-            return Ok(None);
-        }
-        self.buffer.spend(bytes.len)?;
-        let bytes = read_vec(self.buffer.source, bytes.at, bytes.len)?;
-        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    ///
+    /// # Errors
+    /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    pub fn text(&self, number: u64) -> Result<Option<String>> {
+        let Some(at) = self.field(number)? else { return Ok(None) };
+        self.buffer.text(self.buffer.target(at)?).map(Some)
     }
 }
 
 /// A list of numbers.
 #[derive(Clone, Copy)]
-pub(crate) struct Vector<'b> {
+pub struct Vector<'b> {
     buffer: &'b Flatbuffer<'b>,
     /// Where its first item is in the file.
-    pub(crate) at: u64,
+    pub at: u64,
     /// Number of items.
-    pub(crate) len: u64,
+    pub len: u64,
 }
 
 impl<'b> Vector<'b> {
     /// The table that an item leads to.
-    pub(crate) fn table(&self, item: u64) -> Result<Table<'b>> {
+    ///
+    /// # Errors
+    /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    pub fn table(&self, item: u64) -> Result<Table<'b>> {
         self.buffer.table(self.buffer.target(self.at + 4 * item)?)
     }
 
+    /// The items, of eight bytes each.
+    ///
+    /// # Errors
+    /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    pub fn i64s(&self) -> Result<Vec<i64>> {
+        self.buffer.spend(self.len.saturating_mul(8))?;
+        let item = |item| self.buffer.bytes(self.at + 8 * item).map(i64::from_le_bytes);
+        (0..self.len).map(item).collect()
+    }
+
     /// The items, of four bytes each.
-    pub(crate) fn i32s(&self) -> Result<Vec<i32>> {
+    ///
+    /// # Errors
+    /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    pub fn i32s(&self) -> Result<Vec<i32>> {
         self.buffer.spend(self.len.saturating_mul(4))?;
         (0..self.len).map(|item| Ok(self.buffer.u32(self.at + 4 * item)?.cast_signed())).collect()
     }
 
     /// Whether all items, of eight bytes each, are 0.
-    pub(crate) fn are_zero(&self) -> Result<bool> {
+    ///
+    /// # Errors
+    /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    pub fn are_zero(&self) -> Result<bool> {
         self.buffer.spend(self.len.saturating_mul(8))?;
         for item in 0..self.len {
             if self.buffer.bytes::<8>(self.at + 8 * item)? != [0; 8] {

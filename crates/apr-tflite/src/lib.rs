@@ -55,7 +55,7 @@
 
 mod associated;
 mod description;
-mod flatbuffer;
+pub mod flatbuffer;
 mod model;
 mod reader;
 

@@ -12,6 +12,8 @@ pub use apr_format::apr2::FORMAT as APR2;
 #[cfg(feature = "typed")]
 pub use apr_format::aprn::FORMAT as APRN;
 #[cfg(feature = "formats")]
+pub use apr_registry::coreml::{MODEL as COREML, PACKAGE as COREML_PACKAGE};
+#[cfg(feature = "formats")]
 pub use apr_registry::flax::FORMAT as FLAX;
 #[cfg(feature = "formats")]
 pub use apr_registry::gguf::FORMAT as GGUF;
@@ -23,6 +25,8 @@ pub use apr_registry::keras::{ARCHIVE as KERAS, HDF5};
 pub use apr_registry::numpy::{NPY, NPZ};
 #[cfg(feature = "formats")]
 pub use apr_registry::onnx::FORMAT as ONNX;
+#[cfg(feature = "formats")]
+pub use apr_registry::ort::FORMAT as ORT;
 #[cfg(feature = "formats")]
 pub use apr_registry::pytorch::FORMAT as PYTORCH;
 pub use apr_registry::safetensors::FORMAT as SAFETENSORS;

@@ -76,12 +76,14 @@
 //! | GGUF | v1 to v3, both byte orders, splits | v3, splits | yes | all of ggml's types |
 //! | PyTorch | ZIP, pre-ZIP, TAR, TorchScript, shards, `.distcp`, `.pt2` | state dicts | yes | nothing in a file is run |
 //! | ONNX | files of any version, external data | of models with a graph | | `graph`; opset 11 to 28 |
+//! | onnxruntime's `.ort` | initializers | no | | no graph |
 //! | TorchScript | weights, as PyTorch | of models with a graph | | a `forward` that torch runs |
 //! | NumPy | `.npy`, `.npz` | no | | no objects |
 //! | Keras | `.keras`, HDF5 | no | | no graph |
 //! | TensorFlow | checkpoints, SavedModels, frozen graphs | no | | no graph |
-//! | Flax, TensorFlow.js, NeMo, llamafile | yes | no | | NeMo and llamafile as what is inside |
+//! | Flax, TensorFlow.js, Paddle, NeMo, llamafile | yes | no | | NeMo and llamafile as what is inside |
 //! | TensorFlow Lite | weights, scales, associated files | no | | no graph |
+//! | Core ML | models, packages | no | | compressed weights as floats; no graph |
 //! | GGML, GGMF, GGJT | yes | no | | eleven families |
 //! | APR1, APRN, dialects of APR v2 | yes | APR1, APRN | yes | `typed` |
 //!
@@ -92,12 +94,12 @@
 //! | none | [`open`] and [`plan`] for `.apr` and safetensors, for browsers too | 30 | 49 |
 //! | `std` | kernels chosen by the processor's features at run time | 33 | 63 |
 //! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 42 | 72 |
-//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Flax, NeMo, llamafile | 59 | 143 |
-//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 94 | 283 |
-//! | `quantize` | tensors get ggml's types; they are read without it | 94 | 290 |
-//! | `prune` | pruning and sparse tensors: the module `prune` | 95 | 277 |
-//! | `lora` | adapters merged into a model: the module `lora` | 95 | 289 |
-//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 129 | 381 |
+//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Core ML, Flax, NeMo, llamafile | 61 | 143 |
+//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 96 | 283 |
+//! | `quantize` | tensors get ggml's types; they are read without it | 96 | 290 |
+//! | `prune` | pruning and sparse tensors: the module `prune` | 97 | 277 |
+//! | `lora` | adapters merged into a model: the module `lora` | 97 | 289 |
+//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 131 | 381 |
 //! | `compression` | the codecs of `.apr` files | 45 | 140 |
 //! | `zstd-encoder` | Zstandard written as well as read; half of all code | 45 | 143 |
 //! | `encryption` | AES-256-GCM for passwords and recipients | 79 | 91 |
@@ -105,8 +107,8 @@
 //! | `typed` | APRN, one model of a serde type in one file | 46 | 75 |
 //! | `ndarray` | tensors as arrays of that crate | 49 | 78 |
 //! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 83 | 157 |
-//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 106 | 400 |
-//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 192 | 585 |
+//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 108 | 400 |
+//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 194 | 585 |
 //!
 //! Crates are those that are compiled, our own included, and seconds the processor time of an
 //! optimized build; from `formats` on with `native`. `cargo xtask features --times` counts and

@@ -9,6 +9,7 @@ mod changes;
 mod cluster;
 mod configurations;
 mod container;
+mod coreml;
 mod diff;
 mod documentation;
 mod edit;

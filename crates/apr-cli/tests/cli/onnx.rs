@@ -143,8 +143,15 @@ fn scan_flags_data_outside_the_folder_and_names_unknown_domains() {
 }
 
 #[test]
-fn a_model_prepared_for_onnxruntime_is_refused_by_name() {
+fn a_model_prepared_for_onnxruntime_is_read_by_its_initializers() {
     let sandbox = Sandbox::new();
-    sandbox.write("model.ort", b"\x24\0\0\0ORTM\0\0\0\0\0\0\0\0");
-    sandbox.apr("inspect model.ort").fails(4, &["onnxruntime's own format (.ort)"]);
+    sandbox.write("broken.ort", b"\x24\0\0\0ORTM\0\0\0\0\0\0\0\0");
+    sandbox.apr("inspect broken.ort").fails(4, &["E002"]);
+    let model = std::fs::read(locate::fixture("ort").join("model.ort")).expect("the fixture");
+    sandbox.write("model.ort", model);
+    sandbox.apr("inspect model.ort").ok().says(&["onnxruntime's own format (.ort)"]);
+    sandbox.apr("tensors model.ort").ok().says(&["choice/then_branch/inner", "weight"]);
+    sandbox.apr("validate model.ort").ok();
+    sandbox.apr("convert model.ort -o ort.safetensors").ok().says(&["the graph of 12 operators"]);
+    sandbox.apr("diff model.ort ort.safetensors").ok().says(&["SAME"]);
 }

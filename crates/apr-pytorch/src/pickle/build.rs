@@ -191,14 +191,14 @@ impl Vm<'_> {
         })
     }
 
-    fn add_tensor(&mut self, tensor: Tensor) -> Result<Id> {
+    pub(super) fn add_tensor(&mut self, tensor: Tensor) -> Result<Id> {
         self.heap.charge(2 * tensor.elements.dims().len())?;
         let position = u32::try_from(self.heap.tensors.len()).unwrap_or(u32::MAX);
         self.heap.tensors.push(tensor);
         self.heap.add(Node::Tensor(position))
     }
 
-    fn add_storage(&mut self, storage: Storage) -> u32 {
+    pub(super) fn add_storage(&mut self, storage: Storage) -> u32 {
         let position = u32::try_from(self.heap.storages.len()).unwrap_or(u32::MAX);
         self.heap.storages.push(storage);
         position

@@ -28,6 +28,8 @@ pub(crate) enum Number {
 pub(crate) struct ArrayDType {
     /// `None` where the bytes of a value say nothing here.
     pub(crate) number: Option<Number>,
+    /// `None` where this build has none for them, or they are big-endian.
+    pub(crate) dtype: Option<DType>,
     /// Bytes of an element.
     pub(crate) size: u64,
     /// Whether they may be objects, which are pickled.

@@ -5,14 +5,15 @@
 //! anything, and NumPy unpickles objects out of some of their bytes, so a dtype that is not known
 //! to hold none refuses the file.
 
-use apr_core::{Escaped, Result};
+use apr_core::{DType, Escaped, Result, Strided};
 
 use super::build::global_meaning;
-use super::element::{ArrayDType, Number};
+use super::element::{ArrayDType, Element, Number};
 use super::globals::Meaning;
 use super::uses::{Action, Verdict};
-use super::value::{Bytes, Id, Node};
+use super::value::{Bytes, Id, Node, Storage, Tensor};
 use super::vm::Vm;
+use crate::view::Range;
 
 impl Number {
     /// The value of all the bytes of a number.
@@ -39,7 +40,7 @@ fn parse(text: &str) -> Option<ArrayDType> {
     let kind = letters.next()?;
     let digits = letters.as_str();
     if kind == 'O' && matches!(digits, "" | "4" | "8") {
-        return Some(ArrayDType { number: None, size: 8, objects: true });
+        return Some(ArrayDType { number: None, dtype: None, size: 8, objects: true });
     }
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -49,7 +50,28 @@ fn parse(text: &str) -> Option<ArrayDType> {
     let letter = if kind == 'U' { 4 } else { 1 };
     let size = digits.parse::<u64>().ok()?.checked_mul(letter)?;
     let number = number_of(kind, digits)?;
-    Some(ArrayDType { number: number.filter(|_| order), size, objects: false })
+    let dtype = dtype_of(kind, digits).filter(|_| order);
+    Some(ArrayDType { number: number.filter(|_| order), dtype, size, objects: false })
+}
+
+/// The dtype of a kind, by the bytes of an element.
+fn dtype_of(kind: char, digits: &str) -> Option<DType> {
+    Some(match (kind, digits) {
+        ('b', "1") => DType::BOOL,
+        ('i', "1") => DType::I8,
+        ('i', "2") => DType::I16,
+        ('i', "4") => DType::I32,
+        ('i', "8") => DType::I64,
+        ('u', "1") => DType::U8,
+        ('u', "2") => DType::U16,
+        ('u', "4") => DType::U32,
+        ('u', "8") => DType::U64,
+        ('f', "2") => DType::F16,
+        ('f', "4") => DType::F32,
+        ('f', "8") => DType::F64,
+        ('c', "8") => DType::C64,
+        _ => return None,
+    })
 }
 
 /// How the elements of a kind are decoded; `Some(None)` where they hold no objects, but are not
@@ -140,17 +162,19 @@ impl Vm<'_> {
                 let dtype = items.get(2).map(|&dtype| self.heap.get(dtype));
                 let values = items.get(4).map(|&values| self.heap.get(values));
                 match (dtype, values) {
-                    (
-                        Some(Node::NumpyDType(_)),
-                        Some(Node::Bytes(_) | Node::Str(_) | Node::Opaque),
-                    ) => Ok(true),
+                    (Some(&Node::NumpyDType(dtype)), Some(&Node::Bytes(bytes))) => {
+                        let (shape, order) = (items.get(1).copied(), items.get(3).copied());
+                        self.place_array(target, dtype, bytes, shape, order)?;
+                        Ok(true)
+                    }
+                    (Some(Node::NumpyDType(_)), Some(Node::Str(_) | Node::Opaque)) => Ok(true),
                     _ => Err(self.bad("gives an array a state that is not a dtype and bytes")),
                 }
             }
             &Node::NumpyDType(mut dtype) => {
                 let order = items.get(1).and_then(|&order| self.heap.text(order));
                 if order == Some(">") {
-                    dtype.number = None;
+                    (dtype.number, dtype.dtype) = (None, None);
                 }
                 // `flags`, of which bit 0 says that there are objects somewhere within.
                 let flags = items.get(7).and_then(|&flags| self.heap.unsigned(flags));
@@ -164,6 +188,54 @@ impl Vm<'_> {
 }
 
 impl Vm<'_> {
+    /// Makes an array a tensor, where arrays are read and its bytes lie in the file.
+    fn place_array(
+        &mut self,
+        target: Id,
+        dtype: ArrayDType,
+        bytes: Bytes,
+        shape: Option<Id>,
+        order: Option<Id>,
+    ) -> Result<()> {
+        let (Some((offset, len)), Some(element), Some(shape)) = (bytes.at, dtype.dtype, shape)
+        else {
+            return Ok(());
+        };
+        if !self.policy.arrays {
+            return Ok(());
+        }
+        let dims = self.numbers(shape)?;
+        let is_by_column =
+            order.is_some_and(|order| matches!(self.heap.get(order), Node::Bool(true)));
+        let elements = if is_by_column {
+            let strides = dims.iter().scan(1_u64, |stride, &dim| {
+                let own = *stride;
+                *stride = stride.saturating_mul(dim);
+                Some(own)
+            });
+            let strides = strides.collect();
+            Strided::new(0, dims, strides)?
+        } else {
+            Strided::contiguous(&dims)
+        };
+        let key = format!("array at {offset}");
+        self.heap.arrays.push((key.clone(), Range { offset, len }));
+        let storage = Storage {
+            key,
+            element: Element { dtype: Some(element), width: dtype.size, name: "numpy.ndarray" },
+            len: len / dtype.size,
+            view: None,
+        };
+        let storage = self.add_storage(storage);
+        let tensor = self.add_tensor(Tensor { storage, dtype: element, elements })?;
+        let node = match self.heap.get(tensor) {
+            Node::Tensor(position) => Node::Tensor(*position),
+            _ => return Ok(()),
+        };
+        *self.heap.get_mut(target) = node;
+        Ok(())
+    }
+
     /// joblib writes the bytes of an array right after the state that describes it, so that it can
     /// read them without a copy. `pickle.load` would take them for opcodes.
     pub(super) fn skip_array(&mut self, state: Id) -> Result<()> {
@@ -210,13 +282,13 @@ mod tests {
         for text in ["object", "i4,O", "", "<", "f", "8f", "x4", "(2,)O", "f8 ", "{'a':'O'}"] {
             assert!(parse(text).is_none(), "{text}");
         }
-        let plain = |number, size| Some(ArrayDType { number, size, objects: false });
-        assert_eq!(parse("<f8"), plain(Some(Number::F64), 8));
-        assert_eq!(parse("i4"), plain(Some(Number::Int), 4));
-        assert_eq!(parse(">i4"), plain(None, 4));
-        assert_eq!(parse("S5"), plain(None, 5));
-        assert_eq!(parse("U5"), plain(None, 20));
-        assert_eq!(parse("f2"), plain(None, 2));
+        let plain = |number, dtype, size| Some(ArrayDType { number, dtype, size, objects: false });
+        assert_eq!(parse("<f8"), plain(Some(Number::F64), Some(DType::F64), 8));
+        assert_eq!(parse("i4"), plain(Some(Number::Int), Some(DType::I32), 4));
+        assert_eq!(parse(">i4"), plain(None, None, 4));
+        assert_eq!(parse("S5"), plain(None, None, 5));
+        assert_eq!(parse("U5"), plain(None, None, 20));
+        assert_eq!(parse("f2"), plain(None, Some(DType::F16), 2));
     }
 
     #[test]

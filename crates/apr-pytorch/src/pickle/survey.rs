@@ -43,8 +43,13 @@ impl PickleSurvey {
         joblib: bool,
         limits: &Limits,
     ) -> Self {
-        let policy =
-            Policy { lenient: true, joblib, classes: &[], persistent: Persistent::Storage };
+        let policy = Policy {
+            lenient: true,
+            joblib,
+            arrays: false,
+            classes: &[],
+            persistent: Persistent::Storage,
+        };
         let input = Input::new(source, start, end.min(source.len()), limits);
         let Outcome { heap, uses, blobs, has_file_arrays, swept, end, root } =
             run(input, &policy, limits);

@@ -5,6 +5,7 @@ use apr_core::{DType, Error, Result, Strided};
 
 use super::element::{ArrayDType, Element};
 use super::globals::Meaning;
+use crate::view::Range;
 
 /// Position of a value in its [`Heap`].
 pub(crate) type Id = u32;
@@ -52,17 +53,25 @@ pub(crate) struct Bytes {
     head: [u8; 8],
     /// Length, where it is no more than that.
     len: Option<u8>,
+    /// Offset and length in the source, where they lie there as they are.
+    pub(crate) at: Option<(u64, u64)>,
 }
 
 impl From<&[u8]> for Bytes {
     fn from(bytes: &[u8]) -> Self {
         let (mut head, kept) = ([0; 8], bytes.len().min(8));
         head[..kept].copy_from_slice(&bytes[..kept]);
-        Self { head, len: u8::try_from(bytes.len()).ok().filter(|len| *len <= 8) }
+        Self { head, len: u8::try_from(bytes.len()).ok().filter(|len| *len <= 8), at: None }
     }
 }
 
 impl Bytes {
+    /// Bytes that lie in the source, of which these are the first.
+    pub(crate) fn lying(first: &[u8], offset: u64, len: u64) -> Self {
+        let own = u8::try_from(len).ok().filter(|len| *len <= 8);
+        Self { len: own, at: Some((offset, len)), ..Self::from(first) }
+    }
+
     /// All of the bytes, where they are few.
     pub(crate) fn all(&self) -> Option<&[u8]> {
         self.head.get(..self.len?.into())
@@ -139,6 +148,8 @@ pub(crate) struct Heap {
     pub(crate) storages: Vec<Storage>,
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) derived: Vec<Derived>,
+    /// Storages that are NumPy's arrays, and where they lie.
+    pub(crate) arrays: Vec<(String, Range)>,
     max_nodes: usize,
     /// Items that may still be copied or searched.
     work: usize,
@@ -174,6 +185,7 @@ impl Heap {
             storages: Vec::new(),
             tensors: Vec::new(),
             derived: Vec::new(),
+            arrays: Vec::new(),
             max_nodes,
             work: 4 * max_nodes,
         }

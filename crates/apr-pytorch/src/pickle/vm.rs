@@ -53,6 +53,8 @@ pub(crate) struct Policy<'a> {
     pub(crate) lenient: bool,
     /// Whether the bytes of joblib's arrays are gone past, as joblib does.
     pub(crate) joblib: bool,
+    /// Whether NumPy's arrays are tensors.
+    pub(crate) arrays: bool,
     /// Full names of classes that are read for their state although the list lacks them.
     pub(crate) classes: &'a [String],
     pub(crate) persistent: Persistent,

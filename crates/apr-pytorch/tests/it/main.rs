@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use apr_core::{CheckpointReader, Code, Error, Limits, Result};
 use apr_pytorch::{OpenOptions, PytorchReader};
 
+mod arrays;
 mod corruption;
 mod derived;
 mod hostile;

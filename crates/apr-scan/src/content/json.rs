@@ -117,7 +117,7 @@ fn judge_object(object: &Map<String, Value>, within: &str, found: &mut ContentRe
     if let Some(class) = text("class_name") {
         let mut own = ContentRemarks::new();
         keras(class, text("module"), object.get("config"), &mut own);
-        registered(text("registered_name"), &mut own);
+        registered(text("registered_name"), text("module"), &mut own);
         if let Some(config) = object.get("config") {
             keras_config(class, config, &mut own);
         }
@@ -326,13 +326,21 @@ fn names_in_code(code: &str) -> Vec<String> {
     names
 }
 
-/// A class that another library has registered under a name of its own: `LIBRARY>NAME`.
-fn registered(name: Option<&str>, found: &mut ContentRemarks) {
+/// A class that another library has registered under a name of its own: `LIBRARY>NAME`. Without a
+/// module nothing is imported: the class is the loading program's, or loading fails.
+fn registered(name: Option<&str>, module: Option<&str>, found: &mut ContentRemarks) {
     let package = name.and_then(|name| name.split_once('>')).map(|(package, _)| package);
     if package.is_some_and(|package| !KERAS.contains(&package)) {
         let name = Escaped::short(name.unwrap_or_default()).to_string();
-        let message = format!("its class is registered outside Keras: {name}");
-        found.push((FileVerdict::Suspicious, message));
+        found.push(match module {
+            Some(_) => {
+                (FileVerdict::Suspicious, format!("its class is registered outside Keras: {name}"))
+            }
+            None => (
+                FileVerdict::NotExamined,
+                format!("its class is one that the loading program registers: {name}"),
+            ),
+        });
     }
 }
 
@@ -362,7 +370,15 @@ mod tests {
             (r#"{"auto_map": {"AutoModel": "modeling_x.X"}}"#, Some(Suspicious)),
             (r#"{"config": {"layers": [{"class_name": "Lambda"}]}}"#, Some(Dangerous)),
             (r#"{"class_name": "Dense", "module": "keras.layers"}"#, None),
-            (r#"{"class_name": "Mine", "registered_name": "mine>Mine"}"#, Some(Suspicious)),
+            (r#"{"class_name": "Mine", "registered_name": "mine>Mine"}"#, Some(NotExamined)),
+            (
+                r#"{"class_name": "Mine", "module": null, "registered_name": "mine>Mine"}"#,
+                Some(NotExamined),
+            ),
+            (
+                r#"{"class_name": "B", "module": "keras.layers", "registered_name": "x>B"}"#,
+                Some(Suspicious),
+            ),
             (r#"{"class_name": "B", "registered_name": "keras_hub>B"}"#, None),
             (r#"{"class_name": "function", "module": "builtins", "config": "relu"}"#, None),
             (r#"{"class_name": "system", "module": "os"}"#, Some(Dangerous)),

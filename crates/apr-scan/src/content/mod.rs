@@ -1,5 +1,6 @@
 //! Files that are no pickles: what loading them would run, or that nothing here knows.
 
+pub(crate) mod coreml;
 mod executable;
 pub(crate) mod hdf5;
 pub(crate) mod jinja;
@@ -9,6 +10,7 @@ pub(crate) mod text;
 pub(crate) mod tflite;
 mod yaml;
 
+use apr_registry::coreml::MODEL;
 use apr_registry::{ByteSource, HEAD_LEN, Limits, may_hold_code, read_vec, recognise};
 
 use crate::leaf::{Examine, Leaf};
@@ -59,10 +61,14 @@ impl Examiner<'_> {
             Some(format) if may_hold_code(format) => {
                 return Ok(not_examined(&format!("{} is not unpacked", format.name)));
             }
+            Some(format) if *format == MODEL => return coreml::judge(source, self.limits),
             Some(format) if format.id == "tflite" => return tflite::judge(source, self.limits),
             Some(_) if tensorflow::is_graph(&head) => {}
             Some(_) if !text::is_text(leaf.name, &head) => return Ok(Vec::new()),
             _ => {}
+        }
+        if coreml::is_weights(&head) {
+            return Ok(Vec::new());
         }
         if let Some(found) = tensorflow::judge(leaf, self.limits)? {
             return Ok(found);

@@ -1,0 +1,97 @@
+//! Core ML: layers and models that a class of the loading program computes, and files elsewhere.
+
+use apr_registry::coreml::{Hazard, HazardKind, hazards};
+use apr_registry::{ByteSource, Code, Escaped, Limits, Result};
+
+use super::{ContentRemarks, not_examined};
+use crate::report::FileVerdict;
+
+/// Whether a file is the weights of a package: numbers behind headers.
+pub(crate) fn is_weights(head: &[u8]) -> bool {
+    let parts = (head.get(4..8), head.get(8..64), head.get(64..68));
+    let (Some(version), Some(zeros), Some(mark)) = parts else { return false };
+    version == [2, 0, 0, 0] && zeros.iter().all(|&byte| byte == 0) && mark == b"\xef\xbe\xad\xde"
+}
+
+/// Judges a model by what of it Core ML does not compute itself.
+///
+/// # Errors
+/// E007 when reading fails.
+pub(crate) fn judge(source: &dyn ByteSource, limits: &Limits) -> Result<ContentRemarks> {
+    match hazards(source, limits) {
+        Ok(found) => Ok(found.iter().map(remark).collect()),
+        Err(error) if error.code() == Code::Io => Err(error),
+        Err(error) => {
+            let message = format!("its layers can't be listed: {}", error.message());
+            Ok(not_examined(&message))
+        }
+    }
+}
+
+fn remark(hazard: &Hazard) -> (FileVerdict, String) {
+    let name = Escaped::short(&hazard.name);
+    let place = match hazard.path.as_str() {
+        "" => String::new(),
+        path => format!(" ({})", Escaped::short(path)),
+    };
+    match hazard.kind {
+        HazardKind::CustomLayer => {
+            let message = format!("the class '{name}' of the loading program is a layer{place}");
+            (FileVerdict::Suspicious, message)
+        }
+        HazardKind::CustomModel => {
+            let message = format!("the class '{name}' of the loading program is a model{place}");
+            (FileVerdict::Suspicious, message)
+        }
+        HazardKind::OutsideFile => {
+            let message =
+                format!("weights are read from '{name}', outside the model's folder{place}");
+            (FileVerdict::Dangerous, message)
+        }
+        // Another model, which loading this one loads too.
+        _ => {
+            let parts = || hazard.name.split(['/', '\\']);
+            let leads_out = hazard.name.starts_with(['/', '\\', '~'])
+                || parts().any(|part| part == "..")
+                || hazard.name.contains(':');
+            let verdict = if leads_out { FileVerdict::Dangerous } else { FileVerdict::Suspicious };
+            (verdict, format!("loading it loads the model '{name}'{place}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_core_ml_does_not_compute_is_reported_with_its_path() {
+        let path = apr_testkit::locate::fixture("coreml").join("hazards.mlmodel");
+        let model = std::fs::read(path).expect("the fixture");
+        let found = judge(&model, &Limits::default()).expect("readable");
+        let expected = [
+            (FileVerdict::Suspicious, "'MyModel' of the loading program is a model (a)"),
+            (FileVerdict::Dangerous, "loads the model '../elsewhere/other.mlmodelc' (b)"),
+            (FileVerdict::Suspicious, "'MySwish' of the loading program is a layer (c/choice/"),
+        ];
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for ((verdict, message), (expected, says)) in found.iter().zip(expected) {
+            assert!(*verdict == expected && message.contains(says), "{verdict:?} {message}");
+        }
+        for len in 12..model.len() {
+            let found = judge(&model[..len].to_vec(), &Limits::default()).expect("readable");
+            assert!(!found.is_empty(), "cut at {len}");
+        }
+    }
+
+    #[test]
+    fn weights_of_packages_are_told_by_their_first_header() {
+        let mut head = vec![0; 128];
+        head[0] = 3;
+        head[4] = 2;
+        head[64..68].copy_from_slice(&0xdead_beef_u32.to_le_bytes());
+        assert!(is_weights(&head) && !is_weights(&head[..67]));
+        head[20] = 1;
+        assert!(!is_weights(&head));
+    }
+}
