@@ -49,10 +49,7 @@ def convert(
 def save(
     path: str,
     tensors: Sequence[Tuple[str, str, List[int], int]],
-    metadata: Sequence[Tuple[str, str]],
-    format: Optional[str],
-    replace: bool,
-    adds_metadata: bool,
+    wishes: Dict[str, Any],
     read: Callable[[int, int, int], bytes],
 ) -> Tuple[int, List[str]]: ...
 def scan(path: str) -> str: ...

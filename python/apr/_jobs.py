@@ -72,14 +72,16 @@ def write(
             length = flat.nbytes
             readers.append(_reader_of_bytes(flat))
         entries.append((name, dtype, list(shape), length))
-    pairs = list(metadata.items())
+    wishes = {
+        "metadata": list(metadata.items()),
+        "format": format,
+        "replace": replace,
+        "adds_metadata": adds_metadata,
+    }
     written = _apr.save(
         os.fspath(path),
         entries,
-        pairs,
-        format,
-        replace,
-        adds_metadata,
+        wishes,
         lambda at, offset, count: readers[at](offset, count),
     )
     return Saved(*written)

@@ -136,6 +136,16 @@ fn compression(name: &str) -> PyResult<Compression> {
 /// A tensor to write: name, dtype, shape, length in bytes.
 type Entry = (String, String, Vec<u64>, u64);
 
+/// What a file that is written is to be, by the names of keyword arguments in Python.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct SaveWishes {
+    metadata: Vec<(String, String)>,
+    format: Option<String>,
+    replace: bool,
+    adds_metadata: bool,
+}
+
 /// Writes tensors, whose bytes `read(position, offset, length)` gives a piece at a time; returns
 /// the length of the file and what could not be kept.
 #[pyfunction]
@@ -143,13 +153,10 @@ pub(crate) fn save(
     py: Python<'_>,
     path: PathBuf,
     tensors: Vec<Entry>,
-    metadata: Vec<(String, String)>,
-    format: Option<String>,
-    replace: bool,
-    adds_metadata: bool,
+    wishes: SaveWishes,
     read: Py<PyAny>,
 ) -> PyResult<(u64, Vec<String>)> {
-    let format = format.as_deref().map(format_named).transpose()?;
+    let format = wishes.format.as_deref().map(format_named).transpose()?;
     let dtypes = tensors.iter().map(|(_, dtype, _, _)| stored_dtype(dtype));
     let dtypes = dtypes.collect::<PyResult<Vec<_>>>()?;
     let read = &read;
@@ -157,13 +164,13 @@ pub(crate) fn save(
     if let Some(format) = format {
         writer = writer.format(format);
     }
-    if replace {
+    if wishes.replace {
         writer = writer.replace();
     }
-    if !adds_metadata {
+    if !wishes.adds_metadata {
         writer = writer.only_metadata();
     }
-    for (key, value) in metadata {
+    for (key, value) in wishes.metadata {
         writer = writer.metadata(key, value);
     }
     for (position, ((name, _, shape, len), dtype)) in tensors.into_iter().zip(dtypes).enumerate() {

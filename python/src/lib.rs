@@ -1,6 +1,11 @@
 //! The compiled part of the Python package `apr`: calls of the library, each with the interpreter
 //! let go while it works. What users see, arrays among it, is Python, in `apr/`.
 
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "arguments are taken out of Python's objects, and so are owned"
+)]
+
 mod errors;
 mod generation;
 mod jobs;

@@ -190,8 +190,7 @@ impl Model {
     /// How it differs from another one, as JSON.
     fn diff(&self, py: Python<'_>, other: &Self, tolerance: f64) -> PyResult<String> {
         supervised(py, None, |_| {
-            let mut options = apr::report::DiffOptions::default();
-            options.tolerance = tolerance;
+            let options = apr::report::DiffOptions { tolerance, ..Default::default() };
             Ok(serde_json::to_string(&self.model.diff(&other.model, &options)?)?)
         })
     }
@@ -260,13 +259,13 @@ impl Model {
             let mut options = RunOptions::reading();
             options.part = part;
             let warn = |message: &str, _| watch.warn(message);
-            Ok(self.model.run_until(&options, watch.interrupt.clone(), warn, |runner| {
+            self.model.run_until(&options, watch.interrupt.clone(), warn, |runner| {
                 let part = match options.part {
                     Some(_) => runner.prepare()?,
                     None => runner.prepared(runner.part_taking(InputKind::Arrays)?)?,
                 };
                 run_part(&part, arrays, &want)
-            })??)
+            })?
         })?;
         Ok(PyBytes::new(py, &bytes))
     }
@@ -287,9 +286,8 @@ impl Model {
     ) -> PyResult<String> {
         supervised(py, None, |watch| {
             let warn = |message: &str, _| watch.warn(message);
-            let mut options = apr::run::TranscriptionOptions::default();
-            options.language = language;
-            options.translate = translate;
+            let options =
+                apr::run::TranscriptionOptions { language, translate, ..Default::default() };
             let run = RunOptions::default();
             let made = self.model.run_until(&run, watch.interrupt.clone(), warn, |runner| {
                 apr::run::Transcriber::of(runner, options)?.transcribe(&name, bytes)
