@@ -257,7 +257,9 @@ class Writing(Folder):
         source = self.folder / "big.safetensors"
         apr.save(source, weights)
         program = """
-            import sys, apr
+            import signal, sys, apr
+            # Whoever started the tests in the background had it ignored.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             try:
                 apr.convert(sys.argv[1], sys.argv[2], quantize="q4_k_m", threads=1,
                             progress=lambda *step: print(*step, flush=True))

@@ -76,8 +76,8 @@ def _shared(tensors: "Dict[str, torch.Tensor]") -> List[Set[str]]:
         if tensor.numel() == 0 or tensor.device.type == "meta":
             continue
         start = tensor.data_ptr()
-        key = (str(tensor.device), tensor.untyped_storage().data_ptr())
-        places.setdefault(key, []).append((start, start + tensor.nbytes, name))
+        key = (str(tensor.device), _storage(tensor).data_ptr())
+        places.setdefault(key, []).append((start, start + _length(tensor), name))
     found = []
     for ranges in places.values():
         end = -1
@@ -115,7 +115,17 @@ def save_model(
 
 
 def _is_whole(tensor: "torch.Tensor") -> bool:
-    return bool(tensor.nbytes == tensor.untyped_storage().nbytes())
+    return bool(_length(tensor) == _storage(tensor).nbytes())
+
+
+def _length(tensor: "torch.Tensor") -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+def _storage(tensor: "torch.Tensor") -> Any:
+    # Before torch 2, storages had a dtype.
+    untyped = getattr(tensor, "untyped_storage", None)
+    return tensor.storage() if untyped is None else untyped()
 
 
 def load_model(
