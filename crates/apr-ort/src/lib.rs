@@ -3,15 +3,17 @@
 //! ```text
 //! u32 place of InferenceSession, "ORTM"
 //! InferenceSession   0: version  1: Model
-//! Model              0: IR version  1: operator sets  2: producer  6: text  7: Graph  9: properties
+//! Model              0: IR version  1: operator sets  2: producer  6: text  7: Graph
+//!                    9: properties
 //! Graph              0: initializers  1: values  2: nodes  5: inputs  6: outputs
 //!                    7: sparse initializers
 //! initializer        0: name  2: dims  3: type  4: bytes  5: texts  6: place in another file
-//! node               0: name  2: domain  5: operator  10: attributes (0: name  6: Tensor  7: Graph)
+//! node               0: name  2: domain  5: operator
+//!                    10: attributes (0: name  6: Tensor  7: Graph)
 //! ```
 //!
-//! The file holds the graph of an ONNX model after onnxruntime's optimizations, as a flatbuffer. Its
-//! initializers are the weights, with the names that they have there; those of a graph within a
+//! The file holds the graph of an ONNX model after onnxruntime's optimizations, as a flatbuffer.
+//! Its initializers are the weights, with the names that they have there; those of a graph within a
 //! node are behind its name and that of the attribute (`choice/then_branch/weight`).
 //!
 //! # What is left out, by name

@@ -106,7 +106,9 @@ impl<'a> ModelWriter<'a> {
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("model.safetensors");
     /// let zeros = |_offset, piece: &mut [u8]| Ok(piece.fill(0));
-    /// apr::write(&path).tensor_read("zeros", apr::DType::BF16, [1000, 1000], 2_000_000, zeros).finish()?;
+    /// apr::write(&path)
+    ///     .tensor_read("zeros", apr::DType::BF16, [1000, 1000], 2_000_000, zeros)
+    ///     .finish()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn tensor_read(

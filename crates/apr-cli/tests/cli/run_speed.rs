@@ -32,8 +32,8 @@ fn weights_in_blocks_are_multiplied_fast_unless_exactness_is_asked_for() {
     sandbox.apr("run q8_0.gguf --prompt 1 --want logits --exact").fails(2, &["--exact"]);
 }
 
-/// What llama.cpp finds likely; `fixtures/infer/llama_log_probabilities.py` asked it. A last bit that
-/// differs may round an activation to another level, from where all differs by as much as the
+/// What llama.cpp finds likely; `fixtures/infer/llama_log_probabilities.py` asked it. A last bit
+/// that differs may round an activation to another level, from where all differs by as much as the
 /// levels are apart: such a one is no more than that, and rare.
 #[test]
 fn log_probabilities_are_those_of_llama_cpp() {
