@@ -41,7 +41,7 @@ impl PairEdits {
     /// The pairs after the changes, in their old order, with new ones at the end.
     ///
     /// # Errors
-    /// What is wrong with the request: a key that is not there, one that describes the file itself,
+    /// What is wrong with the request: an absent key, one that describes the file itself,
     /// or a value that is not of its key's type.
     pub fn apply(&self, pairs: &KeyValues) -> std::result::Result<KeyValues, String> {
         let mut edited = pairs.clone();

@@ -111,7 +111,7 @@ impl Client {
                 IoCause::NotFound,
                 format!("{repo} has no file '{}' at {revision}", location.path),
             ),
-            // The hub does not tell a repository that is private from one that is not there.
+            // The hub answers alike for a private repository and for an absent one.
             (401 | 404, "RepoNotFound") | (404, _) => {
                 let near = self.near_repositories(repo);
                 let who = if near.is_empty() { format!("; {}", self.whose()) } else { near };

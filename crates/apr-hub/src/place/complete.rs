@@ -17,7 +17,7 @@ impl ResolvedLocation {
     }
 
     /// # Errors
-    /// E007 where an index of the chosen model names a shard that is not there; what is wrong with
+    /// E007 where an index of the chosen model names an absent shard; what is wrong with
     /// another one is noted.
     pub(super) fn check_index(&self, name: &str, path: &Path) -> Result<()> {
         match self.shards_are_there(name, path) {

@@ -58,7 +58,7 @@ impl ResolvedLocation {
     /// Opens a file; one that is open already is shared.
     ///
     /// # Errors
-    /// E001 for a name that leads out of the folder, E007 for a file that is not there or not for
+    /// E001 for a name that leads out of the folder, E007 for a file that is absent or not for
     /// this user.
     pub fn open(&self, name: &str) -> Result<OpenedFile> {
         if let Some(source) = self.sources().get(name) {

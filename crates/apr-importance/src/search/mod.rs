@@ -129,7 +129,7 @@ const MIXES: usize = 4;
 /// Most exchanges that are tried at the end.
 const SWAPS: usize = 32;
 
-/// The scheme that a file of mostly one type is said to be of.
+/// The scheme that the metadata name for a file of mostly one type.
 const SCHEMES: [(DType, Scheme); 13] = [
     (DType::Q2_K, Scheme::Q2_K),
     (DType::Q3_K, Scheme::Q3_K_M),

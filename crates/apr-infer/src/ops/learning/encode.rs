@@ -95,7 +95,7 @@ pub(super) fn encode(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![all.like(x.shape().to_vec(), data)?.into()])
 }
 
-/// What stands for a key that is not there, as a row of one.
+/// The default value, for keys that the map lacks, as a row of one.
 fn default_of(call: &Call<'_>, to: &Tensor) -> Result<Tensor> {
     if let Some(tensor) = tensor_attribute(call, "default_tensor")? {
         return tensor.reshaped(vec![1])?.cast(to.element());
