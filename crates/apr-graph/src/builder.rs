@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::{
     Attribute, AttributeValue, Body, Constant, Dim, ElementType, Function, Graph, Meaning, Node,
-    Op, Opset, ValueId, ValueOrigin, ValueType, View, WeightRef,
+    NodeId, Op, Opset, ValueId, ValueOrigin, ValueType, View, WeightRef,
 };
 
 /// A graph being written. See the crate's page for an example.
@@ -72,6 +72,32 @@ pub struct BodyBuilder {
 }
 
 impl BodyBuilder {
+    /// A body to be continued: what is written comes after its nodes.
+    #[must_use]
+    pub fn continuing(body: Body) -> Self {
+        let mut builder = Self { body, ..Self::default() };
+        for position in 0..builder.body.values.len() {
+            let id = ValueId(u32::try_from(position).unwrap_or(u32::MAX));
+            let value = &builder.body.values[position];
+            builder.taken.insert(value.name.clone(), 1);
+            match &value.origin {
+                ValueOrigin::Weight(weight) => _ = builder.weights.insert(weight.clone(), id),
+                ValueOrigin::Constant(_) => builder.constants.push(id),
+                _ => {}
+            }
+        }
+        for node in &builder.body.nodes {
+            builder.taken.insert(node.name.clone(), 1);
+        }
+        builder
+    }
+
+    /// What has been written.
+    #[must_use]
+    pub fn body(&self) -> &Body {
+        &self.body
+    }
+
     /// What the caller of the model gives.
     pub fn input(
         &mut self,
@@ -186,6 +212,43 @@ impl BodyBuilder {
         self.body.outputs.push(id);
     }
 
+    /// States what a value is.
+    pub(crate) fn set_type(&mut self, value: ValueId, kind: ValueType) {
+        self.body.value_mut(value).kind = kind;
+    }
+
+    /// Another output of a node that was written, of a type that is not known yet.
+    pub(crate) fn add_output(&mut self, node: NodeId, name: &str) -> ValueId {
+        let name = self.unique(name);
+        let id = self.body.add_value(name, ValueType::Unknown, ValueOrigin::Node(node));
+        self.body.nodes[node.0 as usize].outputs.push(Some(id));
+        id
+    }
+
+    /// Lets a node that was written call something else.
+    pub(crate) fn set_op(&mut self, node: NodeId, op: &Op) {
+        self.body.nodes[node.0 as usize].op = op.clone();
+    }
+
+    /// A node with any number of inputs, which may be left out, and of outputs.
+    pub(crate) fn call_with(
+        &mut self,
+        op: &Op,
+        inputs: Vec<Option<ValueId>>,
+        attributes: &[Attribute],
+        outputs: usize,
+        name: &str,
+    ) -> Vec<ValueId> {
+        let node =
+            NodeBuilder { body: self, op: op.clone(), inputs, attributes: attributes.to_vec() };
+        node.write(name, outputs)
+    }
+
+    /// Ends with other outputs than so far.
+    pub(crate) fn clear_outputs(&mut self) {
+        self.body.outputs.clear();
+    }
+
     /// What is known of a value's type.
     #[must_use]
     pub fn value_type(&self, value: ValueId) -> &ValueType {
@@ -245,19 +308,25 @@ impl NodeBuilder<'_> {
     /// Writes the node under a name, and returns the values that it makes. They are called like the
     /// node, from the second on with a number.
     pub fn outputs<const N: usize>(self, name: &str) -> [ValueId; N] {
+        let mut made = [ValueId(0); N];
+        made.copy_from_slice(&self.write(name, N));
+        made
+    }
+
+    fn write(self, name: &str, outputs: usize) -> Vec<ValueId> {
         let body = self.body;
         body.path.push(name.to_owned());
         let path = body.path.join("/");
         body.path.pop();
         let name = body.unique(&path);
-        let mut made = [ValueId(0); N];
-        for (position, output) in made.iter_mut().enumerate() {
+        let mut made = Vec::with_capacity(outputs);
+        for position in 0..outputs {
             let output_name = if position == 0 {
                 name.clone()
             } else {
                 body.unique(&format!("{name}:{position}"))
             };
-            *output = body.body.add_value(output_name, ValueType::Unknown, ValueOrigin::Missing);
+            made.push(body.body.add_value(output_name, ValueType::Unknown, ValueOrigin::Missing));
         }
 
         body.body.add_node(Node {

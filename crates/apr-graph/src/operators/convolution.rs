@@ -1,7 +1,8 @@
 //! Windows that move over an image: convolutions and pools.
 
 use super::call::{Call, Rule, same, show};
-use crate::Dim;
+use crate::gradient::{Rule as Gradient, Step, index};
+use crate::{AttributeValue, Dim, ValueId};
 
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("AveragePool", pool),
@@ -20,6 +21,10 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("QLinearConv", q_linear_conv),
     ("RoiAlign", roi_align),
 ];
+
+/// How gradients pass them.
+pub(super) const GRADIENTS: &[(&str, Gradient)] =
+    &[("Conv", conv_gradient), ("GlobalAveragePool", average_gradient)];
 
 /// How a window moves.
 struct Window {
@@ -285,5 +290,126 @@ fn col_to_im(call: &mut Call<'_>) -> Result<(), String> {
     let mut shape = vec![batch, channels];
     shape.extend(pixels);
     call.set_shape(0, shape);
+    Ok(())
+}
+
+/// Of the image: the convolution transposed. Of the kernel: the image convolved with the gradient,
+/// with channels and images in each other's place, strides and dilations too. Of the bias: a sum.
+fn conv_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let (gradient, x, kernel) = (step.gradient()?, step.input(0)?, step.input(1)?);
+    if step.text("auto_pad")?.is_some_and(|pad| pad != "NOTSET") {
+        return Err("it pads by 'auto_pad'".to_owned());
+    }
+    let (image, window) = (step.shape(x)?, step.shape(kernel)?);
+    let rank = image.len().saturating_sub(2);
+    let ones = || vec![1; rank];
+    let strides = step.list("strides")?.unwrap_or_else(ones);
+    let dilations = step.list("dilations")?.unwrap_or_else(ones);
+    let pads = step.list("pads")?.unwrap_or_else(|| vec![0; 2 * rank]);
+    let group = step.int("group")?.unwrap_or(1);
+    let sizes: Option<Vec<i64>> = window.iter().map(Dim::as_integer).collect();
+    let sizes = sizes.ok_or("the size of its kernel is not known")?;
+    let fits = [strides.len(), dilations.len(), pads.len() / 2, window.len().saturating_sub(2)];
+    if rank == 0 || fits.iter().any(|len| *len != rank) {
+        return Err("its attributes do not fit".to_owned());
+    }
+
+    if step.wants(2) {
+        let others: Vec<i64> = (0..image.len()).filter(|at| *at != 1).map(index).collect();
+        let bias = step.sum(gradient, &others, false);
+        step.give(2, bias);
+    }
+
+    if step.wants(0) {
+        let mut rest = vec![0; rank];
+        for at in 0..rank {
+            let reach = dilations[at] * (sizes[at + 2] - 1) + 1;
+            rest[at] = match image[at + 2].as_integer() {
+                Some(size) => (size + pads[at] + pads[rank + at] - reach).rem_euclid(strides[at]),
+                None if strides[at] == 1 => 0,
+                None => return Err("the size of its image is not known".to_owned()),
+            };
+        }
+        let attributes: [(&str, AttributeValue); 5] = [
+            ("strides", strides.clone().into()),
+            ("dilations", dilations.clone().into()),
+            ("pads", pads.clone().into()),
+            ("output_padding", rest.into()),
+            ("group", group.into()),
+        ];
+        let of_image = step.with("ConvTranspose", &[gradient, kernel], &attributes);
+        step.give(0, of_image);
+    }
+
+    if step.wants(1) {
+        let window = [strides, dilations, pads];
+        let of_kernel = kernel_gradient(step, [gradient, x], (&sizes, group), window);
+        step.give(1, of_kernel);
+    }
+    Ok(())
+}
+
+fn kernel_gradient(
+    step: &mut Step<'_>,
+    [gradient, x]: [ValueId; 2],
+    (sizes, group): (&[i64], i64),
+    [strides, dilations, pads]: [Vec<i64>; 3],
+) -> ValueId {
+    let mut order: Vec<i64> = (0..sizes.len()).map(index).collect();
+    order.swap(0, 1);
+    let turned = |step: &mut Step<'_>, value| {
+        step.with("Transpose", &[value], &[("perm", order.clone().into())])
+    };
+    let image = if group == 1 { turned(step, x) } else { grouped(step, x, sizes, group) };
+    let window = turned(step, gradient);
+    let attributes: [(&str, AttributeValue); 4] = [
+        ("strides", dilations.into()),
+        ("dilations", strides.into()),
+        ("pads", pads.into()),
+        ("group", group.into()),
+    ];
+    let sums = step.with("Conv", &[image, window], &attributes);
+    // What the last stride did not reach gives places behind the kernel's.
+    let rank = sizes.len() - 2;
+    let starts = step.ints(&vec![0; rank]);
+    let ends = step.ints(&sizes[2..]);
+    let axes: Vec<i64> = (2..sizes.len()).map(index).collect();
+    let axes = step.ints(&axes);
+    let cut = step.op("Slice", &[sums, starts, ends, axes]);
+    turned(step, cut)
+}
+
+/// Images of groups of channels, `[images, groups * channels, ...]`, as `[channels, groups *
+/// images, ...]`, so that each group's images meet its own gradients.
+fn grouped(step: &mut Step<'_>, x: ValueId, sizes: &[i64], group: i64) -> ValueId {
+    let rank = sizes.len();
+    let range = |step: &mut Step<'_>, from: usize, to: usize| {
+        let range = [("start", index(from).into()), ("end", index(to).into())];
+        step.with("Shape", &[x], &range)
+    };
+    let (images, behind) = (range(step, 0, 1), range(step, 2, rank));
+    let channels = step.ints(&[group, sizes[1]]);
+    let shape = step.with("Concat", &[images, channels, behind], &[("axis", 0.into())]);
+    let apart = step.op("Reshape", &[x, shape]);
+    let mut order: Vec<i64> = vec![2, 1, 0];
+    order.extend((3..=rank).map(index));
+    let turned = step.with("Transpose", &[apart], &[("perm", order.into())]);
+    let together = step.ints(&[sizes[1], -1]);
+    let shape = step.with("Concat", &[together, behind], &[("axis", 0.into())]);
+    step.op("Reshape", &[turned, shape])
+}
+
+/// An equal part for every place.
+fn average_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let (gradient, x) = (step.gradient()?, step.input(0)?);
+    let rank = step.rank(x)?;
+    let range = [("start", 2.into()), ("end", index(rank).into())];
+    let behind = step.with("Shape", &[x], &range);
+    let count = step.with("ReduceProd", &[behind], &[("keepdims", 0.into())]);
+    let count = step.op("CastLike", &[count, x]);
+    let part = step.op("Div", &[gradient, count]);
+    let sizes = step.op("Shape", &[x]);
+    let wide = step.op("Expand", &[part, sizes]);
+    step.give(0, wide);
     Ok(())
 }

@@ -2,7 +2,9 @@
 
 use super::call::{Call, Known, MAX_KNOWN, Rule, axes, axis, show};
 use super::elementwise::like_first;
-use crate::Dim;
+use super::movement::zeros;
+use crate::gradient::{Rule as Gradient, Step, index};
+use crate::{Dim, ValueId};
 
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("Compress", compress),
@@ -17,6 +19,15 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("ScatterND", like_first),
     ("Slice", slice),
     ("Unique", unique),
+];
+
+/// How gradients pass them.
+pub(super) const GRADIENTS: &[(&str, Gradient)] = &[
+    ("Gather", gather_gradient),
+    ("GatherElements", gather_elements_gradient),
+    ("GatherND", gather_nd_gradient),
+    ("ScatterND", scatter_nd_gradient),
+    ("Slice", slice_gradient),
 ];
 
 fn gather(call: &mut Call<'_>) -> Result<(), String> {
@@ -303,4 +314,166 @@ fn cut_known(known: &[Dim], cut: &Cut) -> Option<Vec<Dim>> {
         place = place.checked_add(cut.step)?;
     }
     (part.len() <= MAX_KNOWN).then_some(part)
+}
+
+/// Sums at the places that were read: rows of a table, or along another dimension.
+fn gather_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let (gradient, table, places) = (step.gradient()?, step.input(0)?, step.input(1)?);
+    let (rank, places_rank) = (step.rank(table)?, step.rank(places)?);
+    let along = axis(step.int("axis")?.unwrap_or(0), rank)?;
+
+    // The dimension that is read comes first, for `ScatterND` to take its places.
+    let mut to_front: Vec<i64> = (along..along + places_rank).map(index).collect();
+    to_front.extend((0..along).map(index));
+    to_front.extend((along + places_rank..rank - 1 + places_rank).map(index));
+    let turned = along > 0;
+    let updates = if turned {
+        step.with("Transpose", &[gradient], &[("perm", to_front.into())])
+    } else {
+        gradient
+    };
+    let mut order: Vec<i64> = vec![index(along)];
+    order.extend((0..along).chain(along + 1..rank).map(index));
+    let like = if turned {
+        step.with("Transpose", &[table], &[("perm", order.clone().into())])
+    } else {
+        table
+    };
+    let zeros = if turned { step.op("Sub", &[like, like]) } else { zeros(step, like)? };
+
+    let last = step.ints(&[-1]);
+    let places = step.op("Unsqueeze", &[places, last]);
+    let sums = scattered(step, "ScatterND", &[zeros, places, updates], &[]);
+    let sums = if turned {
+        let mut back = vec![0; rank];
+        order.iter().enumerate().for_each(|(at, from)| {
+            back[usize::try_from(*from).unwrap_or(0)] = index(at);
+        });
+        step.with("Transpose", &[sums], &[("perm", back.into())])
+    } else {
+        sums
+    };
+    step.give(0, sums);
+    Ok(())
+}
+
+fn gather_elements_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let (gradient, table, places) = (step.gradient()?, step.input(0)?, step.input(1)?);
+    let along = step.int("axis")?.unwrap_or(0);
+    let zeros = zeros(step, table)?;
+    let sums = scattered(step, "ScatterElements", &[zeros, places, gradient], &[("axis", along)]);
+    step.give(0, sums);
+    Ok(())
+}
+
+fn gather_nd_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let (gradient, table, mut places) = (step.gradient()?, step.input(0)?, step.input(1)?);
+    match step.int("batch_dims")?.unwrap_or(0) {
+        0 => {}
+        1 => places = with_batch(step, places)?,
+        _ => return Err("it has several 'batch_dims'".to_owned()),
+    }
+    let zeros = zeros(step, table)?;
+    let sums = scattered(step, "ScatterND", &[zeros, places, gradient], &[]);
+    step.give(0, sums);
+    Ok(())
+}
+
+fn scattered(
+    step: &mut Step<'_>,
+    operator: &str,
+    inputs: &[ValueId],
+    more: &[(&str, i64)],
+) -> ValueId {
+    let mut attributes = vec![("reduction", "add".into())];
+    attributes.extend(more.iter().map(|(name, value)| (*name, (*value).into())));
+    step.with(operator, inputs, &attributes)
+}
+
+/// Zeros around the part.
+fn slice_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let (gradient, x) = (step.gradient()?, step.input(0)?);
+    let shape = step.shape(x)?;
+    let starts = step.list_or_input("starts", 1)?.ok_or("its starts are not known")?;
+    let ends = step.list_or_input("ends", 2)?.ok_or("its ends are not known")?;
+    let along = match step.list_or_input("axes", 3)? {
+        Some(list) => axes(&list, shape.len())?,
+        None => (0..starts.len()).collect(),
+    };
+    let steps = step.list_or_input("steps", 4)?;
+    if steps.is_some_and(|steps| steps.iter().any(|step| *step != 1)) {
+        return Err("its steps are not 1".to_owned());
+    }
+    if along.len() != starts.len() || along.len() != ends.len() {
+        return Err("its axes do not fit".to_owned());
+    }
+
+    let mut pads = vec![0; 2 * shape.len()];
+    for ((start, end), at) in starts.into_iter().zip(ends).zip(along) {
+        let size = shape.get(at).ok_or("its axes do not fit")?.as_integer();
+        let unknown = || format!("where it cuts dimension {at} is not known");
+        // From the front and from the back, as far as that needs no size.
+        let before = match size {
+            Some(size) if start < 0 => (start + size).max(0),
+            Some(size) => start.min(size),
+            None if start >= 0 => start,
+            None => return Err(unknown()),
+        };
+        let after = match size {
+            Some(size) if end < 0 => (-end).min(size),
+            Some(size) => (size - end).max(0),
+            None if end < 0 => -end,
+            None if end >= i64::from(i32::MAX) => 0,
+            None => return Err(unknown()),
+        };
+        (pads[at], pads[shape.len() + at]) = (before, after);
+    }
+    let pads = step.ints(&pads);
+    let gradient = step.op("Pad", &[gradient, pads]);
+    step.give(0, gradient);
+    Ok(())
+}
+
+/// Places with the number of their batch before them.
+fn with_batch(step: &mut Step<'_>, places: ValueId) -> Result<ValueId, String> {
+    let rank = step.rank(places)?;
+    let shape = step.op("Shape", &[places]);
+    let (zero, first, last) = (step.ints(&[0]), step.ints(&[1]), step.ints(&[-1]));
+    let batch = step.op("Slice", &[shape, zero, first]);
+    let axes = step.ints(&[0]);
+    let count = step.op("Squeeze", &[batch, axes]);
+    let (start, one) = (step.int_scalar(0), step.int_scalar(1));
+    let numbers = step.op("Range", &[start, count, one]);
+    let ones: Vec<i64> = std::iter::once(-1).chain(std::iter::repeat_n(1, rank - 1)).collect();
+    let column = step.ints(&ones);
+    let numbers = step.op("Reshape", &[numbers, column]);
+    let outer = step.op("Slice", &[shape, zero, last]);
+    let sizes = step.with("Concat", &[outer, first], &[("axis", 0.into())]);
+    let numbers = step.op("Expand", &[numbers, sizes]);
+    Ok(step.with("Concat", &[numbers, places], &[("axis", (-1).into())]))
+}
+
+/// What was written over has no gradient, unless it was added to.
+fn scatter_nd_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let (gradient, places) = (step.gradient()?, step.input(1)?);
+    let adds = match step.text("reduction")? {
+        None | Some("none") => false,
+        Some("add") => true,
+        Some(other) => return Err(format!("it combines by '{other}'")),
+    };
+    if step.wants(0) {
+        let kept = if adds {
+            gradient
+        } else {
+            let updates = step.input(2)?;
+            let zeros = zeros(step, updates)?;
+            step.op("ScatterND", &[gradient, places, zeros])
+        };
+        step.give(0, kept);
+    }
+    if step.wants(2) {
+        let of_updates = step.op("GatherND", &[gradient, places]);
+        step.give(2, of_updates);
+    }
+    Ok(())
 }

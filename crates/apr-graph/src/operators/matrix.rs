@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::call::{Call, Rule, broadcast, same, show};
-use crate::Dim;
+use crate::gradient::{Rule as Gradient, Step, index};
+use crate::{Dim, ValueId};
 
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("Det", det),
@@ -13,6 +14,10 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("MatMulInteger", mat_mul),
     ("QLinearMatMul", q_linear_mat_mul),
 ];
+
+/// How gradients pass them.
+pub(super) const GRADIENTS: &[(&str, Gradient)] =
+    &[("Gemm", gemm_gradient), ("MatMul", mat_mul_gradient)];
 
 /// The shape of the product of two stacks of matrices, as NumPy's `matmul` has it.
 pub(super) fn product_shape(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>, String> {
@@ -175,4 +180,122 @@ fn implicit_output(left: &str) -> String {
     let once = times.into_iter().filter(|(_, times)| *times == 1).map(|(letter, _)| letter);
     let wide = if left.contains("...") { "..." } else { "" };
     wide.chars().chain(once).collect()
+}
+
+/// Of `a * b`: `g * b^T` and `a^T * g`, summed over the dimensions in which stacks were widened.
+fn mat_mul_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let (gradient, a, b) = (step.gradient()?, step.input(0)?, step.input(1)?);
+    let (shape_a, shape_b) = (step.shape(a)?, step.shape(b)?);
+    if shape_a.len() < 2 || shape_b.len() < 2 {
+        return Err("one of its operands is a vector".to_owned());
+    }
+
+    // All rows of a stack times one matrix, as with the weights of a linear layer.
+    if shape_b.len() == 2 {
+        let (inner, columns) = (&shape_b[0], &shape_b[1]);
+        let flat_gradient = rows_of(step, gradient, shape_a.len(), columns)?;
+        if step.wants(0) {
+            let flat = product_with(step, flat_gradient, b, "transB");
+            let whole = if shape_a.len() == 2 { flat } else { step.reshaped(flat, a)? };
+            step.give(0, whole);
+        }
+        if step.wants(1) {
+            let flat = rows_of(step, a, shape_a.len(), inner)?;
+            let product = product_with(step, flat, flat_gradient, "transA");
+            step.give(1, product);
+        }
+        return Ok(());
+    }
+
+    let wide = product_shape(&shape_a, &shape_b)?;
+    let stack = &wide[..wide.len() - 2];
+    if step.wants(0) {
+        let turned = turned(step, b, shape_b.len());
+        let product = step.op("MatMul", &[gradient, turned]);
+        let of = [stack, &shape_a[shape_a.len() - 2..]].concat();
+        let narrow = step.narrowed_from(product, &of, a, &shape_a)?;
+        step.give(0, narrow);
+    }
+    if step.wants(1) {
+        let turned = turned(step, a, shape_a.len());
+        let product = step.op("MatMul", &[turned, gradient]);
+        let of = [stack, &shape_b[shape_b.len() - 2..]].concat();
+        let narrow = step.narrowed_from(product, &of, b, &shape_b)?;
+        step.give(1, narrow);
+    }
+    Ok(())
+}
+
+/// All rows of a stack of matrices as one matrix.
+fn rows_of(
+    step: &mut Step<'_>,
+    stack: ValueId,
+    rank: usize,
+    columns: &Dim,
+) -> Result<ValueId, String> {
+    if rank == 2 {
+        return Ok(stack);
+    }
+    let columns = columns.as_integer().ok_or("the width of a matrix is not known")?;
+    let shape = step.ints(&[-1, columns]);
+    Ok(step.op("Reshape", &[stack, shape]))
+}
+
+/// A product with one of its operands transposed.
+fn product_with(step: &mut Step<'_>, a: ValueId, b: ValueId, transposed: &str) -> ValueId {
+    step.with("Gemm", &[a, b], &[(transposed, 1.into())])
+}
+
+/// The matrices of a stack, each transposed.
+fn turned(step: &mut Step<'_>, stack: ValueId, rank: usize) -> ValueId {
+    let mut order: Vec<i64> = (0..rank).map(index).collect();
+    order.swap(rank - 1, rank - 2);
+    step.with("Transpose", &[stack], &[("perm", order.into())])
+}
+
+/// Of `alpha * a * b + beta * c`, with either matrix transposed or not.
+fn gemm_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let (mut gradient, a, b) = (step.gradient()?, step.input(0)?, step.input(1)?);
+    let output = step.output(0)?;
+    let turns = |step: &Step<'_>, name| Ok::<_, String>(step.int(name)?.unwrap_or(0) != 0);
+    let (turn_a, turn_b) = (turns(step, "transA")?, turns(step, "transB")?);
+    if step.wants(2) {
+        let c = step.input(2)?;
+        let scaled = scaled(step, gradient, "beta")?;
+        let narrow = step.narrowed(scaled, output, c)?;
+        step.give(2, narrow);
+    }
+
+    gradient = scaled(step, gradient, "alpha")?;
+    let product = |step: &mut Step<'_>, x, turn_x: bool, y, turn_y: bool| {
+        let turn = [("transA", i64::from(turn_x).into()), ("transB", i64::from(turn_y).into())];
+        step.with("Gemm", &[x, y], &turn)
+    };
+    if step.wants(0) {
+        let of_a = if turn_a {
+            product(step, b, turn_b, gradient, true)
+        } else {
+            product(step, gradient, false, b, !turn_b)
+        };
+        step.give(0, of_a);
+    }
+    if step.wants(1) {
+        let of_b = if turn_b {
+            product(step, gradient, true, a, turn_a)
+        } else {
+            product(step, a, !turn_a, gradient, false)
+        };
+        step.give(1, of_b);
+    }
+    Ok(())
+}
+
+fn scaled(step: &mut Step<'_>, gradient: ValueId, name: &str) -> Result<ValueId, String> {
+    match step.float(name)? {
+        Some(scale) if scale.to_bits() != 1.0_f32.to_bits() => {
+            let scale = step.number(scale);
+            Ok(step.times(gradient, scale))
+        }
+        _ => Ok(gradient),
+    }
 }

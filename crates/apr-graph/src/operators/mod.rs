@@ -31,7 +31,7 @@ mod text;
 pub(crate) use call::{Call, Input, Known, axis, same};
 pub(crate) use creation::type_of;
 pub use operator::{AttributeKind, Occurs, Operator, Parameter, Setting, TypeSet, first_cast};
-pub(crate) use rules::rule;
+pub(crate) use rules::{gradient_rule, rule};
 
 #[cfg(test)]
 mod tests;

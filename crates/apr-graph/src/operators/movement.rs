@@ -2,7 +2,8 @@
 
 use super::call::{Call, Known, MAX_KNOWN, Rule, axes, axis, product, same, show};
 use super::creation::from_sizes;
-use crate::{Dim, ValueType};
+use crate::gradient::{Rule as Gradient, Step, index};
+use crate::{Dim, ValueId, ValueType};
 
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("CenterCropPad", center_crop_pad),
@@ -19,6 +20,20 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("Tile", tile),
     ("Transpose", transpose),
     ("Unsqueeze", unsqueeze),
+];
+
+/// How gradients pass them.
+pub(super) const GRADIENTS: &[(&str, Gradient)] = &[
+    ("Concat", concat_gradient),
+    ("Expand", expand_gradient),
+    ("Flatten", reshape_gradient),
+    ("Identity", same_gradient),
+    ("Pad", pad_gradient),
+    ("Reshape", reshape_gradient),
+    ("Split", split_gradient),
+    ("Squeeze", reshape_gradient),
+    ("Transpose", transpose_gradient),
+    ("Unsqueeze", reshape_gradient),
 ];
 
 fn identity(call: &mut Call<'_>) -> Result<(), String> {
@@ -428,4 +443,121 @@ pub(super) fn inner(kind: &ValueType) -> Option<&ValueType> {
         ValueType::Sequence(inner) | ValueType::Optional(inner) => Some(inner),
         _ => None,
     }
+}
+
+/// The elements in the order that they had.
+fn reshape_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let (gradient, x) = (step.gradient()?, step.input(0)?);
+    let gradient = step.reshaped(gradient, x)?;
+    step.give(0, gradient);
+    Ok(())
+}
+
+/// The order that takes back what another one did.
+fn transpose_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let (gradient, x) = (step.gradient()?, step.input(0)?);
+    let rank = step.rank(x)?;
+    let order = match step.list("perm")? {
+        Some(order) => axes(&order, rank)?,
+        None => (0..rank).rev().collect(),
+    };
+    if order.len() != rank {
+        return Err("its 'perm' does not fit".to_owned());
+    }
+    let mut back = vec![0; rank];
+    order.iter().enumerate().for_each(|(at, from)| back[*from] = index(at));
+    let gradient = step.with("Transpose", &[gradient], &[("perm", back.into())]);
+    step.give(0, gradient);
+    Ok(())
+}
+
+/// The part that each input is.
+fn concat_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let (gradient, output) = (step.gradient()?, step.output(0)?);
+    let along = axis(step.int("axis")?.unwrap_or(1), step.rank(output)?)?;
+    let axes = step.ints(&[index(along)]);
+    let mut start = step.ints(&[0]);
+    let mut known = Some(0);
+    for position in 0..step.inputs() {
+        let input = step.input(position)?;
+        let size = step.shape(input)?[along].as_integer();
+        let end = match (known, size) {
+            (Some(start), Some(size)) => step.ints(&[start + size]),
+            _ => {
+                let range = [("start", index(along).into()), ("end", index(along + 1).into())];
+                let size = step.with("Shape", &[input], &range);
+                step.op("Add", &[start, size])
+            }
+        };
+        known = known.zip(size).map(|(start, size)| start + size);
+        if step.wants(position) {
+            let part = step.op("Slice", &[gradient, start, end, axes]);
+            step.give(position, part);
+        }
+        start = end;
+    }
+    Ok(())
+}
+
+/// The parts one after the other; those without a gradient are zeros.
+fn split_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let along = step.int("axis")?.unwrap_or(0);
+    let mut parts: Vec<ValueId> = Vec::new();
+    for position in 0..step.outputs() {
+        let part = match step.gradient_of(position) {
+            Some(gradient) => gradient,
+            None => {
+                let output = step.output(position)?;
+                zeros(step, output)?
+            }
+        };
+        parts.push(part);
+    }
+    let gradient = step.with("Concat", &parts, &[("axis", along.into())]);
+    step.give(0, gradient);
+    Ok(())
+}
+
+/// Zeros of the shape of a value.
+pub(super) fn zeros(step: &mut Step<'_>, like: ValueId) -> Result<ValueId, String> {
+    let shape = step.shape(like)?;
+    let sizes: Option<Vec<i64>> = shape.iter().map(Dim::as_integer).collect();
+    let sizes = match sizes {
+        Some(sizes) => step.ints(&sizes),
+        None => step.op("Shape", &[like]),
+    };
+    Ok(step.op("ConstantOfShape", &[sizes]))
+}
+
+fn expand_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let (gradient, output, x) = (step.gradient()?, step.output(0)?, step.input(0)?);
+    let gradient = step.narrowed(gradient, output, x)?;
+    step.give(0, gradient);
+    Ok(())
+}
+
+/// What was not padding; where elements were repeated, they would be sums.
+fn pad_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    if step.text("mode")?.is_some_and(|mode| mode != "constant") || step.inputs() > 3 {
+        return Err("it pads with other elements, or only some dimensions".to_owned());
+    }
+    let (gradient, x) = (step.gradient()?, step.input(0)?);
+    let pads = step.list_or_input("pads", 1)?.ok_or("its pads are not known")?;
+    let rank = step.rank(x)?;
+    if pads.len() != 2 * rank || pads.iter().any(|pad| *pad < 0) {
+        return Err("its pads cut, or do not fit".to_owned());
+    }
+    let starts: Vec<i64> = pads[..rank].to_vec();
+    let ends: Vec<i64> =
+        pads[rank..].iter().map(|pad| if *pad == 0 { i64::MAX } else { -pad }).collect();
+    let (starts, ends) = (step.ints(&starts), step.ints(&ends));
+    let gradient = step.op("Slice", &[gradient, starts, ends]);
+    step.give(0, gradient);
+    Ok(())
+}
+
+fn same_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let gradient = step.gradient()?;
+    step.give(0, gradient);
+    Ok(())
 }

@@ -1,7 +1,8 @@
 //! Operators that make one element of many along some dimensions.
 
 use super::call::{Call, Rule, axes, axis};
-use crate::Dim;
+use crate::gradient::{Rule as Gradient, Step, index};
+use crate::{Dim, ValueId};
 
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("ArgMax", arg),
@@ -17,6 +18,33 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("ReduceSum", reduce),
     ("ReduceSumSquare", reduce),
     ("TopK", top_k),
+];
+
+/// How gradients pass them.
+pub(super) const GRADIENTS: &[(&str, Gradient)] = &[
+    ("ReduceL2", |step| {
+        reduced(step, |step, wide, x| {
+            // x / |x|; the sum is widened as the gradient is.
+            let y = step.output(0)?;
+            let y = spread(step, y, x)?;
+            let direction = step.op("Div", &[x, y]);
+            Ok(step.times(wide, direction))
+        })
+    }),
+    ("ReduceMean", |step| {
+        reduced(step, |step, wide, x| {
+            let count = elements(step, x)?;
+            Ok(step.op("Div", &[wide, count]))
+        })
+    }),
+    ("ReduceSum", |step| reduced(step, |_, wide, _| Ok(wide))),
+    ("ReduceSumSquare", |step| {
+        reduced(step, |step, wide, x| {
+            let two = step.number(2.0);
+            let double = step.times(x, two);
+            Ok(step.times(wide, double))
+        })
+    }),
 ];
 
 /// The dimensions of `axes`, an attribute or an input, are 1 or gone.
@@ -86,4 +114,63 @@ fn top_k(call: &mut Call<'_>) -> Result<(), String> {
     call.set_shape(0, shape.clone());
     call.set_shape(1, shape);
     Ok(())
+}
+
+/// The gradient widened to the shape of the input, and what becomes of it.
+fn reduced(
+    step: &mut Step<'_>,
+    of: impl Fn(&mut Step<'_>, ValueId, ValueId) -> Result<ValueId, String>,
+) -> Result<(), String> {
+    let (gradient, x) = (step.gradient()?, step.input(0)?);
+    let kept = spread(step, gradient, x)?;
+    let made = of(step, kept, x)?;
+    // Sums pass the gradient on as it is: it still has to be widened.
+    let shape = step.shape(x)?;
+    let sizes: Option<Vec<i64>> = shape.iter().map(Dim::as_integer).collect();
+    let sizes = match sizes {
+        Some(sizes) => step.ints(&sizes),
+        None => step.op("Shape", &[x]),
+    };
+    let wide = step.op("Expand", &[made, sizes]);
+    step.give(0, wide);
+    Ok(())
+}
+
+/// Which dimensions of the input are gone or 1.
+fn gone(step: &Step<'_>, x: ValueId) -> Result<Option<Vec<usize>>, String> {
+    let rank = step.rank(x)?;
+    let list = step.list_or_input("axes", 1)?.unwrap_or_default();
+    if list.is_empty() && step.int("noop_with_empty_axes")?.unwrap_or(0) != 0 {
+        return Ok(None);
+    }
+    Ok(Some(if list.is_empty() { (0..rank).collect() } else { axes(&list, rank)? }))
+}
+
+/// What came out, with dimensions of 1 where those of the input are gone.
+fn spread(step: &mut Step<'_>, value: ValueId, x: ValueId) -> Result<ValueId, String> {
+    let gone = gone(step, x)?;
+    match gone {
+        Some(gone) if step.int("keepdims")? == Some(0) && !gone.is_empty() => {
+            let axes: Vec<i64> = gone.into_iter().map(index).collect();
+            let axes = step.ints(&axes);
+            Ok(step.op("Unsqueeze", &[value, axes]))
+        }
+        _ => Ok(value),
+    }
+}
+
+/// How many elements each mean is of, as a float.
+fn elements(step: &mut Step<'_>, x: ValueId) -> Result<ValueId, String> {
+    let (shape, gone) = (step.shape(x)?, gone(step, x)?.unwrap_or_default());
+    let sizes: Option<Vec<i64>> = gone.iter().map(|at| shape[*at].as_integer()).collect();
+    if let Some(sizes) = sizes {
+        #[expect(clippy::cast_precision_loss, reason = "a mean is rounded as much")]
+        let count = sizes.iter().fold(1.0_f32, |count, size| count * *size as f32);
+        return Ok(step.number(count));
+    }
+    let places: Vec<i64> = gone.into_iter().map(index).collect();
+    let (all, places) = (step.op("Shape", &[x]), step.ints(&places));
+    let sizes = step.op("Gather", &[all, places]);
+    let count = step.with("ReduceProd", &[sizes], &[("keepdims", 0.into())]);
+    Ok(step.op("CastLike", &[count, x]))
 }

@@ -9,6 +9,7 @@ use super::{
     attention, convolution, creation, elementwise, image, indexing, learning, matrix, microsoft,
     movement, normalisation, quantization, recurrent, reduce, sequence, signal, text,
 };
+use crate::gradient;
 
 /// The domains whose operators have rules.
 pub(super) const DOMAINS: [&str; 4] =
@@ -28,6 +29,21 @@ pub(crate) fn rule(operator: &Operator) -> Option<Rule> {
         all.collect()
     });
     rules.get(&(operator.domain, operator.name)).copied()
+}
+
+/// How gradients pass an operator, in any of its versions; `None` where that is not known.
+pub(crate) fn gradient_rule(operator: &Operator) -> Option<gradient::Rule> {
+    const LISTS: [&[(&str, gradient::Rule)]; 6] = [
+        convolution::GRADIENTS,
+        elementwise::GRADIENTS,
+        indexing::GRADIENTS,
+        matrix::GRADIENTS,
+        movement::GRADIENTS,
+        normalisation::GRADIENTS,
+    ];
+    let all = LISTS.into_iter().flatten().chain(reduce::GRADIENTS);
+    let found = { all }.find(|(name, _)| *name == operator.name);
+    found.filter(|_| operator.domain.is_empty()).map(|(_, rule)| *rule)
 }
 
 /// The lists of a domain: operators and their rules.

@@ -3,6 +3,7 @@
 
 mod attention;
 mod engine;
+mod gradients;
 mod hostile;
 mod inferred;
 mod memory;
