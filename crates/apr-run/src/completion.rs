@@ -140,6 +140,28 @@ struct Asked<'a> {
     watch: Stopwatch<'a>,
 }
 
+/// Messages, with their roles, as the model's chat template writes them up to its answer.
+///
+/// # Errors
+/// E003 where the model has no template, and what the template ends with.
+pub fn chat_text(runner: &Runner<'_>, messages: &[(String, String)]) -> RunResult<String> {
+    let facts = runner.facts;
+    let template = facts.get("tokenizer.chat_template").and_then(Template::from_json);
+    let template = template.ok_or_else(|| {
+        let message = absent("missing chat template", "chat_template.jinja");
+        RunError::lacking(message, Remedy::NoChat)
+    })?;
+    let message = |(role, content): &(String, String)| Message {
+        role: role.clone(),
+        content: content.clone(),
+    };
+    let messages: Vec<Message> = messages.iter().map(message).collect();
+    let (tokens, now) = (facts.special_tokens(), runner.host.now());
+    Ok(isolated(runner.host, "the chat template", move || {
+        chat::render(&template, &Chat { messages: &messages, tokens: &tokens, now })
+    })?)
+}
+
 impl<'g> Generator<'g> {
     /// A generator for the whole model: its decoder, or its encoder and decoder.
     ///
@@ -234,23 +256,10 @@ impl<'g> Generator<'g> {
 
     /// A message as the model's template writes it.
     fn chat(&self, system: Option<&str>, text: &str) -> RunResult<String> {
-        let facts = self.runner.facts;
-        let template = facts.get("tokenizer.chat_template").and_then(Template::from_json);
-        let template = template.ok_or_else(|| {
-            let message = absent("missing chat template", "chat_template.jinja");
-            RunError::lacking(message, Remedy::NoChat)
-        })?;
-        let message = |role: &str, content: &str| Message {
-            role: role.to_owned(),
-            content: content.to_owned(),
-        };
-        let mut messages: Vec<Message> =
-            system.iter().map(|system| message("system", system)).collect();
+        let message = |role: &str, content: &str| (role.to_owned(), content.to_owned());
+        let mut messages: Vec<_> = system.iter().map(|system| message("system", system)).collect();
         messages.push(message("user", text));
-        let (tokens, now) = (facts.special_tokens(), self.runner.host.now());
-        Ok(isolated(self.runner.host, "the chat template", move || {
-            chat::render(&template, &Chat { messages: &messages, tokens: &tokens, now })
-        })?)
+        chat_text(&self.runner, &messages)
     }
 
     /// Refuses what is longer than the model's context, or leaves out its end where that is wanted.

@@ -53,7 +53,7 @@ pub use arrays::{ArrayReport, RunReport, arrays_of, report};
 pub use assumed::{AssumedInput, assumed};
 pub use audio::{AudioEncoder, AudioFile, AudioResult, AudioTask};
 pub use bench::{BenchOptions, BenchResult, bench};
-pub use completion::{Completion, GenerateOptions, Generator, Prompt};
+pub use completion::{Completion, GenerateOptions, Generator, Prompt, chat_text};
 pub use error::{Remedy, RunError, RunResult};
 pub use facts::{Facts, Pooling};
 pub use features::{AudioFeatures, AudioInput, ImageFeatures};

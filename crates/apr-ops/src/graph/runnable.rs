@@ -20,6 +20,14 @@ pub struct Runnable {
     pub graph: Graph,
 }
 
+impl Runnable {
+    /// A graph to be run in the place of another one.
+    #[must_use]
+    pub fn new(name: String, graph: Graph) -> Self {
+        Self { name, graph }
+    }
+}
+
 /// Calls `then` with the graphs of a model, and with the tensors under the names that the graphs
 /// use.
 ///

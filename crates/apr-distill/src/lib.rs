@@ -1,0 +1,38 @@
+//! Distillation: a student, a smaller model, is trained to compute what its teacher does.
+//!
+//! ```text
+//! rows of text ─▶ Row (tokens) ─▶ Batch ─┬─▶ teacher ─▶ Targets (on disk)
+//!                                        └─▶ TrainingGraph ─▶ gradients ─▶ AdamW ─▶ Trained
+//! ```
+//!
+//! The student is a checkpoint with fewer layers, heads or neurons (`apr-prune`), whose graph gets a
+//! loss and its gradients ([`apr_graph::gradient`]). It runs in the engine that runs any model. The
+//! loss is that of Hinton et al. 2015 (arXiv:1503.02531): the Kullback-Leibler divergence of
+//! softened predictions, times the square of the temperature, beside the cross-entropy of labels.
+//! Encoders without a head are trained on the cosines of their states and of the mean of these.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
+mod adamw;
+mod batch;
+mod evaluate;
+mod graph;
+mod options;
+mod parameters;
+mod report;
+mod rows;
+mod state;
+mod student;
+mod targets;
+mod train;
+mod trained;
+
+pub use options::DistillOptions;
+pub use report::{DistillReport, Scores};
+pub use rows::{Row, Tokenize, read_rows};
+pub use student::{Cuts, Size, cuts, kept_layers};
+pub use train::{Events, Progress, Student, distill};
+pub use trained::{DISTILLATION, Trained};
+
+#[cfg(test)]
+mod torch_gradients;

@@ -1,0 +1,223 @@
+//! What a student learns from: texts, chats, or tokens, one to a line.
+
+use apr_core::{Error, Escaped, Result};
+use serde_json::{Map, Value as Json};
+
+/// One example.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// Ids of tokens.
+    pub tokens: Vec<i64>,
+    /// Position of the first token that is a label: what is before it, such as a prompt, is given.
+    pub first_label: usize,
+}
+
+/// What a line says.
+enum Line {
+    Text(String),
+    Completed { prompt: String, completion: String },
+    Chat { messages: Vec<(String, String)>, answer: String },
+    Tokens(Vec<i64>),
+}
+
+/// How texts become tokens.
+pub trait Tokenize {
+    /// The tokens of a text, with those that the model puts around it where `special`.
+    ///
+    /// # Errors
+    /// What the tokenizer ends with.
+    fn text(&self, text: &str, special: bool) -> Result<Vec<i64>>;
+
+    /// Messages in the model's chat template, up to where the model answers: roles and what is said.
+    ///
+    /// # Errors
+    /// E003 where it has no template, and what the template ends with.
+    fn chat(&self, messages: &[(String, String)]) -> Result<Vec<i64>>;
+
+    /// The token that ends an answer, where there is one.
+    fn end(&self) -> Option<i64>;
+}
+
+/// Reads rows: JSON lines with `text`, `prompt` and `completion`, `messages`, or `tokens`; any
+/// other file has a text in each line. Rows are cut to `most` tokens; how many were is told.
+///
+/// # Errors
+/// E001 with the number of the line, for what is no JSON object, has none of these fields, or has
+/// tokens that are not below `vocabulary`; E001 for no rows.
+pub fn read_rows(
+    text: &str,
+    is_json: bool,
+    tokenize: &dyn Tokenize,
+    vocabulary: Option<usize>,
+    most: usize,
+) -> Result<(Vec<Row>, usize)> {
+    let mut rows = Vec::new();
+    let mut cut = 0;
+    for (number, line) in text.lines().enumerate() {
+        if line.trim().is_empty() {
+            continue;
+        }
+        let read = || {
+            let line = if is_json { parsed(line)? } else { Line::Text(line.to_owned()) };
+            row(line, tokenize, vocabulary)
+        };
+        let mut row = read().map_err(|error| at_line(&error, number + 1))?;
+        if row.tokens.len() > most {
+            row.tokens.truncate(most);
+            cut += 1;
+        }
+        if row.tokens.len() > 1 || !row.tokens.is_empty() && row.first_label == 0 {
+            rows.push(row);
+        }
+    }
+    if rows.is_empty() {
+        return Err(Error::format("it has no rows to learn from"));
+    }
+    Ok((rows, cut))
+}
+
+fn at_line(error: &Error, number: usize) -> Error {
+    Error::new(error.code(), format!("line {number}: {}", error.message()))
+}
+
+fn parsed(line: &str) -> Result<Line> {
+    const EXPECTED: &str = "expected \"text\", \"prompt\" and \"completion\", \"messages\", or \
+                            \"tokens\"";
+    let json: Map<String, Json> = serde_json::from_str(line)
+        .map_err(|error| Error::format(format!("it is no JSON object: {error}")))?;
+    let field = |name: &str| {
+        let value = json.get(name)?;
+        let wrong = || Error::format(format!("\"{name}\" is no text"));
+        Some(value.as_str().map(str::to_owned).ok_or_else(wrong))
+    };
+    if let Some(messages) = json.get("messages") {
+        return chat(messages);
+    }
+    if let Some(tokens) = json.get("tokens").or_else(|| json.get("input_ids")) {
+        let ids = tokens.as_array().and_then(|ids| ids.iter().map(Json::as_i64).collect());
+        return ids.map(Line::Tokens).ok_or_else(|| Error::format("\"tokens\" are no integers"));
+    }
+    match (field("prompt"), field("completion"), field("text")) {
+        (Some(prompt), Some(completion), _) => {
+            Ok(Line::Completed { prompt: prompt?, completion: completion? })
+        }
+        (_, _, Some(text)) => text.map(Line::Text),
+        _ => Err(Error::format(EXPECTED)),
+    }
+}
+
+/// Messages whose last one is the answer that is learnt.
+fn chat(messages: &Json) -> Result<Line> {
+    let wrong = || Error::format("\"messages\" is no list of messages with role and content");
+    let message = |message: &Json| {
+        let text = |key: &str| message.get(key)?.as_str().map(str::to_owned);
+        text("role").zip(text("content"))
+    };
+    let messages = messages.as_array().and_then(|all| all.iter().map(message).collect());
+    let mut messages: Vec<(String, String)> = messages.ok_or_else(wrong)?;
+    match messages.pop() {
+        Some((role, answer)) if role == "assistant" && !messages.is_empty() => {
+            Ok(Line::Chat { messages, answer })
+        }
+        Some(_) => Err(Error::format("the last of \"messages\" is no answer of the assistant")),
+        None => Err(wrong()),
+    }
+}
+
+fn row(line: Line, tokenize: &dyn Tokenize, vocabulary: Option<usize>) -> Result<Row> {
+    let (tokens, first_label) = match line {
+        Line::Text(text) => (tokenize.text(&text, true)?, 0),
+        Line::Tokens(tokens) => (tokens, 0),
+        Line::Completed { prompt, completion } => {
+            let mut tokens = tokenize.text(&prompt, true)?;
+            let first = tokens.len();
+            tokens.extend(tokenize.text(&completion, false)?);
+            (tokens, first)
+        }
+        Line::Chat { messages, answer } => {
+            let mut tokens = tokenize.chat(&messages)?;
+            let first = tokens.len();
+            tokens.extend(tokenize.text(&answer, false)?);
+            tokens.extend(tokenize.end());
+            (tokens, first)
+        }
+    };
+
+    let known = |id: &i64| {
+        let place = usize::try_from(*id).ok();
+        place.is_some_and(|place| vocabulary.is_none_or(|vocabulary| place < vocabulary))
+    };
+    match tokens.iter().find(|id| !known(id)) {
+        Some(id) => Err(Error::format(format!(
+            "token {} is not one of the model's {}",
+            Escaped(&id.to_string()),
+            vocabulary.unwrap_or_default()
+        ))),
+        None => Ok(Row { tokens, first_label }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Bytes;
+
+    impl Tokenize for Bytes {
+        fn text(&self, text: &str, special: bool) -> Result<Vec<i64>> {
+            Ok(special.then_some(1).into_iter().chain(text.bytes().map(i64::from)).collect())
+        }
+
+        fn chat(&self, messages: &[(String, String)]) -> Result<Vec<i64>> {
+            let texts = messages.iter().flat_map(|(_, text)| text.bytes().map(i64::from));
+            Ok([2].into_iter().chain(texts).chain([3]).collect())
+        }
+
+        fn end(&self) -> Option<i64> {
+            Some(4)
+        }
+    }
+
+    fn read(text: &str) -> Result<(Vec<Row>, usize)> {
+        read_rows(text, true, &Bytes, Some(128), 6)
+    }
+
+    #[test]
+    fn rows_are_texts_prompts_chats_and_tokens() {
+        let text = "{\"text\": \"ab\"}\n\n{\"prompt\": \"a\", \"completion\": \"b\"}\n\
+                    {\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, \
+                    {\"role\": \"assistant\", \"content\": \"b\"}]}\n{\"tokens\": [5, 6]}\n\
+                    {\"text\": \"abcdefgh\"}\n";
+        let (rows, cut) = read(text).unwrap();
+        let row = |tokens: &[i64], first_label| Row { tokens: tokens.to_vec(), first_label };
+        let expected = [
+            row(&[1, 97, 98], 0),
+            row(&[1, 97, 98], 2),
+            row(&[2, 97, 3, 98, 4], 3),
+            row(&[5, 6], 0),
+            row(&[1, 97, 98, 99, 100, 101], 0),
+        ];
+        assert_eq!(rows, expected);
+        assert_eq!(cut, 1);
+        let lines = read_rows("ab\ncd\n", false, &Bytes, None, 9).unwrap();
+        assert_eq!(lines.0, [row(&[1, 97, 98], 0), row(&[1, 99, 100], 0)]);
+    }
+
+    #[test]
+    fn what_is_no_row_is_refused_with_its_line() {
+        for (text, message) in [
+            ("{\"text\": \"a\"}\n[]", "line 2: it is no JSON object"),
+            ("{\"texts\": \"a\"}", "line 1: expected \"text\""),
+            ("{\"text\": 3}", "line 1: \"text\" is no text"),
+            ("{\"tokens\": [1, 128]}", "line 1: token 128 is not one of the model's 128"),
+            ("{\"tokens\": [-1]}", "line 1: token -1 is not"),
+            ("{\"tokens\": \"a\"}", "line 1: \"tokens\" are no integers"),
+            ("{\"messages\": []}", "line 1: \"messages\" is no list"),
+            ("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "is no answer"),
+            ("\n", "it has no rows"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.message().contains(message), "{error}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What a student is before its training: which layers, heads and neurons of its teacher it has.
+
+use apr_core::{Error, Result};
+use apr_source::Source;
+use serde_json::{Map, Value as Json};
+
+/// How large a student is.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Size {
+    /// Half of the layers.
+    Small,
+    /// A quarter of the layers, with half of the heads and neurons.
+    Tiny,
+    /// As this configuration says, of a model of the same family and hidden size.
+    Configured(Map<String, Json>),
+    /// So many layers, evenly spaced.
+    Layers(u64),
+    /// These layers.
+    Listed(Vec<u64>),
+}
+
+/// What a student has less than its teacher.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Cuts {
+    /// Layers that stay, by their numbers in the teacher; empty where all do.
+    pub kept: Vec<u64>,
+    /// Layers that go.
+    pub dropped: Vec<u64>,
+    /// Heads of queries that go of each layer.
+    pub heads: u64,
+    /// Neurons that go of each layer.
+    pub neurons: u64,
+}
+
+/// Entries of configurations that a student may have less of.
+const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
+const HEADS: [&str; 3] = ["num_attention_heads", "n_head", "n_heads"];
+const NEURONS: [&str; 4] = ["intermediate_size", "hidden_dim", "ffn_dim", "n_inner"];
+/// Entries that must be the teacher's.
+const SAME: [&str; 7] = [
+    "model_type",
+    "hidden_size",
+    "dim",
+    "d_model",
+    "n_embd",
+    "vocab_size",
+    "max_position_embeddings",
+];
+
+/// What a student of some size has less than its teacher, whose configuration is given.
+///
+/// # Errors
+/// E001 for a model of an unknown family, more layers, heads or neurons than the teacher has, a
+/// configuration that differs in something else, and a student that is the teacher.
+pub fn cuts(source: &Source<'_>, config: &Map<String, Json>, size: &Size) -> Result<Cuts> {
+    let model = source.family()?;
+    let model = model
+        .ok_or_else(|| Error::format("the model's family is unknown, and so are its layers"))?;
+    let count = |what: &str| model.dimension(what).filter(|count| *count > 0);
+    let layers = count("layers")
+        .ok_or_else(|| Error::format("the configuration does not say how many layers there are"))?;
+    let own = |keys: &[&str]| keys.iter().find_map(|key| config.get(*key)?.as_u64());
+
+    let mut cuts = Cuts::default();
+    let kept = match size {
+        Size::Small => kept_layers(layers, layers.div_ceil(2))?,
+        Size::Tiny => {
+            let heads = count("heads").unwrap_or(1);
+            let groups = count("kv_heads").unwrap_or(heads);
+            cuts.heads = groups / 2 * (heads / groups.max(1));
+            cuts.neurons = own(&NEURONS).unwrap_or(0) / 2;
+            kept_layers(layers, layers.div_ceil(4))?
+        }
+        Size::Layers(kept) => kept_layers(layers, *kept)?,
+        Size::Listed(kept) => {
+            let absent = kept.iter().find(|layer| **layer >= layers);
+            if let Some(absent) = absent {
+                return Err(Error::format(format!(
+                    "the teacher has no layer {absent}: it has {layers}, from 0 on"
+                )));
+            }
+            kept.clone()
+        }
+        Size::Configured(asked) => {
+            check_same(config, asked)?;
+            let less = |what: &str, keys: &[&str], own: Option<u64>| {
+                let asked = keys.iter().find_map(|key| asked.get(*key)?.as_u64());
+                match (own, asked) {
+                    (Some(own), Some(asked)) if asked > own => Err(Error::format(format!(
+                        "the student has {asked} {what}, and the teacher {own}: students are smaller"
+                    ))),
+                    (Some(own), Some(asked)) => Ok(own - asked),
+                    _ => Ok(0),
+                }
+            };
+            cuts.heads = less("heads", &HEADS, own(&HEADS))?;
+            cuts.neurons = less("neurons", &NEURONS, own(&NEURONS))?;
+            kept_layers(layers, layers - less("layers", &LAYERS, Some(layers))?)?
+        }
+    };
+
+    cuts.dropped = (0..layers).filter(|layer| !kept.contains(layer)).collect();
+    if !cuts.dropped.is_empty() {
+        cuts.kept = kept;
+    }
+    if cuts.dropped.is_empty() && cuts.heads == 0 && cuts.neurons == 0 {
+        return Err(Error::format("the student would be as large as its teacher"));
+    }
+    Ok(cuts)
+}
+
+fn check_same(teacher: &Map<String, Json>, student: &Map<String, Json>) -> Result<()> {
+    for key in SAME {
+        if let (Some(own), Some(asked)) = (teacher.get(key), student.get(key))
+            && own != asked
+        {
+            return Err(Error::format(format!(
+                "the student's '{key}' is {asked}, and the teacher's {own}: students have fewer \
+                 layers, heads or neurons"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// So many of the layers, evenly spaced: the first, the last, and those between. One alone is the
+/// first.
+///
+/// # Errors
+/// E001 for no layer, or more than there are.
+///
+/// # Examples
+/// ```
+/// assert_eq!(apr_distill::kept_layers(6, 3)?, [0, 3, 5]);
+/// assert_eq!(apr_distill::kept_layers(2, 1)?, [0]);
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+pub fn kept_layers(layers: u64, kept: u64) -> Result<Vec<u64>> {
+    if kept == 0 || kept > layers {
+        return Err(Error::format(format!(
+            "a student of {kept} layers can't begin with those of a teacher of {layers}"
+        )));
+    }
+    let (last, gaps) = (layers - 1, (kept - 1).max(1));
+    Ok((0..kept).map(|at| (2 * at * last + gaps) / (2 * gaps)).collect())
+}

@@ -1,0 +1,101 @@
+//! A checkpoint with trained tensors in place of its own.
+
+use std::collections::HashMap;
+
+use apr_core::{
+    CheckpointReader, Container, DType, Error, Metadata, Result, Stored, TensorInfo, pass_on,
+};
+use serde_json::json;
+
+use crate::report::DistillReport;
+
+/// The metadata key under which it is said what a model was distilled from.
+pub const DISTILLATION: &str = "distillation";
+
+/// A student after its training: trained tensors are in single precision.
+pub struct Trained<'b> {
+    base: Box<dyn CheckpointReader + 'b>,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    values: HashMap<usize, Vec<f32>>,
+}
+
+impl<'b> Trained<'b> {
+    /// The base with other values of some tensors, by their positions.
+    ///
+    /// # Errors
+    /// E001 where there are more or fewer elements than a tensor has.
+    pub fn new(
+        base: Box<dyn CheckpointReader + 'b>,
+        values: HashMap<usize, Vec<f32>>,
+        report: &DistillReport,
+    ) -> Result<Self> {
+        let mut tensors = base.tensors().to_vec();
+        for (position, values) in &values {
+            let info = &mut tensors[*position];
+            if info.shape.elements() != Some(values.len() as u64) {
+                return Err(Error::format("it was trained in another shape").for_tensor(&info.name));
+            }
+            info.dtype = DType::F32;
+        }
+        let mut metadata = base.metadata().clone();
+        metadata.set(
+            DISTILLATION,
+            json!({
+                "temperature": report.options.temperature,
+                "alpha": report.options.alpha,
+                "layers": report.layers,
+                "steps": report.best_step,
+                "rows": report.rows,
+                "seed": report.options.seed,
+                "held_out_loss": report.after.loss,
+            }),
+        );
+        Ok(Self { base, metadata, tensors, values })
+    }
+}
+
+impl CheckpointReader for Trained<'_> {
+    pass_on!(base: format, files, companions, read_companion, left_out, warnings);
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        match self.values.contains_key(&tensor) {
+            true => Stored::derived_from(&*self.base, &[tensor]),
+            false => self.base.stored(tensor),
+        }
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let Some(values) = self.values.get(&tensor) else {
+            return self.base.read_tensor(tensor, offset, buf);
+        };
+        let past = || {
+            Error::corrupt("the read ends past the tensor").for_tensor(&self.tensors[tensor].name)
+        };
+        let start = usize::try_from(offset).map_err(|_| past())?;
+        let end = start.checked_add(buf.len()).filter(|end| *end <= values.len() * 4);
+        let end = end.ok_or_else(past)?;
+        let bytes: Vec<u8> = values[start / 4..end.div_ceil(4)]
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
+        buf.copy_from_slice(&bytes[start % 4..][..buf.len()]);
+        Ok(())
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        if self.values.contains_key(&tensor) { None } else { self.base.tensor_slice(tensor) }
+    }
+
+    fn container(&self) -> Container<'_> {
+        self.base.container().altered()
+    }
+}
