@@ -51,6 +51,15 @@ impl Bar {
         next
     }
 
+    /// One that counts the steps of a training, with what it says of the last one.
+    pub(crate) fn training(printer: &Printer, total: u64) -> Self {
+        let bar = Self::new(printer, total);
+        if let Ok(style) = ProgressStyle::with_template("{bar:20} {pos}/{len}  {msg}  {eta} left") {
+            bar.bar.set_style(style);
+        }
+        bar
+    }
+
     /// What is done next.
     pub(crate) fn name_next(&self, name: &str) {
         self.bar.set_message(name.to_owned());

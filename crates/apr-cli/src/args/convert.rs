@@ -4,7 +4,7 @@ use apr_registry::Format;
 use clap::Args;
 
 use super::write::{WriteArgs, parse_format, parse_shard_size, parse_target};
-use super::{ContainerArgs, LowRankArgs, OnnxArgs, PruneArgs, RequantizeArgs};
+use super::{ContainerArgs, DistillArgs, LowRankArgs, OnnxArgs, PruneArgs, RequantizeArgs};
 
 fn parse_alignment(text: &str) -> Result<u32, String> {
     let alignment = text
@@ -86,6 +86,8 @@ pub(crate) struct ConvertArgs {
     pub(crate) prune: PruneArgs,
     #[command(flatten)]
     pub(crate) lowrank: LowRankArgs,
+    #[command(flatten)]
+    pub(crate) distill: DistillArgs,
     #[command(flatten)]
     pub(crate) requantize: RequantizeArgs,
     #[command(flatten)]

@@ -5,6 +5,7 @@ mod canary;
 mod completion;
 mod container;
 mod convert;
+mod distill;
 pub(crate) mod examples;
 mod hints;
 mod hyphens;
@@ -41,6 +42,7 @@ pub(crate) use container::{
     LicenseAction, SignArgs, VerifyArgs,
 };
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Sha256};
+pub(crate) use distill::{DistillArgs, StudentLayers};
 pub(crate) use imatrix::{ImatrixArgs, ImatrixForm, TextShare};
 pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs,
@@ -91,14 +93,16 @@ impl Cli {
 
     /// The command with all that its help has.
     pub(crate) fn command_with_help() -> clap::Command {
-        // Whoever converts need not read past what prunes and factorizes.
+        // Whoever converts need not read past what prunes, factorizes and distils.
         let in_prune = [&prune::IN_PRUNE[..], &[prune::TARGET]].concat();
         let in_factorize = lowrank::IN_FACTORIZE.to_vec();
         let pruning = [&prune::IN_PRUNE[..], &["prune"]].concat();
+        let in_distill = distill::IN_DISTILL.to_vec();
         let hidden = [
-            ("convert", [&in_prune[..], &in_factorize].concat()),
-            ("prune", in_factorize),
-            ("factorize", pruning),
+            ("convert", [&in_prune[..], &in_factorize, &in_distill].concat()),
+            ("distill", [&in_prune[..], &["prune"], &in_factorize].concat()),
+            ("prune", [&in_factorize[..], &in_distill].concat()),
+            ("factorize", [&pruning[..], &in_distill].concat()),
         ];
         let command = hidden.into_iter().fold(Self::command(), |command, (name, hidden)| {
             command.mut_subcommand(name, |command| {
@@ -254,6 +258,9 @@ pub(crate) enum Command {
     /// Factorize weights by truncated SVD: .apr files store matrices as two factors of low rank; as
     /// convert, with its options
     Factorize(ConvertArgs),
+    /// Distil a model into a smaller one, which is trained to compute what this one does; as
+    /// convert, with its options
+    Distill(ConvertArgs),
     /// Extract LoRA adapters from tuned models, and convert them for llama.cpp or PEFT
     Lora {
         #[command(subcommand)]

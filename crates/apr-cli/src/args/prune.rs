@@ -46,7 +46,7 @@ fn parse_sparse(text: &str) -> Result<SparseLayout, String> {
 }
 
 /// A number of layers, or a list of them: `2`, or `3,7,9-11`.
-fn parse_layers(text: &str) -> Result<LayerChoice, String> {
+pub(super) fn parse_layers(text: &str) -> Result<LayerChoice, String> {
     const EXPECTED: &str = "expected a number of layers, such as 2, or a list, such as 3,7,9-11 or \
                             3, (with a comma) for one";
     const MOST: u64 = 1 << 16;

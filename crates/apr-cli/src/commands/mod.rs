@@ -8,6 +8,7 @@ mod canary;
 mod convert;
 mod debug;
 mod diff;
+mod distill;
 #[cfg(feature = "hub")]
 mod download;
 #[cfg(not(feature = "hub"))]
@@ -81,6 +82,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Convert(args) => convert::convert(&args, context),
         Command::Prune(args) => convert::prune(&args, context),
         Command::Factorize(args) => convert::factorize(&args, context),
+        Command::Distill(args) => convert::distill(&args, context),
         Command::Lora { action } => lora::run(&action, context),
         Command::Merge(args) => merge::run(&args, context),
         Command::Imatrix(args) => imatrix::run(&args, context),

@@ -17,7 +17,7 @@ use base16ct::lower::encode_string;
 pub(super) use self::write::{
     Changed, Destination, Extras, Subject, show_warnings, write, write_subject,
 };
-use super::{analyze, lowrank, prune, weights};
+use super::{analyze, distill, lowrank, prune, weights};
 use crate::args::{
     Compress, ContainerArgs, ConvertArgs, ExportArgs, ImportArgs, Sha256, WriteArgs,
 };
@@ -113,6 +113,18 @@ pub(super) fn factorize(args: &ConvertArgs, context: &Context) -> Outcome {
     convert(args, context)
 }
 
+/// Converts what is distilled.
+pub(super) fn distill(args: &ConvertArgs, context: &Context) -> Outcome {
+    if !args.distill.is_asked() {
+        return Err(Failure::Usage(
+            "nothing to distil: pass --distill small, tiny or CONFIG.json, or --distill-layers N, \
+             and --data FILE"
+                .to_owned(),
+        ));
+    }
+    convert(args, context)
+}
+
 /// What a conversion does, and with what.
 pub(super) fn convert_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
     let (job, model, _) = changed_job(args, context)?;
@@ -153,6 +165,8 @@ fn changed_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model, Ch
     let (job, model, mut changed) = prune::pruned(args, opened, context)?;
     let (job, model, factors) = lowrank::factorized(args, gate, (job, model), context)?;
     changed.lowrank = factors;
+    let (model, distilled) = distill::distilled(args, model, &mut changed, context)?;
+    changed.distillation = distilled;
     prune::stored_sparse(&args.prune, (job, model, changed), context)
 }
 

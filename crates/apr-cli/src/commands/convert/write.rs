@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use apr::job::{Output, Written};
+use apr_distill::DistillReport;
 use apr_importance::SearchReport;
 use apr_lora::AdaptReport;
 use apr_lowrank::{ExtractReport, FactorReport};
@@ -20,7 +21,7 @@ use serde::Serialize;
 use super::render::{SHOWN, WriteReport, render, render_family, render_plan, render_validation};
 use crate::args::WriteArgs;
 use crate::commands::canary::{self, CanaryFile};
-use crate::commands::{lora, lowrank, merge, prune, search};
+use crate::commands::{distill, lora, lowrank, merge, prune, search};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -158,6 +159,9 @@ pub(crate) struct Changed {
     /// What became factors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lowrank: Option<FactorReport>,
+    /// How a smaller model was trained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) distillation: Option<DistillReport>,
     /// What is stored without zeros.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sparse: Option<SparseReport>,
@@ -170,6 +174,7 @@ impl Changed {
         self.widths.iter().try_for_each(|found| prune::render_widths(out, found))?;
         self.pruning.iter().try_for_each(|found| prune::render(out, found))?;
         self.lowrank.iter().try_for_each(|found| lowrank::render(out, found))?;
+        self.distillation.iter().try_for_each(|found| distill::render(out, found))?;
         self.sparse.iter().try_for_each(|found| prune::render_sparse(out, found))
     }
 }

@@ -49,7 +49,10 @@ fn with_writing<R>(
     then: impl FnOnce(Writing<'_>) -> Outcome<R>,
 ) -> Outcome<R> {
     let (job, model) = match command {
-        Command::Convert(args) | Command::Prune(args) | Command::Factorize(args) => {
+        Command::Convert(args)
+        | Command::Prune(args)
+        | Command::Factorize(args)
+        | Command::Distill(args) => {
             weights::check_for_parts(&args.requantize.options)?;
             convert::convert_job(&args, context)?
         }

@@ -1,0 +1,123 @@
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
+
+use clap::Args;
+
+fn parse_positive(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+        _ => Err("expected a positive number, such as 2 or 1e-3".to_owned()),
+    }
+}
+
+fn parse_weight(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
+        _ => Err("expected a number of at least 0, such as 0.1".to_owned()),
+    }
+}
+
+fn parse_alpha(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("expected a share from 0 to 1, such as 0.5".to_owned()),
+    }
+}
+
+/// Which layers a student begins with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StudentLayers {
+    Count(u64),
+    Listed(Vec<u64>),
+}
+
+/// A number of layers, or a list of those that stay: `4`, or `0,2,4-6`.
+fn parse_layers(text: &str) -> Result<StudentLayers, String> {
+    use apr_prune::LayerChoice;
+
+    Ok(match super::prune::parse_layers(text)? {
+        LayerChoice::Count(count) => StudentLayers::Count(count as u64),
+        LayerChoice::Listed(layers) => StudentLayers::Listed(layers),
+    })
+}
+
+/// Options about distillation that the help of `convert` leaves to that of `distill`.
+pub(crate) const IN_DISTILL: [&str; 15] = [
+    "distill",
+    "distill_layers",
+    "data",
+    "temperature",
+    "alpha",
+    "hidden_loss",
+    "epochs",
+    "steps",
+    "batch",
+    "lr",
+    "warmup",
+    "seed",
+    "held_out",
+    "checkpoint",
+    "resume",
+];
+
+/// Arguments about distillation.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Distillation")]
+pub(crate) struct DistillArgs {
+    /// Train a smaller model on the outputs of this one: small has half of its layers, tiny a
+    /// quarter of them with half of the heads and neurons, and a CONFIG.json says how many
+    #[arg(long, value_name = "SIZE", conflicts_with = "distill_layers", requires = "data")]
+    pub(crate) distill: Option<String>,
+    /// Layers of the smaller model: so many, evenly spaced, or a list such as 0,2,4-6, counted from
+    /// 0
+    #[arg(long, value_name = "LAYERS", value_parser = parse_layers, requires = "data")]
+    pub(crate) distill_layers: Option<StudentLayers>,
+    /// What is learnt from: JSON lines with text, prompt and completion, messages, or tokens; in
+    /// any other file, a text in each line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) data: Option<PathBuf>,
+    /// What logits are divided by before predictions are compared [default: 2]
+    #[arg(long, value_name = "T", value_parser = parse_positive, requires = "data")]
+    pub(crate) temperature: Option<f32>,
+    /// Share of the loss that the teacher's predictions have; next tokens have the rest [default:
+    /// 1]
+    #[arg(long, value_name = "A", value_parser = parse_alpha, requires = "data")]
+    pub(crate) alpha: Option<f32>,
+    /// Weight of the mean squared difference of the states behind each layer [default: 0]
+    #[arg(long, value_name = "W", value_parser = parse_weight, requires = "data")]
+    pub(crate) hidden_loss: Option<f32>,
+    /// Passes over the data [default: 3]
+    #[arg(long, value_name = "N", requires = "data")]
+    pub(crate) epochs: Option<NonZeroU64>,
+    /// Steps in all, whatever --epochs says
+    #[arg(long, value_name = "N", requires = "data", conflicts_with = "epochs")]
+    pub(crate) steps: Option<NonZeroU64>,
+    /// Rows of a step [default: 16]
+    #[arg(long, value_name = "N", requires = "data")]
+    pub(crate) batch: Option<NonZeroUsize>,
+    /// Highest learning rate [default: 1e-3]
+    #[arg(long, value_name = "RATE", value_parser = parse_positive, requires = "data")]
+    pub(crate) lr: Option<f32>,
+    /// Steps in which the learning rate rises [default: a twentieth of all]
+    #[arg(long, value_name = "N", requires = "data")]
+    pub(crate) warmup: Option<u64>,
+    /// Random seed of the order of rows [default: 0]
+    #[arg(long, value_name = "N", requires = "data")]
+    pub(crate) seed: Option<u64>,
+    /// Share of the rows that the model is judged by and does not learn from [default: 0.05]
+    #[arg(long, value_name = "SHARE", value_parser = parse_alpha, requires = "data")]
+    pub(crate) held_out: Option<f32>,
+    /// Keep the state of the training in this folder, twenty times
+    #[arg(long, value_name = "DIR", requires = "data")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// Go on from the state in the folder of --checkpoint
+    #[arg(long, requires = "checkpoint")]
+    pub(crate) resume: bool,
+}
+
+impl DistillArgs {
+    /// Whether a smaller model is trained.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.distill.is_some() || self.distill_layers.is_some()
+    }
+}

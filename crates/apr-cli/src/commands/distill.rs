@@ -1,0 +1,420 @@
+//! `apr convert --distill` and `apr distill`: the model that a job reads, smaller, and trained to
+//! compute what it does.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+use apr_distill::{
+    Cuts, DistillOptions, DistillReport, Events, Progress, Row, Scores, Size, Student, Tokenize,
+    Trained, cuts, distill, read_rows,
+};
+use apr_io::{AtomicOutput, Target, io_error};
+use apr_prune::{LayerChoice, WidthChoice, plan_layers, plan_widths};
+use apr_registry::{Error, Escaped, Sink};
+use apr_run::{Facts, InputKind, RunError, RunOptions, Runner, Tokenizer, chat_text, with_runner};
+use serde_json::{Map, Value as Json};
+
+use super::convert::Changed;
+use super::lowrank::FactorFile;
+use super::run::{read_text, terse_host};
+use super::running::Opened;
+use crate::args::{ConvertArgs, DistillArgs, StudentLayers};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::model::Model;
+use crate::printer::{BOLD, DIM, Printer};
+use crate::progress::Bar;
+use crate::{human, signals};
+
+/// Name of a training's state in the folder of `--checkpoint`.
+const STATE: &str = "state.safetensors";
+
+/// The model that a job reads, distilled where that is asked for.
+pub(super) fn distilled(
+    args: &ConvertArgs,
+    model: Model,
+    changed: &mut Changed,
+    context: &Context,
+) -> Outcome<(Model, Option<DistillReport>)> {
+    if !args.distill.is_asked() {
+        return Ok((model, None));
+    }
+    check(args)?;
+    let asked = &args.distill;
+    let state = asked.checkpoint.as_deref().map(|folder| StateFile::of(folder, asked.resume));
+    let state = state.transpose()?;
+    signals::stop_cleanly(&context.interrupt)?;
+
+    let opened = Opened::new(&args.model, context)?;
+    let data = asked.data.as_deref().unwrap_or(Path::new(""));
+    let text = read_text(data)?;
+    let (mut model, cut) = cut_down(model, asked, &opened, changed, context)?;
+    let facts = Facts::of(&*model.reader)?;
+
+    let options = reading(context, opened.facts());
+    let teacher_source = context.source(&*opened.model().reader, opened.name())?;
+    let student_source = context.source(&*model.reader, &model.name)?;
+    let host = terse_host(context);
+    let found = with_runner(&teacher_source, opened.facts(), &options, &host, |teacher| {
+        with_runner(&student_source, &facts, &options, &host, |runner| {
+            let (rows, shortened) = rows(&text, data, teacher)?;
+            let student = Student {
+                teacher,
+                student: runner,
+                layers: cut.kept.clone(),
+                rows,
+                cut: shortened,
+                padding: padding(opened.facts()),
+                options: training(asked, context),
+            };
+            let resumed = state.as_ref().map(StateFile::resumed).transpose()?.flatten();
+            let mut shown = Shown::new(context, state.as_ref());
+            let store = Box::new(FactorFile::create()?);
+            let done = distill(&student, store, resumed, &mut shown);
+            if let (Err(_), Some(state)) = (&done, state.as_ref().filter(|state| state.is_there()))
+            {
+                let path = state.path().display().to_string();
+                context.printer.warn(&format!("the last state of the training is in {path}"));
+            }
+            Ok::<_, Failure>(done?)
+        })
+    });
+    let (values, report) = found?;
+    context.sources.check_unchanged()?;
+
+    let mut places = HashMap::new();
+    if let Some(family) = student_source.family()? {
+        for position in 0..model.reader.tensors().len() {
+            let name = family.canonical(position);
+            if let Some(values) = name.and_then(|name| values.get(name)) {
+                places.insert(position, values.clone());
+            }
+        }
+    }
+    if places.len() != values.len() {
+        let message = "tensors of the model were trained that its file has under no name of theirs";
+        return Err(Error::format(message).in_file(&model.name).into());
+    }
+    drop(student_source);
+    model.reader = Box::new(Trained::new(model.reader, places, &report)?);
+    Ok((model, Some(report)))
+}
+
+/// Refuses what does not go together.
+fn check(args: &ConvertArgs) -> Outcome {
+    let prune = &args.prune;
+    let with = [
+        (prune.has_zeros() || prune.sparse.is_some(), "--prune"),
+        (prune.has_less(), "--prune-layers, --prune-heads and --prune-neurons"),
+        (args.lowrank.is_asked(), "--lowrank"),
+        (args.requantize.dequantize.is_some(), "--dequantize"),
+    ];
+    if let Some((_, option)) = with.iter().find(|(is_given, _)| *is_given) {
+        return Err(Failure::Usage(format!(
+            "{option} and --distill change the same weights: distil first, and pass {option} in a \
+             run of its own"
+        )));
+    }
+    if args.distill.data.is_none() {
+        return Err(Failure::Usage("--distill learns from data: pass --data FILE".to_owned()));
+    }
+    Ok(())
+}
+
+fn reading(context: &Context, facts: &Facts) -> RunOptions {
+    let mut options = RunOptions::reading();
+    options.max_memory = context.max_memory() / 2;
+    // Each run of a graph is a step of a training, which takes as long as it takes.
+    options.max_work = Some(u64::MAX);
+    // A head by its task, so that graphs are the family's.
+    options.task = facts.task();
+    options
+}
+
+fn training(asked: &DistillArgs, context: &Context) -> DistillOptions {
+    let mut options = DistillOptions::default();
+    options.temperature = asked.temperature.unwrap_or(options.temperature);
+    options.alpha = asked.alpha.unwrap_or(options.alpha);
+    options.hidden_loss = asked.hidden_loss.unwrap_or(options.hidden_loss);
+    options.epochs = asked.epochs.map_or(options.epochs, std::num::NonZeroU64::get);
+    options.steps = asked.steps.map(std::num::NonZeroU64::get);
+    options.batch = asked.batch.map_or(options.batch, std::num::NonZeroUsize::get);
+    options.learning_rate = asked.lr.unwrap_or(options.learning_rate);
+    options.warmup = asked.warmup;
+    options.seed = asked.seed.unwrap_or(options.seed);
+    options.held_out = asked.held_out.map_or(options.held_out, f64::from);
+    options.max_memory = context.max_memory();
+    options
+}
+
+/// Takes from a model what its student has less.
+fn cut_down(
+    mut model: Model,
+    asked: &DistillArgs,
+    opened: &Opened,
+    changed: &mut Changed,
+    context: &Context,
+) -> Outcome<(Model, Cuts)> {
+    let size = size(asked)?;
+    let config = opened.facts().file("config.json").and_then(Json::as_object).cloned();
+    let config = config
+        .or_else(|| opened.facts().get("architecture")?.as_object().cloned())
+        .unwrap_or_default();
+    let source = context.source(&*model.reader, &model.name)?;
+    let cut = cuts(&source, &config, &size).map_err(unsuited)?;
+    drop(source);
+
+    if !cut.dropped.is_empty() {
+        let source = context.source(&*model.reader, &model.name)?;
+        let planned = plan_layers(&source, &LayerChoice::Listed(cut.dropped.clone()));
+        let planned = planned.map_err(unsuited)?;
+        drop(source);
+        let (reader, report) = planned.apply(model.reader)?;
+        model.reader = reader;
+        changed.layers = Some(report);
+    }
+    if cut.heads > 0 || cut.neurons > 0 {
+        let mut choice = WidthChoice::default();
+        (choice.heads, choice.neurons) = (cut.heads, cut.neurons);
+        let source = context.source(&*model.reader, &model.name)?;
+        let planned = plan_widths(&source, choice, &context.pipeline()?, &()).map_err(unsuited)?;
+        drop(source);
+        let (reader, report) = planned.apply(model.reader)?;
+        model.reader = reader;
+        changed.widths = Some(report);
+    }
+    Ok((model, cut))
+}
+
+fn unsuited(error: Error) -> Failure {
+    match error.tensor() {
+        Some(_) => Failure::Model(error),
+        None => Failure::Usage(error.message().to_owned()),
+    }
+}
+
+fn size(asked: &DistillArgs) -> Outcome<Size> {
+    Ok(match (asked.distill.as_deref(), &asked.distill_layers) {
+        (_, Some(StudentLayers::Count(count))) => Size::Layers(*count),
+        (_, Some(StudentLayers::Listed(layers))) => Size::Listed(layers.clone()),
+        (Some("small"), None) => Size::Small,
+        (Some("tiny"), None) => Size::Tiny,
+        (Some(path), None) => {
+            let path = Path::new(path);
+            let is_json = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("json"));
+            if !is_json {
+                return Err(Failure::Usage(format!(
+                    "--distill takes small, tiny, or a CONFIG.json, not '{}'",
+                    Escaped(&path.display().to_string())
+                )));
+            }
+            let text = read_text(path)?;
+            let config: Map<String, Json> = serde_json::from_str(&text).map_err(|error| {
+                Error::format(format!("it is no JSON object: {error}")).in_file(path.display())
+            })?;
+            Size::Configured(config)
+        }
+        (None, None) => Size::Small,
+    })
+}
+
+/// The model's tokenizer, as rows are read by it.
+struct Texts<'t> {
+    runner: &'t Runner<'t>,
+    tokenizer: Option<Tokenizer<'t>>,
+}
+
+impl Texts<'_> {
+    fn tokenizer(&self) -> apr_core::Result<&Tokenizer<'_>> {
+        let missing = "the model has no tokenizer: give rows of \"tokens\"";
+        self.tokenizer.as_ref().ok_or_else(|| Error::version(missing))
+    }
+}
+
+impl Tokenize for Texts<'_> {
+    fn text(&self, text: &str, special: bool) -> apr_core::Result<Vec<i64>> {
+        self.tokenizer()?.encode(text, special)
+    }
+
+    fn chat(&self, messages: &[(String, String)]) -> apr_core::Result<Vec<i64>> {
+        let text = chat_text(self.runner, messages).map_err(|error| match error {
+            RunError::Model(error) | RunError::Lacking { error, .. } => error,
+            RunError::Request { message, .. } => Error::format(message),
+            other => Error::format(other.to_string()),
+        })?;
+        self.tokenizer()?.encode(&text, false)
+    }
+
+    fn end(&self) -> Option<i64> {
+        self.runner.facts().ends().first().copied()
+    }
+}
+
+fn rows(text: &str, path: &Path, teacher: &Runner<'_>) -> Outcome<(Vec<Row>, usize)> {
+    if !InputKind::Text.fits(&teacher.part()?.graph.body) {
+        return Err(Failure::Usage(
+            "students learn from texts, and the model takes none".to_owned(),
+        ));
+    }
+    let extension = path.extension().unwrap_or_default();
+    let is_json = ["jsonl", "json", "ndjson"].iter().any(|end| extension.eq_ignore_ascii_case(end));
+    let texts = Texts { runner: teacher, tokenizer: teacher.tokenizer()? };
+    let facts = teacher.facts();
+    let most = facts.context().unwrap_or(usize::MAX);
+    let read = read_rows(text, is_json, &texts, facts.vocabulary(), most);
+    Ok(read.map_err(|error| error.in_file(path.display()))?)
+}
+
+fn padding(facts: &Facts) -> i64 {
+    facts.config("pad_token_id").and_then(Json::as_i64).filter(|id| *id >= 0).unwrap_or(0)
+}
+
+/// The state of a training on disk.
+struct StateFile<'a> {
+    folder: &'a Path,
+    resume: bool,
+}
+
+impl<'a> StateFile<'a> {
+    fn of(folder: &'a Path, resume: bool) -> Outcome<Self> {
+        let state = Self { folder, resume };
+        match (state.path().exists(), resume) {
+            (true, false) => Err(Failure::Usage(format!(
+                "{} has the state of a training: pass --resume to go on from it, or another folder",
+                folder.display()
+            ))),
+            (false, true) => Err(Failure::Usage(format!(
+                "--resume: {} has no state of a training",
+                folder.display()
+            ))),
+            _ => {
+                std::fs::create_dir_all(folder).map_err(|error| io_error(&error, folder))?;
+                Ok(state)
+            }
+        }
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.folder.join(STATE)
+    }
+
+    fn is_there(&self) -> bool {
+        self.path().is_file()
+    }
+
+    /// The state to go on from.
+    fn resumed(&self) -> Outcome<Option<Vec<u8>>> {
+        if !self.resume {
+            return Ok(None);
+        }
+        let path = self.path();
+        Ok(Some(std::fs::read(&path).map_err(|error| io_error(&error, &path))?))
+    }
+
+    /// Replaces the state: whole, or not at all.
+    fn write(&self, bytes: &[u8]) -> apr_core::Result<()> {
+        let target = Target::File(self.path());
+        let mut output = AtomicOutput::create(target, true, [STATE])?;
+        output.write_all(bytes)?;
+        output.commit().map(drop)
+    }
+}
+
+/// Shows how far a training is.
+struct Shown<'s> {
+    printer: Printer,
+    json: bool,
+    teacher: Option<Bar>,
+    steps: Option<Bar>,
+    state: Option<&'s StateFile<'s>>,
+}
+
+impl<'s> Shown<'s> {
+    fn new(context: &Context, state: Option<&'s StateFile<'s>>) -> Self {
+        Self { printer: context.printer, json: context.json, teacher: None, steps: None, state }
+    }
+}
+
+impl Events for Shown<'_> {
+    fn progress(&mut self, progress: &Progress) {
+        match progress {
+            Progress::Teacher { rows, of } => {
+                let count = *of as u64;
+                let bar = self.teacher.get_or_insert_with(|| Bar::counting(&self.printer, count));
+                bar.reached(*rows as u64);
+            }
+            Progress::Step { step, of, loss, tokens } => {
+                self.teacher = None;
+                let bar = self.steps.get_or_insert_with(|| Bar::training(&self.printer, *of));
+                bar.reached(*step);
+                let seconds = bar.elapsed().as_secs_f64().max(1e-9);
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    clippy::cast_precision_loss,
+                    reason = "a rate for people"
+                )]
+                let rate = (*tokens as f64 / seconds) as u64;
+                bar.name_next(&format!("loss {loss:.4}  {} tokens/s", human::count(rate)));
+            }
+            Progress::Evaluated { step, scores } if !self.json => {
+                self.printer.detail(&format!("step {step}: {}", line(scores)));
+            }
+            _ => {}
+        }
+    }
+
+    fn save(&mut self, state: &[u8]) -> apr_core::Result<()> {
+        self.state.map_or(Ok(()), |file| file.write(state))
+    }
+
+    fn saves(&self) -> bool {
+        self.state.is_some()
+    }
+}
+
+fn line(scores: &Scores) -> String {
+    let mut text = format!("loss {:.4}", scores.loss);
+    if let Some(share) = scores.agreement {
+        text += &format!(", same first choice {:.2} %", 100.0 * share);
+    }
+    if let Some(perplexity) = scores.perplexity {
+        text += &format!(", perplexity {perplexity:.4}");
+    }
+    if let Some(cosine) = scores.cosine {
+        text += &format!(", cosine {cosine:.4}");
+    }
+    text
+}
+
+/// How a training went, in words.
+pub(super) fn render(out: &mut dyn Write, report: &DistillReport) -> io::Result<()> {
+    writeln!(
+        out,
+        "  trained {} weights on {} rows for {} of {} steps ({} tokens); the best was step {}",
+        human::count(report.parameters),
+        report.rows,
+        report.steps,
+        report.planned_steps,
+        human::count(report.tokens),
+        report.best_step
+    )?;
+    let judged = match report.held_out {
+        0 => "judged by the same rows, which are too few to hold any out".to_owned(),
+        held => format!("judged by {held} rows that were held out"),
+    };
+    writeln!(out, "  {DIM}{judged}{DIM:#}")?;
+    writeln!(out, "    before  {}", line(&report.before))?;
+    writeln!(out, "    {BOLD}after{BOLD:#}   {}", line(&report.after))?;
+    if let Some(perplexity) = report.teacher_perplexity {
+        writeln!(out, "    teacher perplexity {perplexity:.4}")?;
+    }
+    if let Some(kept) = report.kept_predictions {
+        writeln!(out, "  {DIM}{kept} predictions of each token were kept of the teacher's{DIM:#}")?;
+    }
+    if report.cut > 0 {
+        writeln!(out, "  {} rows were cut to the model's context", report.cut)?;
+    }
+    Ok(())
+}
