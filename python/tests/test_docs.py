@@ -1,7 +1,9 @@
 """The examples in the documentation of the package run."""
 
+import contextlib
 import doctest
 import importlib
+import os
 import tempfile
 import unittest
 from pathlib import Path
@@ -27,3 +29,23 @@ class Examples(unittest.TestCase):
             failed, tried = doctest.testfile(str(readme), module_relative=False, globs=globs)
         self.assertEqual(failed, 0)
         self.assertGreater(tried, 0)
+
+    def test_examples_of_the_page_about_programs(self):
+        """It names files as they are from a clone, and writes beside them."""
+        page = places.ROOT / "docs/start/program.md"
+        with tempfile.TemporaryDirectory() as folder, working_in(folder):
+            os.symlink(places.FIXTURES, "fixtures")
+            failed, tried = doctest.testfile(str(page), module_relative=False)
+        self.assertEqual(failed, 0)
+        self.assertGreater(tried, 0)
+
+
+@contextlib.contextmanager
+def working_in(folder):
+    """As `contextlib.chdir` of Python 3.11."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

@@ -606,6 +606,14 @@ mod tests {
         lines
     }
 
+    /// Commands between backticks in the tables of a page, below their headings.
+    fn commands_of_tables(page: &str) -> Vec<&str> {
+        let rows = page.lines().zip(page.lines().skip(1));
+        let rows = rows.filter(|(above, row)| above.starts_with('|') && row.starts_with('|'));
+        let code = rows.flat_map(|(_, row)| row.split('`').skip(1).step_by(2));
+        code.filter(|code| code.starts_with("apr ")).collect()
+    }
+
     #[test]
     fn every_command_is_in_the_table_of_tasks() {
         let page = include_str!("../../../../docs/commands.md");
@@ -618,20 +626,61 @@ mod tests {
     #[test]
     fn every_command_of_the_documentation_can_be_typed() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let pages = ["docs", "docs/commands"]
+        let pages = ["docs", "docs/coming-from", "docs/commands", "docs/start"]
             .into_iter()
             .flat_map(|folder| std::fs::read_dir(root.join(folder)).expect("a folder"));
         let pages = pages.map(|page| page.expect("a page").path());
         let pages = pages.filter(|page| page.extension().is_some_and(|name| name == "md"));
         for page in pages.chain([root.join("README.md")]) {
             let text = std::fs::read_to_string(&page).expect("a page");
-            for line in commands_of(&text) {
+            let mut lines = commands_of(&text);
+            if page.parent().is_some_and(|folder| folder.ends_with("coming-from")) {
+                let of_tables = commands_of_tables(&text);
+                assert!(!of_tables.is_empty(), "{}", page.display());
+                lines.extend(of_tables);
+            }
+            for line in lines {
                 let line = line.split(" #").next().unwrap_or_default();
                 let words = words_of(line.split(['>', '|']).next().unwrap_or_default());
                 let parsed = Cli::command_with_help().try_get_matches_from(words);
-                assert!(parsed.is_ok(), "{}: {line}: {}", page.display(), parsed.unwrap_err());
+                let is_known = parsed.as_ref().map_or_else(|error| !error.use_stderr(), |_| true);
+                assert!(is_known, "{}: {line}: {}", page.display(), parsed.unwrap_err());
             }
         }
+    }
+
+    #[test]
+    fn options_beside_those_of_other_tools_are_options_of_their_command() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/coming-from");
+        let apr = Cli::command_with_help();
+        let mut checked = 0;
+        for page in std::fs::read_dir(folder).expect("a folder") {
+            let text = std::fs::read_to_string(page.expect("a page").path()).expect("a page");
+            let mut command = None;
+            let mut above = "";
+            for row in text.lines() {
+                let own = row.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
+                let mut code = own.split('`').skip(1).step_by(2);
+                // The heading of a table names the command.
+                if row.starts_with('|') && !above.starts_with('|') {
+                    let words = code.next().and_then(|code| code.strip_prefix("apr "));
+                    command = words.and_then(|words| {
+                        let mut words = words.split(' ').take_while(|word| !word.starts_with('-'));
+                        words.try_fold(&apr, |command, word| command.find_subcommand(word))
+                    });
+                } else if let Some(command) = command.filter(|_| row.starts_with('|')) {
+                    let options = code.filter_map(|code| code.strip_prefix("--"));
+                    for option in options.filter_map(|option| option.split(' ').next()) {
+                        let mut known = command.get_arguments().chain(apr.get_arguments());
+                        let is_known = known.any(|arg| arg.get_long() == Some(option));
+                        assert!(is_known, "apr {} has no --{option}: {row}", command.get_name());
+                        checked += 1;
+                    }
+                }
+                above = row;
+            }
+        }
+        assert!(checked > 30, "{checked} options");
     }
 
     #[test]
