@@ -3,6 +3,7 @@
 import contextlib
 import doctest
 import importlib
+import io
 import os
 import tempfile
 import unittest
@@ -38,6 +39,16 @@ class Examples(unittest.TestCase):
             failed, tried = doctest.testfile(str(page), module_relative=False)
         self.assertEqual(failed, 0)
         self.assertGreater(tried, 0)
+
+    def test_the_python_of_the_readme_of_the_repository_runs(self):
+        text = (places.ROOT / "README.md").read_text("utf-8")
+        block = text.split("```python\n")[1].split("```")[0]
+        printed = io.StringIO()
+        with tempfile.TemporaryDirectory() as folder, working_in(folder):
+            os.symlink(places.FIXTURES, "fixtures")
+            with contextlib.redirect_stdout(printed):
+                exec(compile(block, "README.md", "exec"), {})
+        self.assertTrue(printed.getvalue().endswith("46\n"), printed.getvalue())
 
 
 @contextlib.contextmanager
