@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use apr_testkit::locate::workspace;
 
-use crate::support::Sandbox;
+use crate::support::{Sandbox, f32s, safetensors};
 
 /// A command of a `console` block, and the lines that the page shows as its output.
 struct Shown {
@@ -97,6 +97,44 @@ fn the_summary_of_the_site_has_every_page() {
         let is_there = summary.contains(&format!("]({})", link.display()));
         assert!(is_there, "docs/SUMMARY.md does not have {}", link.display());
     }
+}
+
+/// The blocks of a page that are TOML.
+fn toml_of(page: &str) -> Vec<String> {
+    let text = fs::read_to_string(workspace().join(page)).expect("a page");
+    let blocks = text.split("```toml\n").skip(1);
+    blocks.map(|block| block.split("```").next().expect("an end").to_owned()).collect()
+}
+
+#[test]
+fn the_configuration_of_the_documentation_is_one() {
+    let sandbox = Sandbox::new().with("config.toml", &toml_of("docs/configuration.md")[0]);
+    sandbox.with_env(&[("APR_CONFIG", "config.toml")], "cache info").ok();
+    sandbox.write("config.toml", "[defaults]\nother = 1\n");
+    sandbox.with_env(&[("APR_CONFIG", "config.toml")], "cache info").fails(2, &["other"]);
+}
+
+/// The page's graph is of a family that has more tensors.
+#[test]
+fn the_family_of_the_documentation_is_imported_and_exported() {
+    let blocks = toml_of("docs/families.md");
+    let [family, _graph, gguf] = &blocks[..] else { panic!("{} blocks", blocks.len()) };
+    let weights = safetensors(&[
+        ("net.blocks.0.ln.weight", "F32", &[2], f32s(&[1.0, 0.9])),
+        ("net.phonemes.weight", "F32", &[3, 2], f32s(&[0.1, -0.2, 0.05, 0.3, -0.1, 0.2])),
+    ]);
+    let config = r#"{"model_type": "voices", "d_model": 2, "n_layers": 1, "n_phonemes": 3}"#;
+    let sandbox = Sandbox::new()
+        .with("voices.toml", format!("{family}\n{gguf}"))
+        .with("voices/model.safetensors", weights)
+        .with("voices/config.json", config);
+    sandbox
+        .apr("import voices -o voices.apr --arch-file voices.toml")
+        .ok()
+        .says(&["Voices family, 2 tensors renamed", "2 tensors valid"]);
+    sandbox.apr("tensors voices.apr").ok().says(&["token_embedding", "layers.0.norm.weight"]);
+    sandbox.apr("export voices.apr -o again").ok();
+    sandbox.apr("tensors again").ok().says(&["net.phonemes.weight", "net.blocks.0.ln.weight"]);
 }
 
 #[test]
