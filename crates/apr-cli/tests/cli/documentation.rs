@@ -1,11 +1,11 @@
 //! The commands that README.md and the pages of `docs/` show. Those of `console` blocks are run, in
-//! the order of their page, each page in its own folder; the lines below a command are parts of what
-//! it prints, and `...` stands for others. Commands of `sh` blocks are not run: they need a network,
-//! another program or models that are not in this repository. A test of the arguments parses them,
-//! and those in the tables of `docs/coming-from`.
+//! the order of their page, each page in its own folder; the lines below a command are parts of
+//! what it prints, and `...` stands for others. Commands of `sh` blocks are not run: they need a
+//! network, another program or models that are not in this repository. A test of the arguments
+//! parses them, and those in the tables of `docs/coming-from`.
 //!
-//! The programs in `docs/start/program.md` are run by the tests of `examples/library` and of the
-//! Python package.
+//! The programs in `docs/start/program.md` and README.md are run by the tests of `examples/library`
+//! and of the Python package.
 
 use std::fs;
 use std::os::unix::fs::symlink;
