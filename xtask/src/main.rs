@@ -10,6 +10,7 @@ mod picture;
 mod process;
 mod quality;
 mod reference;
+mod site;
 mod steps;
 mod surface;
 mod system;
@@ -34,6 +35,8 @@ Usage: cargo xtask TASK
          shipped there, its size and its test under Node
   web    the page into target/web, and the package for npm into target/npm; --serve serves it on
          this machine, --test tries it in Chromium
+  site   the documentation as a site into target/site: the pages of docs, a reference of the
+         commands, a search
   features  counts the crates of each feature of the library, for the table in its documentation;
          --times builds each, too
   surface  the library's public items beside crates/apr/public-api.txt; with a REVISION, what has
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         ["web"] => web::run(&mut steps, web::Wish::Build),
         ["web", "--serve"] => web::run(&mut steps, web::Wish::Serve),
         ["web", "--test"] => web::run(&mut steps, web::Wish::Test),
+        ["site"] => site::run(&mut steps),
         ["features"] => features::run(&mut steps, false),
         ["features", "--times"] => features::run(&mut steps, true),
         ["surface"] => surface::run(&mut steps, None),

@@ -21,9 +21,14 @@ impl Tool {
     /// Without optimisation they build in a third of the time, and their own work takes a second
     /// either way.
     pub(crate) fn install(&self) -> Outcome<PathBuf> {
+        self.install_with(&[])
+    }
+
+    /// With options of `cargo install`, such as the features that are needed.
+    pub(crate) fn install_with(&self, options: &[&str]) -> Outcome<PathBuf> {
         let mut install =
             cargo("install", ["--quiet", "--debug", "--version", self.version, self.name]);
-        run(install.arg("--root").arg(folder()))?;
+        run(install.args(options).arg("--root").arg(folder()))?;
         Ok(self.own())
     }
 

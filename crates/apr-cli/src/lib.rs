@@ -14,6 +14,7 @@ mod model;
 mod options;
 mod printer;
 mod progress;
+mod reference;
 mod refused;
 #[cfg(feature = "hub")]
 mod remote;
@@ -32,6 +33,7 @@ use clap_complete::CompleteEnv;
 
 use crate::args::Cli;
 use crate::context::Context;
+pub use crate::reference::{Page, reference};
 
 /// What the command was called with, its own name first.
 static ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();

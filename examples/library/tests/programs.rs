@@ -8,6 +8,29 @@ fn run(program: &str, args: &[&str]) -> Output {
     Command::new(program).args(args).output().expect("it was built")
 }
 
+/// The page is `docs/start/program.md`; the tests below run the programs.
+#[test]
+fn programs_of_the_documentation_are_these() {
+    const PROGRAMS: [&str; 8] = [
+        include_str!("../src/bin/check.rs"),
+        include_str!("../src/bin/convert.rs"),
+        include_str!("../src/bin/embed.rs"),
+        include_str!("../src/bin/generate.rs"),
+        include_str!("../src/bin/list.rs"),
+        include_str!("../src/bin/read.rs"),
+        include_str!("../src/bin/shrink.rs"),
+        include_str!("../src/bin/write.rs"),
+    ];
+    let page = include_str!("../../../docs/start/program.md");
+    let blocks: Vec<&str> = page.split("```rust\n").skip(1).collect();
+    assert!(blocks.len() > 3, "{} programs", blocks.len());
+    for block in blocks {
+        let program = block.split("```").next().expect("an end");
+        let is_one = PROGRAMS.iter().any(|one| one.ends_with(&format!("\n\n{program}")));
+        assert!(is_one, "not in examples/library/src/bin: {program}");
+    }
+}
+
 #[test]
 fn a_model_shrinks_and_is_still_sound() {
     let folder = tempfile::tempdir().expect("a folder");
