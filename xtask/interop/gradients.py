@@ -111,7 +111,7 @@ def taken(model, feeds):
     if not getattr(model.config, "type_vocab_size", 0):
         # GPT-2 would add the vectors of tokens for it.
         known.discard("token_type_ids")
-    if model.config.model_type == "siglip_text_model":
+    if model.config.model_type in ("siglip", "siglip_text_model"):
         known.discard("attention_mask")
     return {name: value for name, value in feeds.items() if name in known}
 

@@ -54,6 +54,7 @@ pub(crate) const PORTABLE: [&str; 40] = [
     "apr-trace",
     "apr-quality",
     "apr-importance",
+    "apr-distill",
     "apr-prune",
 ];
 
@@ -218,6 +219,7 @@ fn features(steps: &mut Steps) {
             (&["apr-trace"], "std"),
             (&["apr-quality"], "std"),
             (&["apr-importance"], "std"),
+            (&["apr-distill"], "std"),
             (&["apr-prune"], "std"),
             (&["apr-lora"], ""),
             (&["apr-lowrank"], "std"),

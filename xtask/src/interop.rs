@@ -15,12 +15,13 @@ use crate::steps::Steps;
 type Part = fn(&mut Steps);
 
 /// The parts, in the order in which they run; each sets up the peers that it asks.
-const PARTS: [(&str, Part); 9] = [
+const PARTS: [(&str, Part); 10] = [
     ("builds", builds::run),
     ("candle", candle),
     ("hub", hub),
     ("torch", torch),
     ("graphs", graphs),
+    ("distill", distill),
     ("merge", merge),
     ("optimum", optimum),
     ("quality", quality),
@@ -104,6 +105,22 @@ fn graphs(steps: &mut Steps) {
     steps.run("apr run passes the official tests of ONNX", || reference::check_node_suite(&apr()?));
     steps.run("every layer's states and attention within apr run are transformers'", || {
         reference::check_inside(&apr()?)
+    });
+}
+
+fn distill(steps: &mut Steps) {
+    if !set_up_transformers(steps) {
+        return;
+    }
+    steps.run("gradients of all families are those of torch", || {
+        let folder = target_dir().join("gradients");
+        reference::write_gradients(&folder)?;
+        let mut command = cargo("test", ["--package", "apr-distill", "--lib", "all_families"]);
+        run_program(command.env("APR_TORCH_GRADIENTS", &folder))
+    });
+    steps.run("a student learns from apr what it learns from torch", || {
+        run_program(&mut cargo("build", ["--release", "--package", "apr-cli"]))?;
+        reference::check_distillation(&target_dir().join("release/apr"))
     });
 }
 

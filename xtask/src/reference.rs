@@ -163,6 +163,17 @@ pub(crate) fn check_graphs(apr: &Path, engine: &str) -> Outcome {
         .arg(apr))
 }
 
+/// Has torch find the gradients of models of all families.
+pub(crate) fn write_gradients(folder: &Path) -> Outcome {
+    run(program(graph_python()).arg("xtask/interop/gradients.py").arg(folder))
+}
+
+/// Distils the repository's tiny LLaMA with apr and with torch.
+pub(crate) fn check_distillation(apr: &Path) -> Outcome {
+    let mut command = program(graph_python());
+    run(command.arg("xtask/interop/distill.py").arg(apr).arg("fixtures/tiny-llama"))
+}
+
 /// Lets `apr run`, onnxruntime and transformers compute GGUF files of all families that have them,
 /// beside transformers on the folders.
 pub(crate) fn check_gguf_graphs(apr: &Path) -> Outcome {

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 
 use apr_core::{
-    CheckpointReader, Container, DType, Error, Metadata, Result, Stored, TensorInfo, pass_on,
+    CheckpointReader, Companion, Container, DType, Error, Metadata, Result, Stored, TensorInfo,
+    pass_on,
 };
-use serde_json::json;
+use apr_prune::Configuration;
+use serde_json::{Map, Value, json};
 
 use crate::report::DistillReport;
 
@@ -18,13 +20,17 @@ pub struct Trained<'b> {
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     values: HashMap<usize, Vec<f32>>,
+    companions: Vec<Companion>,
+    configuration: Configuration,
 }
 
 impl<'b> Trained<'b> {
-    /// The base with other values of some tensors, by their positions.
+    /// The base with other values of some tensors, by their positions. Its configuration says that
+    /// they are in single precision.
     ///
     /// # Errors
-    /// E001 where there are more or fewer elements than a tensor has.
+    /// E001 where there are more or fewer elements than a tensor has, and for a configuration that
+    /// is no JSON object; E007 when that can't be read.
     pub fn new(
         base: Box<dyn CheckpointReader + 'b>,
         values: HashMap<usize, Vec<f32>>,
@@ -51,12 +57,37 @@ impl<'b> Trained<'b> {
                 "held_out_loss": report.after.loss,
             }),
         );
-        Ok(Self { base, metadata, tensors, values })
+        let change = |config: &mut Map<String, Value>| in_single_precision(config);
+        let (configuration, _) = Configuration::changed(&*base, &mut metadata, change)?;
+        let companions = configuration.companions(&*base);
+        Ok(Self { base, metadata, tensors, values, companions, configuration })
     }
 }
 
+/// Entries that say in which precision a model is loaded.
+const PRECISIONS: [&str; 2] = ["torch_dtype", "dtype"];
+
+fn in_single_precision(config: &mut Map<String, Value>) -> Vec<String> {
+    let mut changed = Vec::new();
+    for key in PRECISIONS {
+        if let Some(value) = config.get_mut(key).filter(|value| value.is_string()) {
+            *value = "float32".into();
+            changed.push(key.to_owned());
+        }
+    }
+    changed
+}
+
 impl CheckpointReader for Trained<'_> {
-    pass_on!(base: format, files, companions, read_companion, left_out, warnings);
+    pass_on!(base: format, files, left_out, warnings);
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        self.configuration.read_companion(&*self.base, companion)
+    }
 
     fn metadata(&self) -> &Metadata {
         &self.metadata

@@ -10,7 +10,7 @@ const PARTS: [&str; 1] = ["text_config"];
 
 /// The configuration beside the weights, where there is one.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Configuration {
+pub struct Configuration {
     /// Place among the companions, and bytes.
     file: Option<(usize, Vec<u8>)>,
 }
@@ -20,7 +20,7 @@ impl Configuration {
     ///
     /// # Errors
     /// E001 where it is no JSON object, E007 when it can't be read.
-    pub(crate) fn of(reader: &dyn CheckpointReader) -> Result<Map<String, Value>> {
+    pub fn of(reader: &dyn CheckpointReader) -> Result<Map<String, Value>> {
         Ok(match beside(reader)? {
             Some((_, config)) => config,
             None => reader.metadata().object(keys::ARCHITECTURE).cloned().unwrap_or_default(),
@@ -32,7 +32,7 @@ impl Configuration {
     ///
     /// # Errors
     /// Those of [`of`](Self::of).
-    pub(crate) fn changed(
+    pub fn changed(
         reader: &dyn CheckpointReader,
         metadata: &mut Metadata,
         change: impl Fn(&mut Map<String, Value>) -> Vec<String>,
@@ -51,7 +51,8 @@ impl Configuration {
     }
 
     /// The companions of the checkpoint that was changed.
-    pub(crate) fn companions(&self, reader: &dyn CheckpointReader) -> Vec<Companion> {
+    #[must_use]
+    pub fn companions(&self, reader: &dyn CheckpointReader) -> Vec<Companion> {
         let mut companions = reader.companions().to_vec();
         if let Some((place, bytes)) = &self.file {
             companions[*place].len = bytes.len() as u64;
@@ -63,7 +64,7 @@ impl Configuration {
     ///
     /// # Errors
     /// Those of [`CheckpointReader::read_companion`].
-    pub(crate) fn read_companion(
+    pub fn read_companion(
         &self,
         reader: &dyn CheckpointReader,
         companion: usize,

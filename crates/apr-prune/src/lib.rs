@@ -48,6 +48,7 @@ mod weights;
 mod widths;
 
 pub use apr_tensor::sparse::SparseLayout;
+pub use configuration::Configuration;
 pub use layers::{LayerChoice, LayerPlan, LayerReport, least_influential, plan_layers};
 pub use plan::{Amount, Left, PrunePlan, Pruning, Scope, plan};
 pub use report::{PruneReport, PruneTotal, PrunedTensor};

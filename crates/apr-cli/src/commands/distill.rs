@@ -72,8 +72,7 @@ pub(super) fn distilled(
             let mut shown = Shown::new(context, state.as_ref());
             let store = Box::new(FactorFile::create()?);
             let done = distill(&student, store, resumed, &mut shown);
-            if let (Err(_), Some(state)) = (&done, state.as_ref().filter(|state| state.is_there()))
-            {
+            if let (Err(_), true, Some(state)) = (&done, shown.has_saved, &state) {
                 let path = state.path().display().to_string();
                 context.printer.warn(&format!("the last state of the training is in {path}"));
             }
@@ -299,10 +298,6 @@ impl<'a> StateFile<'a> {
         self.folder.join(STATE)
     }
 
-    fn is_there(&self) -> bool {
-        self.path().is_file()
-    }
-
     /// The state to go on from.
     fn resumed(&self) -> Outcome<Option<Vec<u8>>> {
         if !self.resume {
@@ -328,11 +323,13 @@ struct Shown<'s> {
     teacher: Option<Bar>,
     steps: Option<Bar>,
     state: Option<&'s StateFile<'s>>,
+    has_saved: bool,
 }
 
 impl<'s> Shown<'s> {
     fn new(context: &Context, state: Option<&'s StateFile<'s>>) -> Self {
-        Self { printer: context.printer, json: context.json, teacher: None, steps: None, state }
+        let (printer, json) = (context.printer, context.json);
+        Self { printer, json, teacher: None, steps: None, state, has_saved: false }
     }
 }
 
@@ -366,7 +363,10 @@ impl Events for Shown<'_> {
     }
 
     fn save(&mut self, state: &[u8]) -> apr_core::Result<()> {
-        self.state.map_or(Ok(()), |file| file.write(state))
+        let Some(file) = self.state else { return Ok(()) };
+        file.write(state)?;
+        self.has_saved = true;
+        Ok(())
     }
 
     fn saves(&self) -> bool {

@@ -11,6 +11,7 @@ mod configurations;
 mod container;
 mod coreml;
 mod diff;
+mod distill;
 mod documentation;
 mod edit;
 mod encryption;

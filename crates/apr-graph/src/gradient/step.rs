@@ -212,6 +212,7 @@ impl Step<'_> {
         self.narrowed_from(gradient, &wide, operand, &narrow)
     }
 
+    /// The same for a gradient of the shape `wide`.
     pub(crate) fn narrowed_from(
         &mut self,
         gradient: ValueId,
@@ -221,30 +222,39 @@ impl Step<'_> {
     ) -> Result<ValueId, String> {
         let more = wide.len().saturating_sub(narrow.len());
         let mut kept = Vec::new();
+        let mut is_clear = true;
         for (position, (wide, narrow)) in wide[more..].iter().zip(narrow).enumerate() {
             match (wide.as_integer(), narrow.as_integer()) {
                 (Some(1), _) => {}
                 (_, Some(1)) => kept.push(index(more + position)),
                 _ if wide == narrow && *wide != Dim::Unknown => {}
                 (None, Some(_)) => {}
-                _ => return Err(self.unclear(operand, narrow)),
+                _ => is_clear = false,
             }
         }
 
         let gone: Vec<i64> = (0..more).map(index).collect();
         let mut gradient = gradient;
-        if !kept.is_empty() {
+        if is_clear && !kept.is_empty() {
             gradient = self.sum(gradient, &kept, true);
         }
         if !gone.is_empty() {
             gradient = self.sum(gradient, &gone, false);
         }
-        Ok(gradient)
+        Ok(if is_clear { gradient } else { self.narrowed_by_sizes(gradient, operand) })
     }
 
-    fn unclear(&self, operand: ValueId, size: &Dim) -> String {
-        let name = &self.writer.body().value(operand).name;
-        format!("whether '{name}' is widened where its size is {size} is not known")
+    /// Sums along the dimensions in which sizes differ when the graph runs: a size that is a symbol
+    /// may be 1.
+    fn narrowed_by_sizes(&mut self, gradient: ValueId, operand: ValueId) -> ValueId {
+        let wide = self.op("Shape", &[gradient]);
+        let narrow = self.op("Shape", &[operand]);
+        let same = self.op("Equal", &[wide, narrow]);
+        let differs = self.op("Not", &[same]);
+        let places = self.op("NonZero", &[differs]);
+        let first = self.ints(&[0]);
+        let axes = self.op("Squeeze", &[places, first]);
+        self.with("ReduceSum", &[gradient, axes], &[("noop_with_empty_axes", 1.into())])
     }
 }
 

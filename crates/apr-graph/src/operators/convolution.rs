@@ -321,13 +321,18 @@ fn conv_gradient(step: &mut Step<'_>) -> Result<(), String> {
     }
 
     if step.wants(0) {
+        // Places behind what the last window reached: as many as there can be, where the image's
+        // size is not known, and cut off afterwards.
         let mut rest = vec![0; rank];
+        let mut is_known = true;
         for at in 0..rank {
             let reach = dilations[at] * (sizes[at + 2] - 1) + 1;
             rest[at] = match image[at + 2].as_integer() {
                 Some(size) => (size + pads[at] + pads[rank + at] - reach).rem_euclid(strides[at]),
-                None if strides[at] == 1 => 0,
-                None => return Err("the size of its image is not known".to_owned()),
+                None => {
+                    is_known = false;
+                    strides[at] - 1
+                }
             };
         }
         let attributes: [(&str, AttributeValue); 5] = [
@@ -337,7 +342,15 @@ fn conv_gradient(step: &mut Step<'_>) -> Result<(), String> {
             ("output_padding", rest.into()),
             ("group", group.into()),
         ];
-        let of_image = step.with("ConvTranspose", &[gradient, kernel], &attributes);
+        let mut of_image = step.with("ConvTranspose", &[gradient, kernel], &attributes);
+        if !is_known {
+            let starts = step.ints(&vec![0; rank]);
+            let range = [("start", 2.into()), ("end", index(image.len()).into())];
+            let ends = step.with("Shape", &[x], &range);
+            let axes: Vec<i64> = (2..image.len()).map(index).collect();
+            let axes = step.ints(&axes);
+            of_image = step.op("Slice", &[of_image, starts, ends, axes]);
+        }
         step.give(0, of_image);
     }
 

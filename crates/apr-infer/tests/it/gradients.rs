@@ -36,8 +36,8 @@ fn run(graph: &Graph, inputs: &[(String, Tensor)], wanted: &[&str]) -> Vec<Vec<f
     outcome.outputs.iter().map(values).collect()
 }
 
-/// A graph of inputs `x0`, `x1`, ..., whose output is made of them by `write`; its first dimension
-/// is a symbol where that is asked for. The loss weighs each element of the output by another
+/// A graph of inputs `x0`, `x1`, ..., whose output is made of them by `write`; the sizes of
+/// `x0` that are asked for are symbols. The loss weighs each element of the output by another
 /// number.
 struct Case {
     graph: Graph,
@@ -48,14 +48,14 @@ struct Case {
 impl Case {
     fn new(
         given: Vec<Given>,
-        open: bool,
+        open: &[usize],
         write: impl Fn(&mut GraphBuilder, &[ValueId]) -> ValueId,
     ) -> Self {
         let mut builder = GraphBuilder::new(17);
         let mut ids = Vec::new();
         for (at, (shape, _)) in given.iter().enumerate() {
             let dims = shape.iter().enumerate().map(|(place, size)| match place {
-                0 if open && at == 0 => Dim::symbol("batch"),
+                place if at == 0 && open.contains(&place) => Dim::symbol(&format!("size{place}")),
                 _ => Dim::fixed(*size as u64),
             });
             let name = format!("x{at}");
@@ -147,7 +147,7 @@ fn operator(
     wanted: &[usize],
     write: impl Fn(&mut BodyBuilder, &[ValueId]) -> ValueId,
 ) {
-    for open in [false, true] {
+    for open in [&[][..], &[0]] {
         operator_with(shapes, open, wanted, &write);
     }
 }
@@ -155,7 +155,7 @@ fn operator(
 /// One operator on numbers of some shapes.
 fn operator_with(
     shapes: &[&[usize]],
-    open: bool,
+    open: &[usize],
     wanted: &[usize],
     write: impl Fn(&mut BodyBuilder, &[ValueId]) -> ValueId,
 ) {
@@ -190,7 +190,7 @@ fn operators_of_one_number() {
     }
     for name in ["Log", "Sqrt"] {
         let given = vec![(vec![5], positive(5, 1))];
-        Case::new(given, false, |graph, ids| graph.body().op(name, [ids[0]]).output("made"))
+        Case::new(given, &[], |graph, ids| graph.body().op(name, [ids[0]]).output("made"))
             .check(&[0]);
     }
 }
@@ -201,9 +201,7 @@ fn operators_of_two_numbers_of_shapes_that_are_widened() {
         let shapes: [[&[usize]; 2]; 4] =
             [[&[2, 3], &[2, 3]], [&[2, 3], &[3]], [&[2, 1, 3], &[4, 1]], [&[2, 3], &[]]];
         for shapes in shapes {
-            operator_with(&shapes, shapes[1].len() < 2, &[0, 1], |body, ids| {
-                body.op(name, [ids[0], ids[1]]).output("made")
-            });
+            operator(&shapes, &[0, 1], |body, ids| body.op(name, [ids[0], ids[1]]).output("made"));
         }
         // The same value twice.
         operator(&[&[4]], &[0], |body, ids| body.op(name, [ids[0], ids[0]]).output("made"));
@@ -252,15 +250,13 @@ fn products_of_matrices() {
         [&[2, 3, 2, 3], &[1, 3, 3, 1]],
     ];
     for shapes in shapes {
-        operator_with(&shapes, shapes[1].len() == 2, &[0, 1], |body, ids| {
-            body.op("MatMul", [ids[0], ids[1]]).output("made")
-        });
+        operator(&shapes, &[0, 1], |body, ids| body.op("MatMul", [ids[0], ids[1]]).output("made"));
     }
     for (turn_a, turn_b) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let a: &[usize] = if turn_a == 1 { &[3, 2] } else { &[2, 3] };
         let b: &[usize] = if turn_b == 1 { &[4, 3] } else { &[3, 4] };
         let given = [a, b, &[4]].map(|shape| (shape.to_vec(), numbers(shape.iter().product(), 3)));
-        Case::new(given.to_vec(), false, |graph, ids| {
+        Case::new(given.to_vec(), &[], |graph, ids| {
             let gemm = graph.body().op("Gemm", ids.iter().copied());
             let gemm = gemm.attribute("transA", turn_a).attribute("transB", turn_b);
             gemm.attribute("alpha", 0.5_f32).attribute("beta", 2.0_f32).output("made")
@@ -287,7 +283,7 @@ fn operators_that_move_elements() {
     operator(&[&[2, 3], &[2, 2]], &[0, 1], |body, ids| {
         body.op("Concat", [ids[0], ids[1], ids[0]]).attribute("axis", 1).output("made")
     });
-    operator_with(&[&[2, 1], &[3]], false, &[0, 1], |body, ids| {
+    operator(&[&[2, 1], &[3]], &[0, 1], |body, ids| {
         let shape = body.ints(&[2, 2, 3]);
         let a = body.op("Expand", [ids[0], shape]).output("a");
         let b = body.op("Expand", [ids[1], shape]).output("b");
@@ -392,11 +388,15 @@ fn normalisations() {
 fn convolutions_of_any_stride_dilation_and_padding() {
     for (stride, dilation, pads) in [(1, 1, [0, 0]), (2, 1, [1, 1]), (1, 2, [2, 1]), (3, 2, [0, 2])]
     {
-        operator(&[&[2, 3, 9], &[2, 3, 3], &[2]], &[0, 1, 2], |body, ids| {
+        let sizes: [&[usize]; 3] = [&[2, 3, 9], &[2, 3, 3], &[2]];
+        let write = |body: &mut BodyBuilder, ids: &[ValueId]| {
             let node = body.op("Conv", ids.iter().copied());
             let node = node.attribute("strides", [stride]).attribute("dilations", [dilation]);
             node.attribute("pads", pads).output("made")
-        });
+        };
+        for open in [&[][..], &[0], &[0, 2]] {
+            operator_with(&sizes, open, &[0, 1, 2], write);
+        }
     }
     operator(&[&[1, 2, 5, 6], &[3, 2, 2, 3]], &[0, 1], |body, ids| {
         let node = body.op("Conv", ids.iter().copied()).attribute("strides", [2, 2]);
@@ -445,7 +445,7 @@ fn a_layer_that_is_called_twice_has_one_gradient_function() {
         .enumerate()
         .map(|(seed, shape)| (shape.to_vec(), numbers(shape.iter().product(), seed + 1)))
         .collect();
-    let case = Case::new(given, true, |graph, ids| layers(graph, ids[0], &ids[1..]));
+    let case = Case::new(given, &[0], |graph, ids| layers(graph, ids[0], &ids[1..]));
     case.check(&[0, 1, 2]);
     case.check(&[1, 2]);
 
@@ -474,7 +474,7 @@ fn a_layer_that_is_called_twice_has_one_gradient_function() {
 #[test]
 fn a_graph_with_gradients_computes_what_it_computed() {
     let given = vec![(vec![2, 3], numbers(6, 1)), (vec![3, 3], numbers(9, 2))];
-    let case = Case::new(given, false, |graph, ids| layers(graph, ids[0], &ids[1..]));
+    let case = Case::new(given, &[], |graph, ids| layers(graph, ids[0], &ids[1..]));
     let made = gradient(&case.graph, &["y"], &["x1"], Intermediates::Kept).unwrap();
     let inputs = case.inputs(&case.given);
     assert_eq!(run(&made.graph, &inputs, &["y"]), run(&case.graph, &inputs, &["y"]));

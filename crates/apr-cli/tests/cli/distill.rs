@@ -1,0 +1,142 @@
+//! `apr distill`: students learn, trainings go on, and what can't be learnt from is refused.
+
+use std::fs;
+
+use apr_testkit::locate;
+
+use crate::support::{Sandbox, tensors};
+
+/// A folder with tiny-llama and sums to learn from, and one with tiny-bert.
+fn sandbox() -> Sandbox {
+    let sandbox = Sandbox::new();
+    for (from, to) in [("tiny-llama", "llama"), ("run/tiny-bert", "bert")] {
+        for entry in fs::read_dir(locate::fixture(from)).expect("a fixture") {
+            let path = entry.expect("a file").path();
+            let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+            if !name.ends_with(".py") {
+                sandbox.write(&format!("{to}/{name}"), fs::read(&path).expect("a file"));
+            }
+        }
+    }
+    let sum = |row: usize| {
+        let (a, b) = (row * 37 % 100, row * 61 % 89);
+        format!("{{\"text\": \"{a}+{b}={}\\n\"}}\n", a + b)
+    };
+    sandbox.write("sums.jsonl", (0..120).map(sum).collect::<String>());
+    sandbox
+}
+
+#[test]
+fn a_student_of_fewer_layers_learns_what_its_teacher_says() {
+    let sandbox = sandbox();
+    let report = sandbox
+        .apr(
+            "distill llama --distill-layers 1 --data sums.jsonl -o student --format safetensors \
+             --steps 12 --lr 2e-3 --json",
+        )
+        .ok()
+        .json();
+    let found = &report["distillation"];
+    let loss = |which: &str| found[which]["loss"].as_f64().expect("a loss");
+    assert!(loss("after") < 0.7 * loss("before"), "{found}");
+    assert_eq!((found["rows"].as_u64(), found["held_out"].as_u64()), (Some(114), Some(6)));
+    assert_eq!(found["layers"].to_string(), "[0]");
+    assert!(found["after"]["agreement"].as_f64() > found["before"]["agreement"].as_f64());
+
+    // The result is a model like any other.
+    let config = String::from_utf8(sandbox.read("student/config.json")).expect("text");
+    assert!(config.contains("\"num_hidden_layers\": 1"), "{config}");
+    assert!(config.contains("\"torch_dtype\": \"float32\""), "{config}");
+    let weights = tensors(&sandbox.read("student/model.safetensors"));
+    assert!(weights.values().all(|(dtype, _, _)| dtype == "F32"));
+    sandbox.apr("validate student").ok();
+    sandbox.apr("run student --prompt 1+2= --max-tokens 3").ok();
+}
+
+#[test]
+fn labels_states_and_smaller_widths_go_together() {
+    let sandbox = sandbox();
+    let report = sandbox
+        .apr(
+            "distill llama --distill tiny --data sums.jsonl -o tiny.apr --steps 6 --alpha 0.5 \
+             --hidden-loss 0.1 --quantize q8_0 --json",
+        )
+        .ok()
+        .json();
+    let found = &report["distillation"];
+    assert!(found["after"]["loss"].as_f64() < found["before"]["loss"].as_f64());
+    assert_eq!(report["widths"]["neurons"].to_string(), "[256,128]");
+    let shown = sandbox.apr("inspect tiny.apr --json").ok().json();
+    assert_eq!(shown["metadata"]["distillation"]["alpha"], 0.5);
+}
+
+#[test]
+fn an_encoder_learns_the_states_of_its_teacher() {
+    let sandbox = sandbox();
+    let rows: String =
+        (0..20).map(|row| format!("{{\"tokens\": [2, {}, 5, 3]}}\n", 6 + row)).collect();
+    sandbox.write("tokens.jsonl", rows);
+    let report = sandbox
+        .apr("distill bert --distill small --data tokens.jsonl -o small.apr --steps 20 --json")
+        .ok()
+        .json();
+    let found = &report["distillation"];
+    let cosine = |which: &str| found[which]["cosine"].as_f64().expect("a cosine");
+    assert!(cosine("after") > cosine("before") + 0.1, "{found}");
+}
+
+#[test]
+fn a_training_goes_on_to_the_same_bits() {
+    let sandbox = sandbox();
+    let line = "distill llama --distill-layers 1 --data sums.jsonl --steps 8 --seed 3";
+    sandbox.apr(&format!("{line} -o whole.safetensors")).ok();
+    // The states of a training: the first is kept, as if the second had never been written.
+    let mut first = None;
+    sandbox.apr(&format!("{line} -o a.safetensors --checkpoint run")).ok();
+    sandbox
+        .apr(&format!("{line} -o b.safetensors --checkpoint run"))
+        .fails(2, &["has the state of a training: pass --resume"]);
+    first.get_or_insert(sandbox.read("run/state.safetensors"));
+    sandbox.apr(&format!("{line} -o c.safetensors --checkpoint run --resume")).ok();
+    let whole = sandbox.read("whole.safetensors");
+    assert_eq!(sandbox.read("a.safetensors"), whole);
+    assert_eq!(sandbox.read("c.safetensors"), whole);
+    sandbox
+        .apr("distill llama --distill-layers 1 --data sums.jsonl --steps 9 -o d.safetensors --checkpoint run --resume")
+        .fails(4, &["of another distillation"]);
+    sandbox
+        .apr(&format!("{line} -o e.safetensors --checkpoint none --resume"))
+        .fails(2, &["none has no state of a training"]);
+}
+
+#[test]
+fn what_a_student_cannot_learn_from_is_refused_before_anything_is_written() {
+    let sandbox = sandbox();
+    sandbox.write("empty.jsonl", "\n");
+    sandbox.write("other.jsonl", "{\"text\": \"1+1=2\"}\n{\"prompt\": \"a\"}\n");
+    sandbox.write("beyond.jsonl", "{\"tokens\": [1, 259]}\n");
+    sandbox.write("larger.json", "{\"num_hidden_layers\": 3}");
+    sandbox.write("wider.json", "{\"hidden_size\": 256, \"num_hidden_layers\": 1}");
+    let line = |more: &str| format!("distill llama -o x.apr {more}");
+    for (more, code, message) in [
+        ("", 2, "nothing to distil"),
+        ("--distill-layers 1", 2, "--data <FILE>"),
+        ("--distill-layers 1 --data empty.jsonl", 4, "it has no rows"),
+        ("--distill-layers 1 --data other.jsonl", 4, "line 2: expected"),
+        ("--distill-layers 1 --data beyond.jsonl", 4, "token 259 is not one of the model's 259"),
+        ("--distill-layers 1 --data absent.jsonl", 3, "absent.jsonl"),
+        ("--distill-layers 3 --data sums.jsonl", 2, "can't begin with those of a teacher of 2"),
+        ("--distill-layers 0,1 --data sums.jsonl", 2, "as large as its teacher"),
+        ("--distill larger.json --data sums.jsonl", 2, "3 layers, and the teacher 2"),
+        ("--distill wider.json --data sums.jsonl", 2, "'hidden_size' is 256"),
+        ("--distill huge --data sums.jsonl", 2, "takes small, tiny, or a CONFIG.json"),
+        ("--distill small --data sums.jsonl --prune 0.5", 2, "--prune and --distill change"),
+        ("--distill small --data sums.jsonl --lr 0", 2, "expected a positive number"),
+    ] {
+        sandbox.apr(&line(more)).fails(code, &[message]);
+    }
+    sandbox
+        .apr(&line("--distill small --data sums.jsonl --steps 9 --lr 1e30"))
+        .fails(4, &["step 2: the first value that is not finite is 'layers.0/"]);
+    assert!(!sandbox.files().iter().any(|name| name.starts_with("x.apr")));
+}
