@@ -218,7 +218,7 @@ fn gradients_of_all_families_are_those_of_torch() {
                     right += 1;
                 }
                 Err(error) if error.starts_with("E003") => {
-                    refused.push(format!("{name} {part}: {error}"))
+                    refused.push(format!("{name} {part}: {error}"));
                 }
                 Err(error) => wrong.push(format!("{name} {part}: {error}")),
             }

@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 52] = [
+const EXAMPLES: [(&str, &[Example]); 53] = [
     (
         "",
         &[

@@ -23,12 +23,14 @@ use crate::args::{ConvertArgs, DistillArgs, StudentLayers};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
-use crate::printer::{BOLD, DIM, Printer};
+use crate::printer::{BOLD, DIM, ODD, Printer};
 use crate::progress::Bar;
 use crate::{human, signals};
 
 /// Name of a training's state in the folder of `--checkpoint`.
 const STATE: &str = "state.safetensors";
+/// Tensors that were not trained and are named.
+const SHOWN: usize = 8;
 
 /// The model that a job reads, distilled where that is asked for.
 pub(super) fn distilled(
@@ -412,6 +414,19 @@ pub(super) fn render(out: &mut dyn Write, report: &DistillReport) -> io::Result<
     }
     if let Some(kept) = report.kept_predictions {
         writeln!(out, "  {DIM}{kept} predictions of each token were kept of the teacher's{DIM:#}")?;
+    }
+    if !report.untrained.is_empty() {
+        let names: Vec<&str> = report.untrained.iter().take(SHOWN).map(String::as_str).collect();
+        let more = match report.untrained.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let names = names.join(", ");
+        writeln!(
+            out,
+            "  {ODD}not trained{ODD:#}, as the outputs don't depend on them: {}{more}",
+            Escaped(&names)
+        )?;
     }
     if report.cut > 0 {
         writeln!(out, "  {} rows were cut to the model's context", report.cut)?;
