@@ -5,11 +5,13 @@
 //!                                        └─▶ TrainingGraph ─▶ gradients ─▶ AdamW ─▶ Trained
 //! ```
 //!
-//! The student is a checkpoint with fewer layers, heads or neurons (`apr-prune`), whose graph gets a
-//! loss and its gradients ([`apr_graph::gradient`]). It runs in the engine that runs any model. The
-//! loss is that of Hinton et al. 2015 (arXiv:1503.02531): the Kullback-Leibler divergence of
+//! The student is a checkpoint with fewer layers, heads or neurons (`apr-prune`), whose graph gets
+//! a loss and its gradients ([`apr_graph::gradient`]). It runs in the engine that runs any model.
+//! The loss is that of Hinton et al. 2015 (arXiv:1503.02531): the Kullback-Leibler divergence of
 //! softened predictions, times the square of the temperature, beside the cross-entropy of labels.
 //! Encoders without a head are trained on the cosines of their states and of the mean of these.
+//!
+//! The same gradients say how much weights matter ([`importance`]).
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
@@ -17,6 +19,7 @@ mod adamw;
 mod batch;
 mod evaluate;
 mod graph;
+mod importance;
 mod options;
 mod parameters;
 mod report;
@@ -27,6 +30,7 @@ mod targets;
 mod train;
 mod trained;
 
+pub use importance::{TensorImportance, WeightImportance, importance};
 pub use options::DistillOptions;
 pub use report::{DistillReport, Scores};
 pub use rows::{Row, Tokenize, read_rows};

@@ -28,7 +28,7 @@ pub trait Tokenize {
     /// What the tokenizer ends with.
     fn text(&self, text: &str, special: bool) -> Result<Vec<i64>>;
 
-    /// Messages in the model's chat template, up to where the model answers: roles and what is said.
+    /// Messages in the model's chat template, up to where the model answers: roles and contents.
     ///
     /// # Errors
     /// E003 where it has no template, and what the template ends with.

@@ -194,7 +194,46 @@ fn gradients_are_those_of_torch() {
     }
 }
 
-/// Those that `cargo xtask interop gradients` had torch write.
+#[test]
+fn importance_is_that_of_torch() {
+    let expected = std::fs::read(fixture("gradients/fisher.json")).expect("a fixture");
+    let expected: serde_json::Value = serde_json::from_slice(&expected).expect("JSON");
+    let reader = Sources::default()
+        .open_model_with_companions(&fixture("tiny-llama"), &OpenOptions::default())
+        .expect("the model opens");
+    let families = Families::builtin();
+    let source = Source::new(&*reader, &families);
+    let facts = Facts::of(&*reader).expect("facts");
+    let mut options = RunOptions::reading();
+    options.task = facts.task();
+    let found = with_runner(&source, &facts, &options, &NoHost, |runner| {
+        // The tokenizer of the fixture: a byte is its token, behind the token 256.
+        let row = |text: &serde_json::Value| {
+            let bytes = text.as_str().unwrap_or_default().bytes().map(i64::from);
+            crate::Row { tokens: std::iter::once(256).chain(bytes).collect(), first_label: 0 }
+        };
+        let rows: Vec<_> = expected["rows"].as_array().expect("rows").iter().map(row).collect();
+        crate::importance(runner, &rows, 0, &mut |_| {})
+            .map_err(|error| Error::format(error.to_string()))
+    });
+    let found = found.expect("it is measured");
+    assert_eq!(found.tensors.len(), 21);
+    let family = source.family().unwrap().expect("a known family");
+    for tensor in &found.tensors {
+        let place =
+            (0..reader.tensors().len()).find(|at| family.canonical(*at) == Some(&tensor.name));
+        let name = &reader.tensors()[place.expect("a tensor of the file")].name;
+        let theirs = &expected["tensors"][name];
+        for (what, own) in
+            [("squared_gradient", tensor.squared_gradient), ("saliency", tensor.saliency)]
+        {
+            let theirs = theirs[what].as_f64().expect("a number");
+            assert!((own - theirs).abs() <= 1e-4 * theirs, "{name}, {what}: {own}, torch {theirs}");
+        }
+    }
+}
+
+/// Those that `cargo xtask interop distill` had torch write.
 #[test]
 fn gradients_of_all_families_are_those_of_torch() {
     let Some(folder) = std::env::var_os("APR_TORCH_GRADIENTS").map(PathBuf::from) else {

@@ -299,15 +299,15 @@ const EXAMPLES: [(&str, &[Example]); 53] = [
         "distill",
         &[
             (
-                "apr distill folder --distill small --data texts.jsonl -o student --format safetensors",
+                "apr distill folder --distill small --data texts.jsonl -o student.apr",
                 "train a model of half the layers on the outputs of this one",
             ),
             (
-                "apr distill folder --distill-layers 4 --data chats.jsonl -o m.gguf --quantize q8_0",
+                "apr distill m.apr --distill-layers 4 --data chats.jsonl -o s.gguf --quantize q8_0",
                 "keep four layers, train them, and quantize the result",
             ),
             (
-                "apr distill folder --distill tiny --data t.jsonl -o m.apr --checkpoint run --resume",
+                "apr distill m.apr --distill tiny --data t.jsonl -o s.apr --checkpoint run --resume",
                 "go on with a training that was interrupted",
             ),
         ],

@@ -277,6 +277,12 @@ pub(crate) struct ExplainArgs {
     /// Explain a tensor, of the model or of any family
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::tensors))]
     pub(crate) tensor: Option<String>,
+    /// Show how much each tensor matters for texts: squared gradients of the loss
+    #[arg(long, requires_all = ["subject", "data"], conflicts_with = "tensor")]
+    pub(crate) importance: bool,
+    /// Texts of --importance: JSON lines as of `apr distill`, or a text in each line
+    #[arg(long, value_name = "FILE", requires = "importance")]
+    pub(crate) data: Option<PathBuf>,
 }
 
 /// Arguments of `graph`.

@@ -123,7 +123,7 @@ fn check(args: &ConvertArgs) -> Outcome {
     Ok(())
 }
 
-fn reading(context: &Context, facts: &Facts) -> RunOptions {
+pub(super) fn reading(context: &Context, facts: &Facts) -> RunOptions {
     let mut options = RunOptions::reading();
     options.max_memory = context.max_memory() / 2;
     // Each run of a graph is a step of a training, which takes as long as it takes.
@@ -252,11 +252,10 @@ impl Tokenize for Texts<'_> {
     }
 }
 
-fn rows(text: &str, path: &Path, teacher: &Runner<'_>) -> Outcome<(Vec<Row>, usize)> {
+/// The rows of a file, as a model's tokenizer reads them, and how many were cut.
+pub(super) fn rows(text: &str, path: &Path, teacher: &Runner<'_>) -> Outcome<(Vec<Row>, usize)> {
     if !InputKind::Text.fits(&teacher.part()?.graph.body) {
-        return Err(Failure::Usage(
-            "students learn from texts, and the model takes none".to_owned(),
-        ));
+        return Err(Failure::Usage("rows are texts, and the model takes none".to_owned()));
     }
     let extension = path.extension().unwrap_or_default();
     let is_json = ["jsonl", "json", "ndjson"].iter().any(|end| extension.eq_ignore_ascii_case(end));
@@ -267,7 +266,8 @@ fn rows(text: &str, path: &Path, teacher: &Runner<'_>) -> Outcome<(Vec<Row>, usi
     Ok(read.map_err(|error| error.in_file(path.display()))?)
 }
 
-fn padding(facts: &Facts) -> i64 {
+/// The token that fills up rows.
+pub(super) fn padding(facts: &Facts) -> i64 {
     facts.config("pad_token_id").and_then(Json::as_i64).filter(|id| *id >= 0).unwrap_or(0)
 }
 

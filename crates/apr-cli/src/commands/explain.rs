@@ -17,6 +17,7 @@ use apr_source::Source;
 use apr_view::nearest;
 use serde::Serialize;
 
+use super::importance;
 use super::tensors::unknown_tensor;
 use crate::args::ExplainArgs;
 use crate::context::Context;
@@ -28,7 +29,11 @@ use crate::{human, model};
 
 /// Explains a model, a tensor or an error code.
 pub(super) fn run(args: &ExplainArgs, context: &Context) -> Outcome {
-    match (args.subject.as_ref().map(Path::new), &args.tensor) {
+    let subject = args.subject.as_ref().map(Path::new);
+    if let (true, Some(model), Some(data)) = (args.importance, subject, &args.data) {
+        return importance::run(model, data, context);
+    }
+    match (subject, &args.tensor) {
         (Some(subject), Some(tensor)) => explain_tensor_of(subject, tensor, context),
         (Some(subject), None) if is_code(subject) => {
             explain_code(&subject.to_string_lossy(), context)

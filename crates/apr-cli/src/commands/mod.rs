@@ -19,6 +19,7 @@ mod encrypt;
 mod explain;
 mod graph;
 mod imatrix;
+mod importance;
 mod inspect;
 mod keygen;
 mod license;

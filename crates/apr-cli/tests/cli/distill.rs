@@ -12,6 +12,9 @@ fn sandbox() -> Sandbox {
     for (from, to) in [("tiny-llama", "llama"), ("run/tiny-bert", "bert")] {
         for entry in fs::read_dir(locate::fixture(from)).expect("a fixture") {
             let path = entry.expect("a file").path();
+            if path.is_dir() {
+                continue;
+            }
             let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
             if !name.ends_with(".py") {
                 sandbox.write(&format!("{to}/{name}"), fs::read(&path).expect("a file"));
@@ -102,7 +105,10 @@ fn a_training_goes_on_to_the_same_bits() {
     assert_eq!(sandbox.read("a.safetensors"), whole);
     assert_eq!(sandbox.read("c.safetensors"), whole);
     sandbox
-        .apr("distill llama --distill-layers 1 --data sums.jsonl --steps 9 -o d.safetensors --checkpoint run --resume")
+        .apr(
+            "distill llama --distill-layers 1 --data sums.jsonl --steps 9 -o d.safetensors \
+             --checkpoint run --resume",
+        )
         .fails(4, &["of another distillation"]);
     sandbox
         .apr(&format!("{line} -o e.safetensors --checkpoint none --resume"))
@@ -139,4 +145,25 @@ fn what_a_student_cannot_learn_from_is_refused_before_anything_is_written() {
         .apr(&line("--distill small --data sums.jsonl --steps 9 --lr 1e30"))
         .fails(4, &["step 2: the first value that is not finite is 'layers.0/"]);
     assert!(!sandbox.files().iter().any(|name| name.starts_with("x.apr")));
+}
+
+#[test]
+fn importance_is_shown_by_layer_and_tensor() {
+    let sandbox = sandbox();
+    let few: Vec<u8> = sandbox
+        .read("sums.jsonl")
+        .split_inclusive(|byte| *byte == b'\n')
+        .take(4)
+        .flatten()
+        .copied()
+        .collect();
+    sandbox.write("few.jsonl", few);
+    let line = "explain llama --importance --data few.jsonl";
+    sandbox.apr(line).ok().says(&["21 tensors on 4 rows", "saliency", "lm_head.weight"]);
+    let report = sandbox.apr(&format!("{line} --json")).ok().json();
+    let saliency = |at: usize| report["layers"][at]["saliency"].as_f64().expect("a number");
+    assert!(saliency(0) > 0.0 && saliency(1) > 0.0, "{report}");
+    assert_eq!(report["tensors"].as_array().map(Vec::len), Some(21));
+    sandbox.apr("explain llama --importance").fails(2, &["--data <FILE>"]);
+    sandbox.apr("explain bert --importance --data few.jsonl").fails(4, &["no tokenizer"]);
 }

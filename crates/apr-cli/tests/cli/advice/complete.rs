@@ -72,6 +72,28 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("cast or dequantize in a run before", "sparse_tensors_come_back_as_they_were"),
     ("--sparse is for .apr output", "sparse_tensors_come_back_as_they_were"),
     ("and --quantize makes blocks: choose one", "sparse_tensors_come_back_as_they_were"),
+    (
+        "nothing to distil: pass",
+        "what_a_student_cannot_learn_from_is_refused_before_anything_is_written",
+    ),
+    (
+        "--prune-layers, --prune-heads and --prune-neurons",
+        "what_a_student_cannot_learn_from_is_refused_before_anything_is_written",
+    ),
+    (
+        "--distill change the same weights",
+        "what_a_student_cannot_learn_from_is_refused_before_anything_is_written",
+    ),
+    (
+        "--distill learns from data",
+        "what_a_student_cannot_learn_from_is_refused_before_anything_is_written",
+    ),
+    (
+        "--distill takes small, tiny",
+        "what_a_student_cannot_learn_from_is_refused_before_anything_is_written",
+    ),
+    ("has the state of a training: pass --resume", "a_training_goes_on_to_the_same_bits"),
+    ("--resume: {} has no state of a training", "a_training_goes_on_to_the_same_bits"),
     ("--target applies to", "what_can_not_be_pruned_is_refused_before_anything_is_written"),
     ("nothing to prune: pass", "what_can_not_be_pruned_is_refused_before_anything_is_written"),
     ("--calibration measures the whole model", "calibration_goes_with_rows_of_the_whole_model"),
@@ -186,6 +208,7 @@ const STATEMENTS: &[&str] = &[
     "Set a family of the same architecture with --arch NAME.",
     "Define the family in a table for --arch-file FILE",
     "see apr run --help",
+    "Generated from the parser of the command line",
 ];
 
 #[test]

@@ -1,0 +1,126 @@
+//! `apr explain --importance`: how much the weights of a model matter for some texts.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+use apr_core::counted;
+use apr_distill::{TensorImportance, WeightImportance, importance};
+use apr_registry::Escaped;
+use apr_run::with_runner;
+use serde::Serialize;
+
+use super::distill::{padding, reading, rows};
+use super::run::{read_text, terse_host};
+use super::running::Opened;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::human;
+use crate::printer::{BOLD, DIM};
+use crate::progress::Bar;
+use crate::signals;
+
+/// Tensors that are shown.
+const SHOWN: usize = 16;
+
+/// What is reported.
+#[derive(Serialize)]
+struct ImportanceReport {
+    file: String,
+    /// Rows that were cut to the model's context.
+    cut: usize,
+    #[serde(flatten)]
+    found: WeightImportance,
+    /// By layer; tensors outside of layers are not in it.
+    layers: Vec<LayerImportance>,
+}
+
+/// The tensors of a layer together.
+#[derive(Serialize)]
+struct LayerImportance {
+    layer: u64,
+    elements: u64,
+    saliency: f64,
+}
+
+/// Measures a model on texts.
+pub(super) fn run(model: &Path, data: &Path, context: &Context) -> Outcome {
+    signals::stop_cleanly(&context.interrupt)?;
+    let text = read_text(data)?;
+    let opened = Opened::new(model, context)?;
+    let options = reading(context, opened.facts());
+    let source = context.source(&*opened.model().reader, opened.name())?;
+    let host = terse_host(context);
+    let found = with_runner(&source, opened.facts(), &options, &host, |runner| {
+        let (rows, cut) = rows(&text, data, runner)?;
+        let bar = Bar::counting(&context.printer, rows.len() as u64);
+        let padding = padding(opened.facts());
+        let found = importance(runner, &rows, padding, &mut |done| bar.reached(done as u64))?;
+        Ok::<_, Failure>((found, cut))
+    });
+    let (found, cut) = found?;
+    context.sources.check_unchanged()?;
+
+    let mut layers: BTreeMap<u64, (u64, f64)> = BTreeMap::new();
+    if let Some(model) = source.family()? {
+        for tensor in &found.tensors {
+            if let Some(layer) = model.family().layer(&tensor.name) {
+                let sums = layers.entry(layer).or_default();
+                *sums = (sums.0 + tensor.elements, sums.1 + tensor.saliency);
+            }
+        }
+    }
+    let layer = |(layer, (elements, saliency))| LayerImportance { layer, elements, saliency };
+    let layers = layers.into_iter().map(layer).collect();
+    let report = ImportanceReport { file: opened.name().to_owned(), cut, found, layers };
+    context.printer.report(&report, render)
+}
+
+fn render(out: &mut dyn Write, report: &ImportanceReport) -> io::Result<()> {
+    let found = &report.found;
+    writeln!(
+        out,
+        "{BOLD}{}{BOLD:#}: {} on {}, {} tokens",
+        Escaped(&report.file),
+        counted(found.tensors.len() as u64, "tensor"),
+        counted(found.rows as u64, "row"),
+        human::count(found.tokens)
+    )?;
+    if report.cut > 0 {
+        writeln!(out, "  {} rows were cut to the model's context", report.cut)?;
+    }
+    writeln!(
+        out,
+        "  {DIM}saliency: by how much the loss would rise without it, to second order; squared \
+         gradient: the mean over its weights{DIM:#}"
+    )?;
+    if !report.layers.is_empty() {
+        writeln!(out, "\n  {DIM}{:>10}  {:>10}  {:>10}{DIM:#}", "layer", "weights", "saliency")?;
+    }
+    for layer in &report.layers {
+        let weights = human::count(layer.elements);
+        writeln!(out, "  {:>10}  {weights:>10}  {:>10.3e}", layer.layer, layer.saliency)?;
+    }
+
+    let mut tensors: Vec<&TensorImportance> = found.tensors.iter().collect();
+    tensors.sort_by(|a, b| b.saliency.total_cmp(&a.saliency));
+    writeln!(
+        out,
+        "\n  {DIM}{:>10}  {:>16}  {:>10}  tensor{DIM:#}",
+        "saliency", "squared gradient", "weights"
+    )?;
+    for tensor in tensors.iter().take(SHOWN) {
+        writeln!(
+            out,
+            "  {:>10.3e}  {:>16.3e}  {:>10}  {}",
+            tensor.saliency,
+            tensor.squared_gradient,
+            human::count(tensor.elements),
+            Escaped(&tensor.name)
+        )?;
+    }
+    match tensors.len().saturating_sub(SHOWN) {
+        0 => Ok(()),
+        more => writeln!(out, "  {DIM}and {more} more; --json lists them all{DIM:#}"),
+    }
+}

@@ -1,0 +1,135 @@
+//! How much weights matter: the diagonal of the empirical Fisher information.
+
+use apr_core::{Error, Result};
+use apr_graph::Intermediates;
+use apr_infer::{Tensor, Value};
+use apr_ops::graph::Runnable;
+use apr_run::{RunError, RunResult, Runner};
+use serde::Serialize;
+
+use crate::Row;
+use crate::batch::Batch;
+use crate::graph::{LABEL_WEIGHTS, LABELS, LOSS, TARGET, TOKENS, Terms, TrainingGraph};
+use crate::parameters::initial;
+use crate::targets::Goal;
+
+/// How much the weights of a model matter for the texts that it was measured on.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct WeightImportance {
+    /// Rows that it was measured on.
+    pub rows: usize,
+    /// Tokens of these rows.
+    pub tokens: u64,
+    /// The tensors that the predictions depend on, in the order of the graph.
+    pub tensors: Vec<TensorImportance>,
+}
+
+/// How much a tensor matters.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct TensorImportance {
+    /// Its canonical name.
+    pub name: String,
+    /// Its elements.
+    pub elements: u64,
+    /// Mean over its elements of the squared gradient.
+    pub squared_gradient: f64,
+    /// Half of the sum of squared gradients times squared weights: by how much the loss would rise
+    /// if it were zero, to second order (optimal brain damage, LeCun et al. 1990, with Fisher's
+    /// information for the curvature: Theis et al. 2018, arXiv:1801.05787).
+    pub saliency: f64,
+}
+
+/// Measures how much each tensor of a model matters for the next tokens of texts: the gradient of
+/// the mean cross-entropy of each row is squared, and averaged over rows. `padding` is the token
+/// that fills up rows; `done` is told how many rows are measured.
+///
+/// # Errors
+/// [`RunError::Request`] for models that continue no texts, or have several parts; E001 for
+/// gradients that are not finite; E003 where the graph has no gradient; E008 beyond the memory.
+pub fn importance(
+    runner: &Runner<'_>,
+    rows: &[Row],
+    padding: i64,
+    done: &mut dyn FnMut(usize),
+) -> RunResult<WeightImportance> {
+    let part = runner.part()?;
+    let generates = runner.prepare()?.generates();
+    let mut goal = Goal::of(&part.graph, generates)?;
+    if !goal.is_next {
+        return Err(RunError::request(
+            "importance is measured by the next tokens of texts, and the model continues none",
+        ));
+    }
+    // Predictions of a teacher are not compared: one, which counts with 0, stands for them.
+    goal.kept = 1;
+    let terms = Terms {
+        temperature: 1.0,
+        labels: true,
+        layers: Vec::new(),
+        intermediates: Intermediates::Kept,
+    };
+    let mut graph = TrainingGraph::new(&part.graph, &goal, &terms, runner.weights())?;
+    let runnable = Runnable::new(part.name.clone(), std::mem::take(&mut graph.graph));
+    let prepared = runner.prepared_with(&runnable, runner.weights())?;
+    let weights = initial(&graph.parameters, runner.weights(), runner.options().max_memory)?;
+    let mut wanted = vec![LOSS];
+    wanted.extend(graph.gradients.iter().map(String::as_str));
+
+    let mut sums = vec![(0.0_f64, 0.0_f64); weights.len()];
+    let mut tokens = 0;
+    for (at, row) in rows.iter().enumerate() {
+        let batch = Batch::of(rows, &[at]);
+        let mut inputs = batch.inputs(&part.graph.body, padding)?;
+        inputs.extend(labels(&goal, row)?);
+        for (parameter, weight) in graph.parameters.iter().zip(&weights) {
+            inputs.push((parameter.input.clone(), Value::Tensor(weight.clone())));
+        }
+        let outcome = prepared.run(inputs, &wanted)?;
+        for ((sums, gradient), weight) in sums.iter_mut().zip(&outcome.outputs[1..]).zip(&weights) {
+            let gradient = gradient.tensor()?.values::<f32>()?;
+            for (gradient, weight) in gradient.iter().zip(weight.values::<f32>()?) {
+                let square = f64::from(*gradient) * f64::from(*gradient);
+                sums.0 += square;
+                sums.1 += square * f64::from(*weight) * f64::from(*weight);
+            }
+            if !sums.0.is_finite() {
+                let message = format!("the gradient of row {} is not finite", at + 1);
+                return Err(Error::format(message).into());
+            }
+        }
+        tokens += row.tokens.len() as u64;
+        done(at + 1);
+    }
+
+    let count = rows.len().max(1) as f64;
+    let tensor =
+        |((parameter, weight), sums): ((&crate::parameters::Parameter, &Tensor), &(f64, f64))| {
+            TensorImportance {
+                name: parameter.tensor.clone(),
+                elements: weight.len() as u64,
+                squared_gradient: sums.0 / count / weight.len().max(1) as f64,
+                saliency: 0.5 * sums.1 / count,
+            }
+        };
+    let tensors = graph.parameters.iter().zip(&weights).zip(&sums).map(tensor).collect();
+    Ok(WeightImportance { rows: rows.len(), tokens, tensors })
+}
+
+/// The next tokens of a row, and what each counts with.
+fn labels(goal: &Goal, row: &Row) -> Result<Vec<(String, Value)>> {
+    let places = row.tokens.len();
+    let found: Vec<Option<i64>> = (0..places).map(|place| goal.label(row, place)).collect();
+    #[expect(clippy::cast_precision_loss, reason = "a text has far fewer than 2^24 tokens")]
+    let weight = 1.0 / found.iter().flatten().count().max(1) as f32;
+    let ids = found.iter().map(|label| label.unwrap_or(0)).collect::<Vec<i64>>();
+    let weights = found.iter().map(|label| if label.is_some() { weight } else { 0.0 });
+    let shape = || vec![1, places, 1];
+    Ok(vec![
+        (LABELS.to_owned(), Tensor::new(shape(), ids)?.into()),
+        (LABEL_WEIGHTS.to_owned(), Tensor::new(shape(), weights.collect::<Vec<f32>>())?.into()),
+        (TARGET.to_owned(), Tensor::new(shape(), vec![0.0_f32; places])?.into()),
+        (TOKENS.to_owned(), Tensor::new(shape(), vec![0_i64; places])?.into()),
+    ])
+}
