@@ -50,6 +50,9 @@ pub struct DistillReport {
     /// Tensors that the outputs don't depend on, and that are the teacher's.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub untrained: Vec<String>,
+    /// Whether each step computed the forward pass again, layer by layer, to fit the memory.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub recomputed: bool,
     /// Predictions of each token that were kept of the teacher's; absent where all were.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_predictions: Option<usize>,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use apr_core::{Error, Result};
+use apr_core::{Code, Error, Result};
 use apr_graph::{Intermediates, Node};
 use apr_infer::{Flow, Step, Tap, Tensor, Value};
 use apr_lowrank::FactorStore;
@@ -121,21 +121,24 @@ pub fn distill(
         ));
     }
 
-    let terms = Terms {
+    let mut terms = Terms {
         temperature: options.temperature,
         labels: options.alpha < 1.0,
         layers: student.own_layers(&part.graph)?,
         intermediates: Intermediates::Kept,
     };
-    let mut graph = TrainingGraph::new(&part.graph, &goal, &terms, runner.weights())?;
-    let runnable = Runnable::new(part.name.clone(), std::mem::take(&mut graph.graph));
-    let prepared = runner.prepared_with(&runnable, runner.weights())?;
-    let parameters = initial(&graph.parameters, runner.weights(), options.max_memory)?;
-
     let layers = student.teacher_layers(&terms.layers, teacher_part.graph())?;
     let count = rows.len();
     let mut done = |rows: usize| events.progress(&Progress::Teacher { rows, of: count });
     let targets = Targets::new(&teacher_part, goal, student, &layers, store, &mut done)?;
+
+    if !fits(student, &terms, &targets)? {
+        terms.intermediates = Intermediates::Recomputed;
+    }
+    let mut graph = TrainingGraph::new(&part.graph, &targets.goal, &terms, runner.weights())?;
+    let runnable = Runnable::new(part.name.clone(), std::mem::take(&mut graph.graph));
+    let prepared = runner.prepared_with(&runnable, runner.weights())?;
+    let parameters = initial(&graph.parameters, runner.weights(), options.max_memory)?;
     let run = run_of(student, &graph, &parameters)?;
     let mut training =
         Training { student, prepared, graph: &graph, targets: &targets, held: &held, run };
@@ -172,6 +175,7 @@ pub fn distill(
         tokens: state.tokens,
         parameters: state.best.iter().map(|tensor| tensor.len() as u64).sum(),
         untrained: graph.untrained.clone(),
+        recomputed: terms.intermediates == Intermediates::Recomputed,
         kept_predictions: targets.goal.is_cut().then_some(targets.goal.kept),
         teacher_perplexity: perplexity(&targets, &held),
         before,
@@ -180,10 +184,32 @@ pub fn distill(
     Ok((values, report))
 }
 
+/// Whether the longest rows of a step fit the memory with all values that the gradients read.
+fn fits(student: &Student<'_>, terms: &Terms, targets: &Targets) -> RunResult<bool> {
+    let (runner, rows) = (student.student, &student.rows);
+    let part = runner.part()?;
+    let mut graph = TrainingGraph::new(&part.graph, &targets.goal, terms, runner.weights())?;
+    let runnable = Runnable::new(part.name.clone(), std::mem::take(&mut graph.graph));
+    let prepared = runner.prepared_with(&runnable, runner.weights())?;
+    let parameters = initial(&graph.parameters, runner.weights(), student.options.max_memory)?;
+    let mut longest: Vec<usize> = (0..rows.len()).collect();
+    longest.sort_by_key(|row| std::cmp::Reverse(rows[*row].tokens.len()));
+    longest.truncate(student.options.batch);
+    let training =
+        Training { student, prepared, graph: &graph, targets, held: &[], run: String::new() };
+    match training.gradients(&parameters, &Batch::of(rows, &longest)) {
+        Ok(_) => Ok(true),
+        Err(RunError::Model(error)) if error.code() == Code::Memory => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// What tells trainings apart: the digest of options, rows, and the student before.
 fn run_of(student: &Student<'_>, graph: &TrainingGraph, values: &[Tensor]) -> RunResult<String> {
     let mut hasher = Sha256::new();
-    hasher.update(serde_json::to_vec(&student.options).unwrap_or_default());
+    // Memory changes no bit.
+    let options = DistillOptions { max_memory: 0, ..student.options.clone() };
+    hasher.update(serde_json::to_vec(&options).unwrap_or_default());
     for row in &student.rows {
         hasher.update((row.tokens.len() as u64).to_le_bytes());
         hasher.update((row.first_label as u64).to_le_bytes());
@@ -332,14 +358,7 @@ impl Training<'_> {
 
     /// Makes one step; the loss before it.
     fn step(&self, state: &mut State, steps: u64, batch: &Batch<'_>) -> RunResult<f64> {
-        let (inputs, entropy) = self.inputs(&state.parameters, batch)?;
-        let mut wanted = vec![LOSS];
-        wanted.extend(self.graph.gradients.iter().map(String::as_str));
-        let outcome = self.prepared.run(inputs, &wanted)?;
-        let mut outputs = outcome.outputs.into_iter();
-        let loss = self.loss(outputs.next(), entropy)?;
-        let gradients: Vec<Tensor> =
-            outputs.map(|value| value.tensor().cloned()).collect::<Result<_>>()?;
+        let (loss, gradients) = self.gradients(&state.parameters, batch)?;
         let norm = norm(&gradients)?;
         if !loss.is_finite() || !norm.is_finite() {
             return Err(self.blame(state, batch)?.into());
@@ -348,6 +367,18 @@ impl Training<'_> {
         let workers = self.student.student.host().workers();
         adamw.apply(&mut state.parameters, &mut state.moments, &gradients, workers)?;
         Ok(loss)
+    }
+
+    /// The loss of a batch, and the gradients of the parameters.
+    fn gradients(&self, parameters: &[Tensor], batch: &Batch<'_>) -> RunResult<(f64, Vec<Tensor>)> {
+        let (inputs, entropy) = self.inputs(parameters, batch)?;
+        let mut wanted = vec![LOSS];
+        wanted.extend(self.graph.gradients.iter().map(String::as_str));
+        let outcome = self.prepared.run(inputs, &wanted)?;
+        let mut outputs = outcome.outputs.into_iter();
+        let loss = self.loss(outputs.next(), entropy)?;
+        let gradients = outputs.map(|value| value.tensor().cloned()).collect::<Result<_>>()?;
+        Ok((loss, gradients))
     }
 
     fn loss(&self, value: Option<Value>, entropy: f64) -> RunResult<f64> {

@@ -428,6 +428,10 @@ pub(super) fn render(out: &mut dyn Write, report: &DistillReport) -> io::Result<
             Escaped(&names)
         )?;
     }
+    if report.recomputed {
+        let why = "the forward pass was computed again for the gradients, to fit the memory limit";
+        writeln!(out, "  {DIM}{why}{DIM:#}")?;
+    }
     if report.cut > 0 {
         writeln!(out, "  {} rows were cut to the model's context", report.cut)?;
     }

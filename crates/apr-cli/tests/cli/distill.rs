@@ -169,3 +169,18 @@ fn importance_is_shown_by_layer_and_tensor() {
         .apr("explain bert --importance --data few.jsonl")
         .fails(2, &["the model continues none"]);
 }
+
+#[test]
+fn a_step_that_does_not_fit_the_memory_is_computed_again_layer_by_layer() {
+    let sandbox = sandbox();
+    let line = "distill llama --distill CONFIG --data sums.jsonl --steps 3 --batch 120 --lr 1e-4 \
+                --json";
+    sandbox.write("narrow.json", "{\"intermediate_size\": 128}");
+    let line = line.replace("CONFIG", "narrow.json");
+    let whole = sandbox.apr(&format!("{line} -o whole.safetensors")).ok().json();
+    assert_eq!(whole["distillation"].get("recomputed"), None);
+    let again = sandbox.apr(&format!("{line} -o again.safetensors --max-memory 32M")).ok().json();
+    assert_eq!(again["distillation"]["recomputed"], true);
+    assert_eq!(sandbox.read("again.safetensors"), sandbox.read("whole.safetensors"));
+    sandbox.apr(&format!("{line} -o less.safetensors --max-memory 20M")).fails(1, &["E008"]);
+}
