@@ -7,7 +7,7 @@ use crate::args::Cli;
 use crate::args::examples::examples;
 use crate::args::settings::{ENVIRONMENT, FILES, KEYS};
 
-/// A page of the [reference](reference).
+/// A page of the [reference](reference()).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// The name of its file, such as `lora-extract.md`.

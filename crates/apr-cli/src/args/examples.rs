@@ -307,7 +307,7 @@ const EXAMPLES: [(&str, &[Example]); 53] = [
                 "keep four layers, train them, and quantize the result",
             ),
             (
-                "apr distill m.apr --distill tiny --data t.jsonl -o s.apr --checkpoint run --resume",
+                "apr distill m.apr --distill tiny --data t.jsonl -o s.apr --checkpoint d --resume",
                 "go on with a training that was interrupted",
             ),
         ],
