@@ -119,6 +119,7 @@ fn compared(
             let Some(theirs) = found.gradient(name) else { continue };
             let own = value.tensor().and_then(Tensor::values::<f32>).map_err(text)?;
             let own = one.stored(own);
+            let whole = largest(&own);
             let every = (own.len() / 500).max(1);
             let own: Vec<f32> = own.into_iter().step_by(every).collect();
             if own.len() != theirs.len() {
@@ -129,7 +130,8 @@ fn compared(
                     theirs.len()
                 ));
             }
-            let scale = largest(theirs).max(noise);
+            // That of the whole tensor: torch's are only some of its elements.
+            let scale = whole.max(noise);
             let differences = own.iter().zip(theirs).map(|(own, theirs)| own - theirs);
             let difference = largest(&differences.collect::<Vec<_>>());
             if difference.is_nan() || difference > TOLERANCE * scale {
