@@ -27,7 +27,7 @@ pub(crate) struct Parameter {
 ///
 /// # Errors
 /// E003 for weights in functions or nodes, which graphs of families don't have; E001 for a tensor
-/// that is not there.
+/// that the checkpoint lacks.
 pub(crate) fn parameters(
     graph: &mut Graph,
     reader: &dyn CheckpointReader,

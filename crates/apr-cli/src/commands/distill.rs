@@ -40,7 +40,13 @@ pub(super) fn distilled(
     context: &Context,
 ) -> Outcome<(Model, Option<DistillReport>)> {
     if !args.distill.is_asked() {
-        return Ok((model, None));
+        return match args.distill.data {
+            Some(_) => Err(Failure::Usage(
+                "--data is what a smaller model learns from: pass --distill or --distill-layers"
+                    .to_owned(),
+            )),
+            None => Ok((model, None)),
+        };
     }
     check(args)?;
     let asked = &args.distill;
@@ -81,21 +87,21 @@ pub(super) fn distilled(
             Ok::<_, Failure>(done?)
         })
     });
-    let (values, report) = found?;
+    let (mut values, report) = found?;
     context.sources.check_unchanged()?;
 
     let mut places = HashMap::new();
     if let Some(family) = student_source.family()? {
         for position in 0..model.reader.tensors().len() {
             let name = family.canonical(position);
-            if let Some(values) = name.and_then(|name| values.get(name)) {
-                places.insert(position, values.clone());
+            if let Some(values) = name.and_then(|name| values.remove(name)) {
+                places.insert(position, values);
             }
         }
     }
-    if places.len() != values.len() {
-        let message = "tensors of the model were trained that its file has under no name of theirs";
-        return Err(Error::format(message).in_file(&model.name).into());
+    if let Some(name) = values.keys().next() {
+        let message = "it was trained, and the model's file has it under no name of its family";
+        return Err(Error::format(message).for_tensor(name).in_file(&model.name).into());
     }
     drop(student_source);
     model.reader = Box::new(Trained::new(model.reader, places, &report)?);

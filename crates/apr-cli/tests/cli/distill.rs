@@ -137,6 +137,7 @@ fn what_a_student_cannot_learn_from_is_refused_before_anything_is_written() {
         ("--distill wider.json --data sums.jsonl", 2, "'hidden_size' is 256"),
         ("--distill huge --data sums.jsonl", 2, "takes small, tiny, or a CONFIG.json"),
         ("--distill small --data sums.jsonl --prune 0.5", 2, "--prune and --distill change"),
+        ("--data sums.jsonl", 2, "nothing to distil"),
         ("--distill small --data sums.jsonl --lr 0", 2, "expected a positive number"),
     ] {
         sandbox.apr(&line(more)).fails(code, &[message]);
@@ -144,6 +145,12 @@ fn what_a_student_cannot_learn_from_is_refused_before_anything_is_written() {
     sandbox
         .apr(&line("--distill small --data sums.jsonl --steps 9 --lr 1e30"))
         .fails(4, &["step 2: the first value that is not finite is 'layers.0/"]);
+    sandbox
+        .apr("convert llama -o x.apr --data sums.jsonl")
+        .fails(2, &["pass --distill or --distill-layers"]);
+    sandbox
+        .apr("plan --parts 2 -o p.json convert llama -o x.apr --distill small --data sums.jsonl")
+        .fails(2, &["--distill", "each part would train again"]);
     assert!(!sandbox.files().iter().any(|name| name.starts_with("x.apr")));
 }
 

@@ -34,7 +34,12 @@ const OF_RUNS: [&str; 12] = [
 ];
 
 /// Options that need the whole job at once, and what to do instead.
-const WHOLE: [(&str, &str); 9] = [
+const WHOLE: [(&str, &str); 11] = [
+    ("distill", "each part would train again: distil first, and plan what becomes of the result"),
+    (
+        "distill-layers",
+        "each part would train again: distil first, and plan what becomes of the result",
+    ),
     ("prune-method", "each part would prune the whole model"),
     ("search", "types are chosen by running the model, which parts do not do"),
     ("dry-run", "`apr plan` writes nothing but the plan"),

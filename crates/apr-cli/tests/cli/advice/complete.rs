@@ -85,6 +85,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "what_a_student_cannot_learn_from_is_refused_before_anything_is_written",
     ),
     (
+        "pass --distill or --distill-layers",
+        "what_a_student_cannot_learn_from_is_refused_before_anything_is_written",
+    ),
+    (
         "--distill learns from data",
         "what_a_student_cannot_learn_from_is_refused_before_anything_is_written",
     ),
