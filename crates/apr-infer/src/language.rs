@@ -126,21 +126,52 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
             before = rest;
         }
         let logits = self.run(memory, last, true, workers, tap)?;
-        logits.ok_or_else(|| Error::format("no logits"))
+        let logits = logits.ok_or_else(|| Error::format("no logits"))?;
+        let logits = logits.floats()?;
+        // Without a cache, those of all tokens so far.
+        let rows = if self.cache.is_empty() { memory.len() } else { last.len() };
+        let vocabulary = logits.len() / rows;
+        Ok(logits[logits.len() - vocabulary..].to_vec())
+    }
+
+    /// The logits of what follows each of some tokens behind others, whose own are not computed:
+    /// `[1, tokens, vocabulary]`. `None` where the graph keeps no keys and values to read on from.
+    ///
+    /// # Errors
+    /// Those of [`Session::run`].
+    pub fn logits_behind(
+        &self,
+        context: &[i64],
+        tokens: &[i64],
+        workers: &dyn Workers,
+        tap: &mut dyn Tap,
+    ) -> Result<Option<Tensor>> {
+        if !self.reads_on() {
+            return Ok(None);
+        }
+        let mut memory = Memory::default();
+        if !context.is_empty() {
+            self.run(&mut memory, context, false, workers, tap)?;
+        }
+        self.run(&mut memory, tokens, true, workers, tap)
     }
 
     /// How many of so many tokens are read without their logits, which takes neither the time nor
     /// the memory for them. Two are always left, since the products of a single row are added up in
     /// another order.
     fn unread(&self, tokens: usize) -> usize {
+        if tokens > LONG && self.reads_on() { tokens - 2 } else { 0 }
+    }
+
+    /// Whether keys and values of earlier tokens are all that it takes to read on.
+    fn reads_on(&self) -> bool {
         let is_kept = |(id, _): &(ValueId, String)| {
             self.session.graph.body.value(*id).meaning != Meaning::PastState
         };
-        let reads = tokens > LONG && !self.cache.is_empty() && self.cache.iter().all(is_kept);
-        if reads { tokens - 2 } else { 0 }
+        !self.cache.is_empty() && self.cache.iter().all(is_kept)
     }
 
-    /// Reads tokens; the logits of what follows them, where those are wanted.
+    /// Reads tokens; their logits, where those are wanted.
     fn run(
         &self,
         memory: &mut Memory,
@@ -148,7 +179,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         wants_logits: bool,
         workers: &dyn Workers,
         tap: &mut dyn Tap,
-    ) -> Result<Option<Vec<f32>>> {
+    ) -> Result<Option<Tensor>> {
         let past = memory.tokens.len();
         memory.tokens.extend(tokens);
 
@@ -188,10 +219,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         let mut outputs = outcome.outputs;
         let logits = wants_logits.then(|| outputs.pop()).flatten();
         memory.values = outputs;
-        let Some(logits) = logits else { return Ok(None) };
-        let logits = logits.tensor()?.floats()?;
-        let vocabulary = logits.len() / given.len();
-        Ok(Some(logits[logits.len() - vocabulary..].to_vec()))
+        logits.map(|logits| logits.tensor().cloned()).transpose()
     }
 
     /// Keys and values of no tokens, and states before any.

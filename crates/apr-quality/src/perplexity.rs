@@ -1,5 +1,7 @@
 //! Perplexity of a text, and how far the predictions of one model are from those of another.
 
+use std::sync::OnceLock;
+
 use apr_core::Error;
 use apr_run::{Prepared, RunError, RunResult};
 use serde::Serialize;
@@ -88,8 +90,8 @@ pub fn perplexity(
     for (chunk, window) in windows.iter().enumerate() {
         let logits = Logits::of(part, &window)?;
         let floats = logits.floats()?;
-        for (row, token) in logits.rows(&floats).zip(&window.targets) {
-            let likelihood = -row.get(*token);
+        let likelihood = |at: usize, token: i64| -logits.row(&floats, at).get(token);
+        for likelihood in of_targets(part, &window, likelihood) {
             if !likelihood.is_finite() {
                 return Err(no_number("the model", chunk));
             }
@@ -99,6 +101,19 @@ pub fn perplexity(
         done(chunk + 1);
     }
     Ok(PerplexityReport::of(windows, scored, moments.mean(0)))
+}
+
+/// What is computed of each target of a window, in their order, by the model's workers.
+fn of_targets<T: Send + Sync>(
+    part: &Prepared<'_>,
+    window: &Window,
+    of: impl Fn(usize, i64) -> T + Sync,
+) -> Vec<T> {
+    let found: Vec<OnceLock<T>> = window.targets.iter().map(|_| OnceLock::new()).collect();
+    part.runner().host().workers().run(found.len(), &|at| {
+        found[at].get_or_init(|| of(at, window.targets[at]));
+    });
+    found.into_iter().filter_map(OnceLock::into_inner).collect()
 }
 
 /// What the comparison of two models adds up.
@@ -134,7 +149,11 @@ pub fn divergence(
     for (chunk, window) in windows.iter().enumerate() {
         let (left, right) = (Logits::of(base, &window)?, Logits::of(other, &window)?);
         check_widths(&left, &right)?;
-        sums.add(&left, &right, &window, chunk)?;
+        let floats = [left.floats()?, right.floats()?];
+        let compared = of_targets(base, &window, |at, token| {
+            Compared::of(&left.row(&floats[0], at), &right.row(&floats[1], at), token)
+        });
+        compared.iter().try_for_each(|token| sums.add(token, chunk))?;
         done(chunk + 1);
     }
     Ok(sums.report(windows))
@@ -151,7 +170,7 @@ impl Predictions {
     pub fn of(part: &Prepared<'_>, windows: &Windows, most: u64) -> RunResult<Self> {
         let (mut kept, mut bytes) = (Vec::new(), 0);
         for window in windows.iter() {
-            let logits = Logits::of(part, &window)?;
+            let logits = Logits::of_all(part, &window)?;
             bytes += logits.bytes();
             if bytes > most {
                 return Err(Error::memory(format!(
@@ -193,7 +212,7 @@ impl Predictions {
     ) -> RunResult<Distance> {
         let mut found = [(0.0, 0_usize); 2];
         for ((chunk, window), left) in windows.iter().enumerate().zip(&self.0) {
-            let right = Logits::of(other, &window)?;
+            let right = Logits::of_all(other, &window)?;
             check_widths(left, &right)?;
             let floats = [left.floats()?, right.floats()?];
             for (row, (p, q)) in
@@ -234,29 +253,36 @@ fn check_widths(left: &Logits, right: &Logits) -> RunResult<()> {
     )))
 }
 
-impl Sums {
-    fn add(
-        &mut self,
-        base: &Logits,
-        other: &Logits,
-        window: &Window,
-        chunk: usize,
-    ) -> RunResult<()> {
-        let floats = [base.floats()?, other.floats()?];
-        let rows = base.rows(&floats[0]).zip(other.rows(&floats[1]));
-        for ((base, other), token) in rows.zip(&window.targets) {
-            let [p, q] = [base.get(*token), other.get(*token)];
-            let divergence = divergence_of(&base, &other);
-            for (name, value) in [("A", p), ("B", q), ("B", divergence)] {
-                if !value.is_finite() {
-                    return Err(no_number(name, chunk));
-                }
-            }
-            self.likelihoods.add([-q, -p]);
-            self.divergences.push(divergence);
-            self.changes.push(q.exp() - p.exp());
-            self.same += usize::from(base.top == other.top);
+/// What two models predict for a token.
+struct Compared {
+    /// Logarithms of the right token's probability, by the base and by the other.
+    log_probabilities: [f64; 2],
+    divergence: f64,
+    has_same_top: bool,
+}
+
+impl Compared {
+    fn of(base: &LogProbabilities<'_>, other: &LogProbabilities<'_>, token: i64) -> Self {
+        Self {
+            log_probabilities: [base.get(token), other.get(token)],
+            divergence: divergence_of(base, other),
+            has_same_top: base.top == other.top,
         }
+    }
+}
+
+impl Sums {
+    fn add(&mut self, token: &Compared, chunk: usize) -> RunResult<()> {
+        let [p, q] = token.log_probabilities;
+        for (name, value) in [("A", p), ("B", q), ("B", token.divergence)] {
+            if !value.is_finite() {
+                return Err(no_number(name, chunk));
+            }
+        }
+        self.likelihoods.add([-q, -p]);
+        self.divergences.push(token.divergence);
+        self.changes.push(q.exp() - p.exp());
+        self.same += usize::from(token.has_same_top);
         Ok(())
     }
 

@@ -10,19 +10,33 @@ use apr_run::{Prepared, RunError, RunResult, known_inputs};
 use crate::subject::completed;
 use crate::windows::Window;
 
-/// Logits of a window's scored positions, one row each.
+/// Logits of a window's positions, one row each.
 pub(crate) struct Logits {
     tensor: Tensor,
+    /// Row of the first position that is scored.
     first: usize,
     rows: usize,
     width: usize,
 }
 
 impl Logits {
-    /// Runs a model over a window.
+    /// Runs a model over a window. Positions before the first that is scored may have no logits:
+    /// in a small model with a large vocabulary, these are most of the work.
     pub(crate) fn of(part: &Prepared<'_>, window: &Window) -> RunResult<Self> {
-        let tensor = logits(part, &window.input)?;
-        let (len, rows) = (window.input.len(), window.targets.len());
+        let (context, scored) = window.input.split_at(window.first);
+        match part.logits_behind(context, scored)? {
+            Some(tensor) => Self::with(tensor, window, 0),
+            None => Self::of_all(part, window),
+        }
+    }
+
+    /// Runs a model over a window, for the logits of all positions.
+    pub(crate) fn of_all(part: &Prepared<'_>, window: &Window) -> RunResult<Self> {
+        Self::with(logits(part, &window.input)?, window, window.first)
+    }
+
+    fn with(tensor: Tensor, window: &Window, first: usize) -> RunResult<Self> {
+        let (len, rows) = (window.input.len() + first - window.first, window.targets.len());
         let width = tensor.shape().last().copied().unwrap_or_default();
         if tensor.shape() != [1, len, width] || width == 0 {
             return Err(Error::version(format!(
@@ -32,7 +46,7 @@ impl Logits {
             ))
             .into());
         }
-        Ok(Self { tensor, first: window.first, rows, width })
+        Ok(Self { tensor, first, rows, width })
     }
 
     /// Bytes of all of them.
@@ -50,13 +64,10 @@ impl Logits {
         Ok(self.tensor.floats()?)
     }
 
-    /// The scored rows, in the order of the window's targets.
-    pub(crate) fn rows<'f>(
-        &self,
-        floats: &'f [f32],
-    ) -> impl Iterator<Item = LogProbabilities<'f>> + use<'f> {
-        let rows = floats.chunks_exact(self.width).skip(self.first).take(self.rows);
-        rows.map(LogProbabilities::of)
+    /// A scored row, counted as the window's targets are.
+    pub(crate) fn row<'f>(&self, floats: &'f [f32], at: usize) -> LogProbabilities<'f> {
+        let start = (self.first + at) * self.width;
+        LogProbabilities::of(&floats[start..start + self.width])
     }
 
     /// All rows, whether they are scored or not.

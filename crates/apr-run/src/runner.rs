@@ -3,7 +3,9 @@
 use apr_blocks::{GraphOptions, class_for};
 use apr_core::Escaped;
 use apr_graph::{Body, Graph, Meaning, Node, ValueId, ValueOrigin};
-use apr_infer::{Arithmetic, Engine, Flow, Outcome, RunLimits, Session, Step, Tap, Tensor, Value};
+use apr_infer::{
+    Arithmetic, Engine, Flow, LanguageModel, Outcome, RunLimits, Session, Step, Tap, Tensor, Value,
+};
 use apr_ops::graph::{Runnable, with_graphs};
 use apr_ops::tied::with_untied;
 use apr_registry::{CheckpointReader, Error, IoCause};
@@ -375,6 +377,18 @@ impl<'p> Prepared<'p> {
         let value =
             outcome.outputs.first().ok_or_else(|| Error::format("the graph has no output"))?;
         Ok(value.tensor()?.clone())
+    }
+
+    /// The logits of what follows each of some tokens behind others, whose own are not computed:
+    /// `[1, tokens, vocabulary]`. `None` where the graph keeps no keys and values to read on from.
+    ///
+    /// # Errors
+    /// Those of [`run`](Self::run).
+    pub fn logits_behind(&self, context: &[i64], tokens: &[i64]) -> RunResult<Option<Tensor>> {
+        let Ok(language) = LanguageModel::new(&self.session) else { return Ok(None) };
+        let host = self.runner.host;
+        let mut tap = UntilCancelled(host);
+        Ok(language.logits_behind(context, tokens, host.workers(), &mut tap)?)
     }
 
     /// Tokens as the inputs of the graph: ids, and a mask, types and positions where it takes them.

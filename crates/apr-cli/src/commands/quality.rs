@@ -49,7 +49,7 @@ struct OneReport<'a> {
 fn one(args: &ValidateArgs, path: &Path, context: &Context) -> Outcome {
     let text = read_text(path)?;
     let opened = Opened::new(&args.model, context)?;
-    let options = running::reading(context, 1);
+    let options = continuing(context, 1);
     let report = opened.with_runner(context, &options, |runner| {
         let windows = windows(args, &text, &[runner])?;
         let part = runner.prepare()?;
@@ -62,6 +62,14 @@ fn one(args: &ValidateArgs, path: &Path, context: &Context) -> Outcome {
         render_text(out, &report.text, &report.perplexity)?;
         writeln!(out, "PPL = {}", estimate(report.perplexity.perplexity, 4))
     })
+}
+
+/// Options for one of some models whose windows are read in two steps, as the first halves of them
+/// are not scored.
+fn continuing(context: &Context, models: u64) -> RunOptions {
+    let mut options = running::reading(context, models);
+    options.keeps_past = true;
+    options
 }
 
 fn windows(args: &ValidateArgs, text: &str, models: &[&Runner<'_>]) -> Outcome<Windows> {
@@ -102,7 +110,7 @@ fn predictions(args: &ValidateArgs, other: &Path, path: &Path, context: &Context
     // A pipe gives it once.
     let text = read_text(path)?;
     let [a, b] = [Opened::new(&args.model, context)?, Opened::new(other, context)?];
-    let options = running::reading(context, 2);
+    let options = continuing(context, 2);
     let found = with_both([&a, &b], &options, context, |left, right| {
         let windows = windows(args, &text, &[left, right])?;
         let parts = [left.prepare()?, right.prepare()?];
