@@ -61,12 +61,11 @@ impl<'b, 'f, 'g> Backward<'b, 'f, 'g> {
                 .map_err(|why| Error::version(format!("no gradient through {path}: {why}")))?;
         }
 
-        let of = |parameter: &ValueId| {
+        let total = |parameter: &ValueId| {
             let name = self.writer.body().value(*parameter).name.clone();
             self.total(*parameter, &name)
         };
-        let mut of = of;
-        Ok(parameters.iter().map(&mut of).collect())
+        Ok(parameters.iter().map(total).collect())
     }
 
     /// Marks what depends on parameters, and finds the kind of call of each node that is one.

@@ -4,13 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use super::Intermediates;
 use super::backward::{Backward, Kind};
-use super::is_float;
 use super::prune::{self, Part};
+use super::{forget_type, is_float};
 use crate::finding::cut;
-use crate::{
-    Body, BodyBuilder, Function, Graph, Inference, Meaning, Node, Op, ValueId, ValueOrigin,
-    ValueType,
-};
+use crate::{Body, BodyBuilder, Function, Graph, Inference, Meaning, Node, Op, ValueId};
 
 /// What of a call is wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -202,9 +199,7 @@ impl<'g> Functions<'g> {
         self.names.insert(op.clone());
         // Those of the call: what is passed in is of its types.
         for value in &mut body.values {
-            if !matches!(value.origin, ValueOrigin::Constant(_)) {
-                value.kind = ValueType::Unknown;
-            }
+            forget_type(value);
             value.meaning = Meaning::Unknown;
         }
         body.name = op.name.to_string();

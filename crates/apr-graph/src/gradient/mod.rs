@@ -18,7 +18,8 @@ use self::backward::{Backward, Kind};
 use self::functions::Functions;
 pub(crate) use self::step::{Rule, Step, index};
 use crate::{
-    BodyBuilder, Constant, ElementType, Graph, Meaning, ValueId, ValueOrigin, infer, upgrade,
+    BodyBuilder, Constant, ElementType, Graph, Meaning, Value, ValueId, ValueOrigin, ValueType,
+    infer, upgrade,
 };
 
 /// The oldest operators that gradients are written with: `ScatterND` adds since 16, and sums take
@@ -86,6 +87,10 @@ pub fn gradient(
         Some(version) if version < OLDEST => upgrade(graph, OLDEST)?,
         _ => graph.clone(),
     };
+    // Types of an earlier inference are those of one call, and others may have others.
+    for value in graph.functions.iter_mut().flat_map(|function| &mut function.body.values) {
+        forget_type(value);
+    }
     let inference = infer(&mut graph);
 
     let find = |name: &str| {
@@ -132,6 +137,13 @@ pub fn gradient(
     graph.functions.extend(added);
     infer(&mut graph);
     Ok(Gradient { graph, unreached })
+}
+
+/// Leaves the type of a function's value to what the function is called with.
+fn forget_type(value: &mut Value) {
+    if !matches!(value.origin, ValueOrigin::Constant(_)) {
+        value.kind = ValueType::Unknown;
+    }
 }
 
 /// What the elements of an output count with.

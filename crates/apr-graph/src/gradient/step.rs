@@ -153,6 +153,16 @@ impl Step<'_> {
         node.output(&operator.to_lowercase())
     }
 
+    /// The node once more, for an output that the forward pass does not have.
+    pub(crate) fn again<const OUTPUTS: usize>(&mut self) -> [ValueId; OUTPUTS] {
+        let inputs = self.node.inputs.iter().copied().flatten();
+        let mut node = self.writer.op(&self.node.op.name, inputs);
+        for attribute in &self.node.attributes {
+            node = node.attribute(&attribute.name, attribute.value.clone());
+        }
+        node.outputs(&self.node.op.name.to_lowercase())
+    }
+
     pub(crate) fn op(&mut self, operator: &str, inputs: &[ValueId]) -> ValueId {
         self.with(operator, inputs, &[])
     }
@@ -185,6 +195,26 @@ impl Step<'_> {
         let shape = self.shape(like)?;
         let sizes = self.sizes(&shape, like);
         Ok(self.with("Reshape", &[value, sizes], &[("allowzero", 1.into())]))
+    }
+
+    /// How many elements some dimensions of a value have, as a float.
+    pub(crate) fn elements(
+        &mut self,
+        of: ValueId,
+        dimensions: &[usize],
+    ) -> Result<ValueId, String> {
+        let shape = self.shape(of)?;
+        let sizes: Option<Vec<i64>> =
+            dimensions.iter().map(|at| shape.get(*at)?.as_integer()).collect();
+        if let Some(sizes) = sizes {
+            #[expect(clippy::cast_precision_loss, reason = "a mean is rounded as much")]
+            return Ok(self.number(sizes.iter().fold(1.0, |count, size| count * *size as f32)));
+        }
+        let places: Vec<i64> = dimensions.iter().copied().map(index).collect();
+        let (all, places) = (self.op("Shape", &[of]), self.ints(&places));
+        let sizes = self.op("Gather", &[all, places]);
+        let count = self.with("ReduceProd", &[sizes], &[("keepdims", 0.into())]);
+        Ok(self.op("CastLike", &[count, of]))
     }
 
     /// A shape as a value: numbers where at most one is not known, so that nothing is kept in

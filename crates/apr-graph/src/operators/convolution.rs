@@ -24,7 +24,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
 
 /// How gradients pass them.
 pub(super) const GRADIENTS: &[(&str, Gradient)] =
-    &[("Conv", conv_gradient), ("GlobalAveragePool", average_gradient)];
+    &[("Conv", conv_gradient), ("GlobalAveragePool", average_gradient), ("MaxPool", max_gradient)];
 
 /// How a window moves.
 struct Window {
@@ -416,13 +416,31 @@ fn grouped(step: &mut Step<'_>, x: ValueId, sizes: &[i64], group: i64) -> ValueI
 fn average_gradient(step: &mut Step<'_>) -> Result<(), String> {
     let (gradient, x) = (step.gradient()?, step.input(0)?);
     let rank = step.rank(x)?;
-    let range = [("start", 2.into()), ("end", index(rank).into())];
-    let behind = step.with("Shape", &[x], &range);
-    let count = step.with("ReduceProd", &[behind], &[("keepdims", 0.into())]);
-    let count = step.op("CastLike", &[count, x]);
+    let behind: Vec<usize> = (2..rank).collect();
+    let count = step.elements(x, &behind)?;
     let part = step.op("Div", &[gradient, count]);
     let sizes = step.op("Shape", &[x]);
     let wide = step.op("Expand", &[part, sizes]);
     step.give(0, wide);
+    Ok(())
+}
+
+/// Each maximum's gradient goes to where it came from, which the pool says by places in the whole
+/// tensor.
+fn max_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    if step.int("storage_order")?.unwrap_or(0) != 0 {
+        return Err("its places are counted by columns".to_owned());
+    }
+    let (gradient, x) = (step.gradient()?, step.input(0)?);
+    let [_, places] = step.again();
+    let flat = step.ints(&[-1]);
+    let [x_flat, places, updates] =
+        [x, places, gradient].map(|value| step.op("Reshape", &[value, flat]));
+    let sizes = step.op("Shape", &[x_flat]);
+    let zeros = step.op("ConstantOfShape", &[sizes]);
+    let add = [("axis", 0.into()), ("reduction", "add".into())];
+    let sums = step.with("ScatterElements", &[zeros, places, updates], &add);
+    let sums = step.reshaped(sums, x)?;
+    step.give(0, sums);
     Ok(())
 }

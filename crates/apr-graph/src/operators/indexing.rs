@@ -4,7 +4,7 @@ use super::call::{Call, Known, MAX_KNOWN, Rule, axes, axis, show};
 use super::elementwise::like_first;
 use super::movement::zeros;
 use crate::gradient::{Rule as Gradient, Step, index};
-use crate::{Dim, ValueId};
+use crate::{AttributeValue, Dim, ValueId};
 
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("Compress", compress),
@@ -26,6 +26,7 @@ pub(super) const GRADIENTS: &[(&str, Gradient)] = &[
     ("Gather", gather_gradient),
     ("GatherElements", gather_elements_gradient),
     ("GatherND", gather_nd_gradient),
+    ("ScatterElements", scatter_elements_gradient),
     ("ScatterND", scatter_nd_gradient),
     ("Slice", slice_gradient),
 ];
@@ -319,8 +320,21 @@ fn cut_known(known: &[Dim], cut: &Cut) -> Option<Vec<Dim>> {
 /// Sums at the places that were read: rows of a table, or along another dimension.
 fn gather_gradient(step: &mut Step<'_>) -> Result<(), String> {
     let (gradient, table, places) = (step.gradient()?, step.input(0)?, step.input(1)?);
-    let (rank, places_rank) = (step.rank(table)?, step.rank(places)?);
-    let along = axis(step.int("axis")?.unwrap_or(0), rank)?;
+    let along = axis(step.int("axis")?.unwrap_or(0), step.rank(table)?)?;
+    let places_rank = step.rank(places)?;
+    let sums = summed_at(step, (table, along), (places, places_rank), gradient)?;
+    step.give(0, sums);
+    Ok(())
+}
+
+/// Zeros of a table's shape, to which a gradient is added at places along a dimension.
+fn summed_at(
+    step: &mut Step<'_>,
+    (table, along): (ValueId, usize),
+    (places, places_rank): (ValueId, usize),
+    gradient: ValueId,
+) -> Result<ValueId, String> {
+    let rank = step.rank(table)?;
 
     // The dimension that is read comes first, for `ScatterND` to take its places.
     let mut to_front: Vec<i64> = (along..along + places_rank).map(index).collect();
@@ -344,17 +358,14 @@ fn gather_gradient(step: &mut Step<'_>) -> Result<(), String> {
     let last = step.ints(&[-1]);
     let places = step.op("Unsqueeze", &[places, last]);
     let sums = scattered(step, "ScatterND", &[zeros, places, updates], &[]);
-    let sums = if turned {
-        let mut back = vec![0; rank];
-        order.iter().enumerate().for_each(|(at, from)| {
-            back[usize::try_from(*from).unwrap_or(0)] = index(at);
-        });
-        step.with("Transpose", &[sums], &[("perm", back.into())])
-    } else {
-        sums
-    };
-    step.give(0, sums);
-    Ok(())
+    if !turned {
+        return Ok(sums);
+    }
+    let mut back = vec![0; rank];
+    order.iter().enumerate().for_each(|(at, from)| {
+        back[usize::try_from(*from).unwrap_or(0)] = index(at);
+    });
+    Ok(step.with("Transpose", &[sums], &[("perm", back.into())]))
 }
 
 fn gather_elements_gradient(step: &mut Step<'_>) -> Result<(), String> {
@@ -400,12 +411,15 @@ fn slice_gradient(step: &mut Step<'_>) -> Result<(), String> {
         Some(list) => axes(&list, shape.len())?,
         None => (0..starts.len()).collect(),
     };
-    let steps = step.list_or_input("steps", 4)?;
-    if steps.is_some_and(|steps| steps.iter().any(|step| *step != 1)) {
-        return Err("its steps are not 1".to_owned());
-    }
     if along.len() != starts.len() || along.len() != ends.len() {
         return Err("its axes do not fit".to_owned());
+    }
+    let steps = step.list_or_input("steps", 4)?;
+    if let Some(steps) = steps.filter(|steps| steps.iter().any(|step| *step != 1)) {
+        let ([start], [end], [along], [width]) = (&*starts, &*ends, &*along, &*steps) else {
+            return Err("it cuts several dimensions, and not in steps of 1".to_owned());
+        };
+        return stepped_gradient(step, *along, [*start, *end, *width]);
     }
 
     let mut pads = vec![0; 2 * shape.len()];
@@ -434,6 +448,26 @@ fn slice_gradient(step: &mut Step<'_>) -> Result<(), String> {
     Ok(())
 }
 
+/// Zeros between the elements that a slice with a step took: the same slice of the numbers of all
+/// places says where they were.
+fn stepped_gradient(
+    step: &mut Step<'_>,
+    along: usize,
+    [start, end, width]: [i64; 3],
+) -> Result<(), String> {
+    let (gradient, x) = (step.gradient()?, step.input(0)?);
+    let shape = step.op("Shape", &[x]);
+    let which = step.int_scalar(index(along));
+    let size = step.op("Gather", &[shape, which]);
+    let (first, one) = (step.int_scalar(0), step.int_scalar(1));
+    let all = step.op("Range", &[first, size, one]);
+    let cut = [start, end, 0, width].map(|number| step.ints(&[number]));
+    let places = step.op("Slice", &[all, cut[0], cut[1], cut[2], cut[3]]);
+    let sums = summed_at(step, (x, along), (places, 1), gradient)?;
+    step.give(0, sums);
+    Ok(())
+}
+
 /// Places with the number of their batch before them.
 fn with_batch(step: &mut Step<'_>, places: ValueId) -> Result<ValueId, String> {
     let rank = step.rank(places)?;
@@ -453,8 +487,23 @@ fn with_batch(step: &mut Step<'_>, places: ValueId) -> Result<ValueId, String> {
     Ok(step.with("Concat", &[numbers, places], &[("axis", (-1).into())]))
 }
 
-/// What was written over has no gradient, unless it was added to.
 fn scatter_nd_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    put_gradient(step, "ScatterND", "GatherND", &[])
+}
+
+fn scatter_elements_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let along = step.int("axis")?.unwrap_or(0);
+    put_gradient(step, "ScatterElements", "GatherElements", &[("axis", along.into())])
+}
+
+/// What was written over has no gradient, unless it was added to; what was put has that of its
+/// place.
+fn put_gradient(
+    step: &mut Step<'_>,
+    scatter: &str,
+    gather: &str,
+    attributes: &[(&str, AttributeValue)],
+) -> Result<(), String> {
     let (gradient, places) = (step.gradient()?, step.input(1)?);
     let adds = match step.text("reduction")? {
         None | Some("none") => false,
@@ -467,12 +516,12 @@ fn scatter_nd_gradient(step: &mut Step<'_>) -> Result<(), String> {
         } else {
             let updates = step.input(2)?;
             let zeros = zeros(step, updates)?;
-            step.op("ScatterND", &[gradient, places, zeros])
+            step.with(scatter, &[gradient, places, zeros], attributes)
         };
         step.give(0, kept);
     }
     if step.wants(2) {
-        let of_updates = step.op("GatherND", &[gradient, places]);
+        let of_updates = step.with(gather, &[gradient, places], attributes);
         step.give(2, of_updates);
     }
     Ok(())

@@ -62,24 +62,23 @@ fn layer(call: &mut Call<'_>) -> Result<(), String> {
 /// Along which dimensions a normalisation goes, and what it adds to the variance.
 struct Along {
     axes: Vec<i64>,
-    count: f32,
+    /// How many elements that are.
+    count: ValueId,
     epsilon: f32,
 }
 
 impl Along {
-    fn of(step: &Step<'_>, shape: &[Dim], from: usize) -> Result<Self, String> {
-        let sizes: Option<Vec<i64>> = shape[from..].iter().map(Dim::as_integer).collect();
-        let sizes = sizes.ok_or("the size that it normalises is not known")?;
-        #[expect(clippy::cast_precision_loss, reason = "a mean is rounded as much")]
-        let count = sizes.iter().fold(1.0_f32, |count, size| count * *size as f32);
+    fn of(step: &mut Step<'_>, x: ValueId, from: usize) -> Result<Self, String> {
+        let shape = step.shape(x)?;
+        let dimensions: Vec<usize> = (from..shape.len()).collect();
+        let count = step.elements(x, &dimensions)?;
         let axes = (from..shape.len()).map(index).collect();
         Ok(Self { axes, count, epsilon: step.float("epsilon")?.unwrap_or(1e-5) })
     }
 
     fn mean(&self, step: &mut Step<'_>, value: ValueId) -> ValueId {
         let sum = step.sum(value, &self.axes, true);
-        let count = step.number(self.count);
-        step.op("Div", &[sum, count])
+        step.op("Div", &[sum, self.count])
     }
 
     /// The root of the mean square, and epsilon under it.
@@ -111,7 +110,7 @@ fn layer_gradient(step: &mut Step<'_>) -> Result<(), String> {
     let x = step.input(0)?;
     let shape = step.shape(x)?;
     let from = axis(step.int("axis")?.unwrap_or(-1), shape.len())?;
-    let along = Along::of(step, &shape, from)?;
+    let along = Along::of(step, x, from)?;
     normalised(step, &along, true, |_, parameter| Ok(parameter))
 }
 
@@ -119,7 +118,7 @@ fn root_mean_square_gradient(step: &mut Step<'_>) -> Result<(), String> {
     let x = step.input(0)?;
     let shape = step.shape(x)?;
     let from = axis(step.int("axis")?.unwrap_or(-1), shape.len())?;
-    let along = Along::of(step, &shape, from)?;
+    let along = Along::of(step, x, from)?;
     normalised(step, &along, false, |_, parameter| Ok(parameter))
 }
 
@@ -130,7 +129,7 @@ fn instance_gradient(step: &mut Step<'_>) -> Result<(), String> {
     if shape.len() < 3 {
         return Err("its input has no dimensions behind the channels".to_owned());
     }
-    let along = Along::of(step, &shape, 2)?;
+    let along = Along::of(step, x, 2)?;
     let behind: Vec<i64> = (1..shape.len() - 1).map(index).collect();
     normalised(step, &along, true, |step, parameter| {
         let axes = step.ints(&behind);

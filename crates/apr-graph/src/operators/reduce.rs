@@ -1,6 +1,7 @@
 //! Operators that make one element of many along some dimensions.
 
 use super::call::{Call, Rule, axes, axis};
+use super::movement::zeros;
 use crate::gradient::{Rule as Gradient, Step, index};
 use crate::{Dim, ValueId};
 
@@ -33,7 +34,8 @@ pub(super) const GRADIENTS: &[(&str, Gradient)] = &[
     }),
     ("ReduceMean", |step| {
         reduced(step, |step, wide, x| {
-            let count = elements(step, x)?;
+            let gone = gone(step, x)?.unwrap_or_default();
+            let count = step.elements(x, &gone)?;
             Ok(step.op("Div", &[wide, count]))
         })
     }),
@@ -45,6 +47,7 @@ pub(super) const GRADIENTS: &[(&str, Gradient)] = &[
             Ok(step.times(wide, double))
         })
     }),
+    ("TopK", top_k_gradient),
 ];
 
 /// The dimensions of `axes`, an attribute or an input, are 1 or gone.
@@ -116,6 +119,21 @@ fn top_k(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
+/// What was chosen has the gradient, and nothing else has one.
+fn top_k_gradient(step: &mut Step<'_>) -> Result<(), String> {
+    let (gradient, x) = (step.gradient()?, step.input(0)?);
+    let along = step.int("axis")?.unwrap_or(-1);
+    let places = match step.output(1) {
+        Ok(places) => places,
+        Err(_) => step.again::<2>()[1],
+    };
+    let zeros = zeros(step, x)?;
+    let add = [("axis", along.into()), ("reduction", "add".into())];
+    let sums = step.with("ScatterElements", &[zeros, places, gradient], &add);
+    step.give(0, sums);
+    Ok(())
+}
+
 /// The gradient widened to the shape of the input, and what becomes of it.
 fn reduced(
     step: &mut Step<'_>,
@@ -157,20 +175,4 @@ fn spread(step: &mut Step<'_>, value: ValueId, x: ValueId) -> Result<ValueId, St
         }
         _ => Ok(value),
     }
-}
-
-/// How many elements each mean is of, as a float.
-fn elements(step: &mut Step<'_>, x: ValueId) -> Result<ValueId, String> {
-    let (shape, gone) = (step.shape(x)?, gone(step, x)?.unwrap_or_default());
-    let sizes: Option<Vec<i64>> = gone.iter().map(|at| shape[*at].as_integer()).collect();
-    if let Some(sizes) = sizes {
-        #[expect(clippy::cast_precision_loss, reason = "a mean is rounded as much")]
-        let count = sizes.iter().fold(1.0_f32, |count, size| count * *size as f32);
-        return Ok(step.number(count));
-    }
-    let places: Vec<i64> = gone.into_iter().map(index).collect();
-    let (all, places) = (step.op("Shape", &[x]), step.ints(&places));
-    let sizes = step.op("Gather", &[all, places]);
-    let count = step.with("ReduceProd", &[sizes], &[("keepdims", 0.into())]);
-    Ok(step.op("CastLike", &[count, x]))
 }

@@ -305,6 +305,12 @@ fn operators_that_move_elements() {
             (body.ints(&[0, 1]), body.ints(&[-1, i64::MAX]), body.ints(&[0, 1]));
         body.op("Slice", [ids[0], starts, ends, axes]).output("made")
     });
+    for [start, end, axis, width] in [[0, i64::MAX, 1, 2], [1, 7, 1, 3], [-1, i64::MIN, 0, -1]] {
+        operator(&[&[2, 7]], &[0], |body, ids| {
+            let [start, end, axis, width] = [start, end, axis, width].map(|it| body.ints(&[it]));
+            body.op("Slice", [ids[0], start, end, axis, width]).output("made")
+        });
+    }
     operator(&[&[2, 3]], &[0], |body, ids| {
         let ratio = body.float(0.0);
         body.op("Dropout", [ids[0], ratio]).output("made")
@@ -345,7 +351,32 @@ fn operators_that_read_at_places() {
             let node = body.op("ScatterND", [ids[0], at, ids[1]]);
             node.attribute("reduction", reduction).output("made")
         });
+        operator(&[&[2, 4], &[2, 2]], &[0, 1], |body, ids| {
+            let at = places(body, &[2, 2], &[3, 0, 1, 2]);
+            let node = body.op("ScatterElements", [ids[0], at, ids[1]]).attribute("axis", 1);
+            node.attribute("reduction", reduction).output("made")
+        });
     }
+}
+
+#[test]
+fn the_largest_elements() {
+    for axis in [0, -1] {
+        operator(&[&[3, 4]], &[0], |body, ids| {
+            let count = body.ints(&[2]);
+            let node = body.op("TopK", [ids[0], count]).attribute("axis", axis);
+            let [values, _] = node.outputs("top");
+            values
+        });
+    }
+}
+
+#[test]
+fn maxima_of_windows() {
+    operator(&[&[2, 2, 5, 6]], &[0], |body, ids| {
+        let node = body.op("MaxPool", [ids[0]]).attribute("kernel_shape", [3, 2]);
+        node.attribute("strides", [2, 1]).attribute("pads", [1, 0, 1, 1]).output("made")
+    });
 }
 
 #[test]
@@ -372,6 +403,9 @@ fn normalisations() {
     });
     operator(&[&[2, 3, 4], &[3, 4]], &[0, 1], |body, ids| {
         body.op("LayerNormalization", ids.iter().copied()).attribute("axis", 1).output("made")
+    });
+    operator_with(&[&[2, 3, 4], &[3], &[3]], &[0, 2], &[0, 1, 2], |body, ids| {
+        body.op("InstanceNormalization", ids.iter().copied()).output("made")
     });
     operator(&[&[2, 3, 4], &[3], &[3]], &[0, 1, 2], |body, ids| {
         body.op("InstanceNormalization", ids.iter().copied()).output("made")
