@@ -1,5 +1,7 @@
 //! How much weights matter: the diagonal of the empirical Fisher information.
 
+use std::collections::HashMap;
+
 use apr_core::{Error, Result};
 use apr_graph::Intermediates;
 use apr_infer::{Tensor, Value};
@@ -10,7 +12,7 @@ use serde::Serialize;
 use crate::Row;
 use crate::batch::Batch;
 use crate::graph::{LABEL_WEIGHTS, LABELS, LOSS, TARGET, TOKENS, Terms, TrainingGraph};
-use crate::parameters::initial;
+use crate::parameters::{Parameter, initial};
 use crate::targets::Goal;
 
 /// How much the weights of a model matter for the texts that it was measured on.
@@ -54,6 +56,78 @@ pub fn importance(
     padding: i64,
     done: &mut dyn FnMut(usize),
 ) -> RunResult<WeightImportance> {
+    let mut sums: Vec<(f64, f64)> = Vec::new();
+    let measured = each_gradient(runner, rows, padding, done, &mut |at, gradient, weight| {
+        sums.resize(sums.len().max(at + 1), (0.0, 0.0));
+        for (gradient, weight) in gradient.iter().zip(weight) {
+            let square = f64::from(*gradient) * f64::from(*gradient);
+            sums[at].0 += square;
+            sums[at].1 += square * f64::from(*weight) * f64::from(*weight);
+        }
+        Ok(())
+    })?;
+
+    let count = rows.len().max(1) as f64;
+    let tensor =
+        |((parameter, weight), sums): (&(Parameter, Tensor), (f64, f64))| TensorImportance {
+            name: parameter.tensor.clone(),
+            elements: weight.len() as u64,
+            squared_gradient: sums.0 / count / weight.len().max(1) as f64,
+            saliency: 0.5 * sums.1 / count,
+        };
+    let tensors = measured.iter().zip(sums).map(tensor).collect();
+    let tokens = rows.iter().map(|row| row.tokens.len() as u64).sum();
+    Ok(WeightImportance { rows: rows.len(), tokens, tensors })
+}
+
+/// The root mean square over rows of the gradient of each weight, by the tensors' names: what
+/// [`importance`] sums up, element by element.
+///
+/// # Errors
+/// Those of [`importance`].
+pub fn mean_gradients(
+    runner: &Runner<'_>,
+    rows: &[Row],
+    padding: i64,
+    done: &mut dyn FnMut(usize),
+) -> RunResult<HashMap<String, Vec<f32>>> {
+    let most = runner.options().max_memory;
+    let (mut sums, mut elements): (Vec<Vec<f32>>, u64) = (Vec::new(), 0);
+    let measured = each_gradient(runner, rows, padding, done, &mut |at, gradient, _| {
+        if at == sums.len() {
+            elements += gradient.len() as u64;
+            // Beside the weights and the gradients of a row.
+            let bytes = elements.saturating_mul(3 * size_of::<f32>() as u64);
+            if bytes > most {
+                let message = format!("gradients of {elements} weights take {bytes} bytes");
+                return Err(Error::memory(message));
+            }
+            sums.push(vec![0.0; gradient.len()]);
+        }
+        sums[at].iter_mut().zip(gradient).for_each(|(sum, gradient)| *sum += gradient * gradient);
+        Ok(())
+    })?;
+
+    #[expect(clippy::cast_precision_loss, reason = "a mean is rounded as much")]
+    let count = rows.len().max(1) as f32;
+    let root = |((parameter, _), mut sums): (&(Parameter, Tensor), Vec<f32>)| {
+        sums.iter_mut().for_each(|sum| *sum = (*sum / count).sqrt());
+        (parameter.tensor.clone(), parameter.stored(&sums))
+    };
+    Ok(measured.iter().zip(sums).map(root).collect())
+}
+
+/// Receives the position of a weight, its gradient for a row, and the weight itself.
+type WithGradient<'w> = dyn FnMut(usize, &[f32], &[f32]) -> Result<()> + 'w;
+
+/// Calls `with` with the gradient of each weight, row by row; the weights.
+fn each_gradient(
+    runner: &Runner<'_>,
+    rows: &[Row],
+    padding: i64,
+    done: &mut dyn FnMut(usize),
+    with: &mut WithGradient<'_>,
+) -> RunResult<Vec<(Parameter, Tensor)>> {
     let part = runner.part()?;
     let generates = runner.prepare()?.generates();
     let mut goal = Goal::of(&part.graph, generates)?;
@@ -77,8 +151,6 @@ pub fn importance(
     let mut wanted = vec![LOSS];
     wanted.extend(graph.gradients.iter().map(String::as_str));
 
-    let mut sums = vec![(0.0_f64, 0.0_f64); weights.len()];
-    let mut tokens = 0;
     for (at, row) in rows.iter().enumerate() {
         let batch = Batch::of(rows, &[at]);
         let mut inputs = batch.inputs(&part.graph.body, padding)?;
@@ -87,34 +159,18 @@ pub fn importance(
             inputs.push((parameter.input.clone(), Value::Tensor(weight.clone())));
         }
         let outcome = prepared.run(inputs, &wanted)?;
-        for ((sums, gradient), weight) in sums.iter_mut().zip(&outcome.outputs[1..]).zip(&weights) {
+        for (position, (gradient, weight)) in outcome.outputs[1..].iter().zip(&weights).enumerate()
+        {
             let gradient = gradient.tensor()?.values::<f32>()?;
-            for (gradient, weight) in gradient.iter().zip(weight.values::<f32>()?) {
-                let square = f64::from(*gradient) * f64::from(*gradient);
-                sums.0 += square;
-                sums.1 += square * f64::from(*weight) * f64::from(*weight);
-            }
-            if !sums.0.is_finite() {
+            if !gradient.iter().all(|value| value.is_finite()) {
                 let message = format!("the gradient of row {} is not finite", at + 1);
                 return Err(Error::format(message).into());
             }
+            with(position, gradient, weight.values::<f32>()?)?;
         }
-        tokens += row.tokens.len() as u64;
         done(at + 1);
     }
-
-    let count = rows.len().max(1) as f64;
-    let tensor =
-        |((parameter, weight), sums): ((&crate::parameters::Parameter, &Tensor), &(f64, f64))| {
-            TensorImportance {
-                name: parameter.tensor.clone(),
-                elements: weight.len() as u64,
-                squared_gradient: sums.0 / count / weight.len().max(1) as f64,
-                saliency: 0.5 * sums.1 / count,
-            }
-        };
-    let tensors = graph.parameters.iter().zip(&weights).zip(&sums).map(tensor).collect();
-    Ok(WeightImportance { rows: rows.len(), tokens, tensors })
+    Ok(graph.parameters.into_iter().zip(weights).collect())
 }
 
 /// The next tokens of a row, and what each counts with.

@@ -30,7 +30,7 @@ mod targets;
 mod train;
 mod trained;
 
-pub use importance::{TensorImportance, WeightImportance, importance};
+pub use importance::{TensorImportance, WeightImportance, importance, mean_gradients};
 pub use options::DistillOptions;
 pub use report::{DistillReport, Scores};
 pub use rows::{Row, Tokenize, read_rows};
@@ -38,5 +38,7 @@ pub use student::{Cuts, Size, cuts, kept_layers};
 pub use train::{Events, Progress, Student, distill};
 pub use trained::{DISTILLATION, Trained};
 
+#[cfg(test)]
+mod resumed;
 #[cfg(test)]
 mod torch_gradients;

@@ -148,7 +148,7 @@ pub fn distill(
         None => State::new(parameters, before.loss),
     };
     let steps = options.total_steps(learnt.len());
-    training.run(&mut state, &learnt, steps, events)?;
+    training.run(&mut state, &learnt, steps, events).map_err(|error| with_batch(error, options))?;
     let after = training.evaluated(&state.best)?;
     if state.best_step == 0 {
         return Err(Error::format(format!(
@@ -201,6 +201,18 @@ fn fits(student: &Student<'_>, terms: &Terms, targets: &Targets) -> RunResult<bo
         Ok(_) => Ok(true),
         Err(RunError::Model(error)) if error.code() == Code::Memory => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// An error of the memory, with what takes less of it.
+fn with_batch(error: RunError, options: &DistillOptions) -> RunError {
+    match error {
+        RunError::Model(error) if error.code() == Code::Memory && options.batch > 1 => {
+            let message = error.message();
+            let batch = options.batch;
+            Error::memory(format!("{message}; a step of fewer than {batch} rows takes less")).into()
+        }
+        other => other,
     }
 }
 
