@@ -1,10 +1,11 @@
 //! The weights of smallest magnitude: exactly so many, found in two passes and 640 KiB.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use apr_core::{CheckpointReader, Phase, Pipeline, Progress, Result};
 
-use crate::weights::{Buffers, pieces, read};
+use crate::weights::{Buffers, in_memory, pieces, read};
 
 /// Bits of a magnitude that the first pass counts by; the second counts by the rest.
 const HIGH: u32 = 16;
@@ -40,6 +41,13 @@ fn magnitude(value: f32) -> u32 {
 /// A piece of one of the tensors: its place in the list, and elements.
 type Piece = (usize, Range<u64>);
 
+/// A tensor, and what the magnitudes of its elements are weighed by.
+#[derive(Debug, Clone)]
+pub(crate) struct Weighed {
+    pub(crate) tensor: usize,
+    pub(crate) weights: Option<Arc<[f32]>>,
+}
+
 /// Counts of one piece.
 #[derive(Default)]
 struct Slot {
@@ -54,18 +62,19 @@ struct Slot {
 /// E002 and E007 when a tensor can't be read.
 pub(crate) fn smallest<P: Pipeline>(
     reader: &dyn CheckpointReader,
-    tensors: &[usize],
+    tensors: &[Weighed],
     count: u64,
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<Vec<Cut>> {
-    let elements = |tensor: &usize| reader.tensors()[*tensor].shape.elements().unwrap_or_default();
+    let elements = |of: &Weighed| reader.tensors()[of.tensor].shape.elements().unwrap_or_default();
     let of_all: Vec<Piece> = tensors
         .iter()
         .enumerate()
         .flat_map(|(at, tensor)| pieces(elements(tensor), 1).map(move |range| (at, range)))
         .collect();
-    let pass = Pass { reader, tensors, pieces: &of_all, pipeline, progress };
+    let all = Pieces { reader, tensors, pieces: &of_all };
+    let pass = Pass { all, pipeline, progress };
 
     let high = pass.count(|value| Some(magnitude(value) >> LOW), 1 << HIGH)?;
     let (bucket, smaller) = bucket_of(&high, count);
@@ -80,8 +89,9 @@ pub(crate) fn smallest<P: Pipeline>(
 
     let mut cuts = vec![Cut { magnitude: last, before: 0 }; tensors.len()];
     let all = low.get(rest as usize).copied().unwrap_or_default();
-    // Zeros stay zeros, whichever of them are said to go.
-    if last == 0 || ties == 0 {
+    // Zeros stay zeros, whichever of them are said to go; what weighs nothing need not be one.
+    let is_weighed = tensors.iter().any(|tensor| tensor.weights.is_some());
+    if last == 0 && !is_weighed || ties == 0 {
         return Ok(cuts);
     }
     if ties == all {
@@ -92,11 +102,31 @@ pub(crate) fn smallest<P: Pipeline>(
     Ok(cuts)
 }
 
+/// The tensors in pieces.
+#[derive(Clone, Copy)]
+struct Pieces<'p> {
+    reader: &'p dyn CheckpointReader,
+    tensors: &'p [Weighed],
+    pieces: &'p [Piece],
+}
+
+impl Pieces<'_> {
+    /// Reads the weighed values of a piece.
+    fn read(&self, task: usize, buffers: &mut Buffers) -> Result<()> {
+        let (at, range) = &self.pieces[task];
+        let Weighed { tensor, weights } = &self.tensors[*at];
+        read(self.reader, *tensor, range.clone(), buffers)?;
+        if let Some(weights) = weights {
+            let first = in_memory(range.start)?.min(weights.len());
+            buffers.values.iter_mut().zip(&weights[first..]).for_each(|(value, by)| *value *= by);
+        }
+        Ok(())
+    }
+}
+
 /// What every pass over the tensors needs.
 struct Pass<'p, P> {
-    reader: &'p dyn CheckpointReader,
-    tensors: &'p [usize],
-    pieces: &'p [Piece],
+    all: Pieces<'p>,
     pipeline: &'p P,
     progress: &'p dyn Progress,
 }
@@ -104,13 +134,13 @@ struct Pass<'p, P> {
 impl<P: Pipeline> Pass<'_, P> {
     /// How many elements there are of each of so many classes.
     fn count(&self, class: impl Fn(f32) -> Option<u32> + Sync, classes: usize) -> Result<Vec<u64>> {
+        let all = self.all;
         self.begin();
         let mut total = vec![0_u64; classes];
         self.pipeline.run(
-            self.pieces.len(),
+            self.all.pieces.len(),
             |task, slot: &mut Slot| {
-                let (at, range) = &self.pieces[task];
-                read(self.reader, self.tensors[*at], range.clone(), &mut slot.buffers)?;
+                all.read(task, &mut slot.buffers)?;
                 slot.counts.clear();
                 slot.counts.resize(classes, 0);
                 for class in slot.buffers.values.iter().filter_map(|value| class(*value)) {
@@ -129,12 +159,12 @@ impl<P: Pipeline> Pass<'_, P> {
 
     /// Of the weights of this magnitude, the first `ties` go.
     fn end_of_ties(&self, last: u32, mut ties: u64, cuts: &mut [Cut]) -> Result<()> {
+        let all = self.all;
         self.begin();
         self.pipeline.run(
-            self.pieces.len(),
+            self.all.pieces.len(),
             |task, slot: &mut Slot| {
-                let (at, range) = &self.pieces[task];
-                read(self.reader, self.tensors[*at], range.clone(), &mut slot.buffers)?;
+                all.read(task, &mut slot.buffers)?;
                 let values = slot.buffers.values.iter().zip(0..);
                 let found = values.filter(|(value, _)| magnitude(**value) == last);
                 slot.counts.clear();
@@ -142,7 +172,7 @@ impl<P: Pipeline> Pass<'_, P> {
                 Ok(())
             },
             |task, slot| {
-                let (at, range) = &self.pieces[task];
+                let (at, range) = &self.all.pieces[task];
                 let found = slot.counts.len() as u64;
                 if ties >= found {
                     cuts[*at].before = range.end;
@@ -159,12 +189,12 @@ impl<P: Pipeline> Pass<'_, P> {
     }
 
     fn begin(&self) {
-        let pieces = self.pieces.iter().map(|(_, range)| range.end - range.start);
+        let pieces = self.all.pieces.iter().map(|(_, range)| range.end - range.start);
         self.progress.begin(Phase::Measuring, pieces.sum::<u64>() * 4);
     }
 
     fn done(&self, task: usize) {
-        let (_, range) = &self.pieces[task];
+        let (_, range) = &self.all.pieces[task];
         self.progress.advance((range.end - range.start) * 4);
     }
 }

@@ -13,6 +13,8 @@ pub(crate) enum Mask {
     Groups { keep: usize, of: usize, norms: Option<Norms> },
     /// Of each row, the `count` that score lowest go.
     Rows { count: usize, norms: Norms },
+    /// Another decides, of magnitudes that are weighed element by element.
+    Weighed { weights: Arc<[f32]>, mask: Box<Mask> },
 }
 
 /// Norms of the inputs of a tensor's columns, by which magnitudes are weighed: of one matrix, or of
@@ -43,13 +45,20 @@ impl Mask {
             Self::Groups { norms: Some(norms), .. } | Self::Rows { norms, .. } => {
                 norms.row_len as u64
             }
+            Self::Weighed { mask, .. } => mask.unit(),
         }
     }
 
     /// Calls `gone` with the place of each of these values that goes; the first is the element at
     /// `start`, where a unit begins.
-    pub(crate) fn each_gone(&self, start: u64, values: &[f32], mut gone: impl FnMut(usize)) {
+    pub(crate) fn each_gone(&self, start: u64, values: &[f32], gone: &mut dyn FnMut(usize)) {
         match self {
+            Self::Weighed { weights, mask } => {
+                let first = usize::try_from(start).unwrap_or(usize::MAX).min(weights.len());
+                let weighed: Vec<f32> =
+                    values.iter().zip(&weights[first..]).map(|(value, by)| value * by).collect();
+                mask.each_gone(start, &weighed, gone);
+            }
             Self::Cut(cut) => {
                 let places = values.iter().enumerate();
                 places
@@ -105,7 +114,7 @@ mod tests {
 
     fn gone(mask: &Mask, start: u64, values: &[f32]) -> Vec<usize> {
         let mut places = Vec::new();
-        mask.each_gone(start, values, |place| places.push(place));
+        mask.each_gone(start, values, &mut |place| places.push(place));
         places.sort_unstable();
         places
     }
@@ -125,5 +134,15 @@ mod tests {
         assert_eq!(gone(&mask, 2, &[2.0, 1.0]), [1]);
         let mask = Mask::Groups { keep: 1, of: 2, norms: Some(norms) };
         assert_eq!(gone(&mask, 2, &[2.0, 1.0]), [1]);
+    }
+
+    #[test]
+    fn weights_of_elements_go_with_their_places() {
+        let weights = Arc::from([1.0, 1.0, 0.5, 4.0]);
+        let mask = Mask::Groups { keep: 1, of: 2, norms: None };
+        let mask = Mask::Weighed { weights, mask: Box::new(mask) };
+        assert_eq!(gone(&mask, 0, &[1.0, 2.0, 3.0, -1.0]), [0, 2]);
+        // From the second group on.
+        assert_eq!(gone(&mask, 2, &[3.0, -0.25]), [1]);
     }
 }

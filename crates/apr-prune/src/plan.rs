@@ -1,14 +1,15 @@
 //! What is pruned, and how much of it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use apr_core::{CheckpointReader, DType, Error, Pipeline, Progress, Result};
+use apr_core::{CheckpointReader, DType, Error, Pipeline, Progress, Result, TensorInfo};
 use apr_quantize::{Imatrix, Kept, Role, importance, roles_of};
 use apr_source::Source;
 use globset::GlobMatcher;
 use serde::Serialize;
 
-use crate::cut::{Cut, smallest};
+use crate::cut::{Cut, Weighed, smallest};
 use crate::mask::{Mask, Norms};
 use crate::pruned::Pruned;
 use crate::report::PruneReport;
@@ -55,6 +56,10 @@ pub struct Pruning {
     pub targets: Option<GlobMatcher>,
     /// Mean squares of the inputs of each column, by which magnitudes are weighed.
     pub importance: Option<Imatrix>,
+    /// Root mean square gradients of all elements by the names of tensors, by which magnitudes are
+    /// weighed: the order of the squares is that of Fisher pruning (Theis et al. 2018,
+    /// arXiv:1801.05787), by how much the loss rises without a weight.
+    pub gradients: Option<HashMap<String, Arc<[f32]>>>,
     /// Quantized tensors become floats of this dtype first.
     pub dequantize: Option<DType>,
     /// What stays is updated by the inputs of a calibration run (SparseGPT), which
@@ -66,7 +71,14 @@ impl Pruning {
     /// By magnitude, of what is pruned where nothing else is said.
     #[must_use]
     pub const fn new(amount: Amount) -> Self {
-        Self { amount, targets: None, importance: None, dequantize: None, updates: false }
+        Self {
+            amount,
+            targets: None,
+            importance: None,
+            gradients: None,
+            dequantize: None,
+            updates: false,
+        }
     }
 }
 
@@ -84,9 +96,18 @@ pub struct Left {
 #[must_use = "nothing is pruned until it is applied"]
 pub struct PrunePlan {
     pruning: Pruning,
-    /// Positions, and norms of the inputs of the columns.
-    tensors: Vec<(usize, Option<Arc<[f32]>>)>,
+    tensors: Vec<Planned>,
     left: Vec<Left>,
+}
+
+/// A tensor that is pruned.
+#[derive(Debug, Clone)]
+struct Planned {
+    position: usize,
+    /// Norms of the inputs of the columns.
+    norms: Option<Arc<[f32]>>,
+    /// Root mean square gradients of the elements.
+    gradients: Option<Arc<[f32]>>,
 }
 
 /// Decides what is pruned of a model.
@@ -133,7 +154,11 @@ pub fn plan(source: &Source<'_>, pruning: Pruning) -> Result<PrunePlan> {
                 let message = format!("it is {}: weights are pruned as floats", info.dtype);
                 return Err(Error::format(message).for_tensor(&info.name));
             }
-            None => tensors.push((position, norms)),
+            None => {
+                let gradients = pruning.gradients.as_ref().and_then(|all| all.get(&info.name));
+                let gradients = gradients.cloned();
+                tensors.push(Planned { position, norms, gradients });
+            }
         }
     }
 
@@ -168,17 +193,17 @@ fn check(pruning: &Pruning) -> Result<()> {
              a pattern"
                 .to_owned()
         }
+        Amount::Threshold(_) if pruning.gradients.is_some() => {
+            "a threshold is for magnitudes alone: gradients go with a share, or with a pattern"
+                .to_owned()
+        }
         _ => return Ok(()),
     };
     Err(Error::format(wrong))
 }
 
 /// Why a tensor can't be pruned as asked.
-fn unsuited(
-    info: &apr_core::TensorInfo,
-    pruning: &Pruning,
-    norms: &Option<Arc<[f32]>>,
-) -> Option<String> {
+fn unsuited(info: &TensorInfo, pruning: &Pruning, norms: &Option<Arc<[f32]>>) -> Option<String> {
     let row_len = info.shape.row_len();
     match pruning.amount {
         _ if !(info.dtype.is_float() || info.dtype.is_quantized()) => {
@@ -193,8 +218,16 @@ fn unsuited(
         _ if pruning.importance.is_some() && norms.is_none() => {
             Some("its inputs were not measured".to_owned())
         }
+        _ if pruning.gradients.as_ref().is_some_and(|all| !has_gradients(all, info)) => {
+            Some("its gradients were not measured".to_owned())
+        }
         _ => None,
     }
+}
+
+fn has_gradients(gradients: &HashMap<String, Arc<[f32]>>, info: &TensorInfo) -> bool {
+    let elements = info.shape.elements();
+    gradients.get(&info.name).is_some_and(|found| Some(found.len() as u64) == elements)
 }
 
 impl PrunePlan {
@@ -227,7 +260,7 @@ impl PrunePlan {
 
     /// Positions of the tensors that are pruned.
     pub fn positions(&self) -> impl Iterator<Item = usize> {
-        self.tensors.iter().map(|(position, _)| *position)
+        self.tensors.iter().map(|planned| planned.position)
     }
 
     /// Tensors that are left alone, and why.
@@ -265,6 +298,7 @@ impl PrunePlan {
         let measure = match self.pruning.importance {
             _ if self.pruning.updates => "sparsegpt",
             Some(_) => "wanda",
+            None if self.pruning.gradients.is_some() => "fisher",
             None => "magnitude",
         };
         match self.pruning.amount {
@@ -281,30 +315,45 @@ impl PrunePlan {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<Vec<(usize, Mask)>> {
-        let positions: Vec<usize> = self.tensors.iter().map(|(position, _)| *position).collect();
-        let elements = |position: &usize| {
-            base.tensors().get(*position).and_then(|info| info.shape.elements()).unwrap_or(0)
+        let elements = |planned: &Planned| {
+            let info = base.tensors().get(planned.position);
+            info.and_then(|info| info.shape.elements()).unwrap_or(0)
         };
-        let smallest = |positions: &[usize], share: f64| {
-            let all: u64 = positions.iter().map(elements).sum();
-            smallest(base, positions, share_of(share, all), pipeline, progress)
+        let smallest = |planned: &[Planned], share: f64| {
+            let all: u64 = planned.iter().map(elements).sum();
+            let weighed = |planned: &Planned| Weighed {
+                tensor: planned.position,
+                weights: planned.gradients.clone(),
+            };
+            let weighed: Vec<Weighed> = planned.iter().map(weighed).collect();
+            smallest(base, &weighed, share_of(share, all), pipeline, progress)
         };
         let cuts: Vec<Cut> = match self.pruning.amount {
-            Amount::Share { share, scope: Scope::Global } => smallest(&positions, share)?,
+            Amount::Share { share, scope: Scope::Global } => smallest(&self.tensors, share)?,
             Amount::Share { share, scope: Scope::Tensor } if self.pruning.importance.is_none() => {
-                let cut = |position: &usize| smallest(std::slice::from_ref(position), share);
-                positions.iter().map(cut).collect::<Result<Vec<_>>>()?.concat()
+                let cut = |planned: &Planned| smallest(std::slice::from_ref(planned), share);
+                self.tensors.iter().map(cut).collect::<Result<Vec<_>>>()?.concat()
             }
-            Amount::Threshold(threshold) => vec![Cut::below(threshold); positions.len()],
+            Amount::Threshold(threshold) => vec![Cut::below(threshold); self.tensors.len()],
             _ => Vec::new(),
         };
+        let weighed = |planned: &Planned, mask: Mask| {
+            let mask = match &planned.gradients {
+                Some(weights) => {
+                    Mask::Weighed { weights: Arc::clone(weights), mask: Box::new(mask) }
+                }
+                None => mask,
+            };
+            (planned.position, mask)
+        };
         if !cuts.is_empty() {
-            return Ok(positions.into_iter().zip(cuts.into_iter().map(Mask::Cut)).collect());
+            let cuts = cuts.into_iter().map(Mask::Cut);
+            return Ok(self.tensors.iter().zip(cuts).map(|(of, mask)| weighed(of, mask)).collect());
         }
-        let mask = |(position, norms): &(usize, Option<Arc<[f32]>>)| {
-            let shape = &base.tensors()[*position].shape;
+        let mask = |planned: &Planned| {
+            let shape = &base.tensors()[planned.position].shape;
             let row_len = crate::weights::in_memory(shape.row_len())?;
-            let norms = norms.as_ref().map(|norms| {
+            let norms = planned.norms.as_ref().map(|norms| {
                 let rows = shape.dims().iter().rev().nth(1).copied().unwrap_or(1);
                 Norms { norms: norms.clone(), row_len, rows }
             });
@@ -316,7 +365,7 @@ impl PrunePlan {
                 }
                 _ => Mask::Cut(Cut::below(0.0)),
             };
-            Ok((*position, mask))
+            Ok(weighed(planned, mask))
         };
         self.tensors.iter().map(mask).collect()
     }

@@ -116,7 +116,7 @@ fn count(mask: Option<&Mask>, start: u64, values: &[f32]) -> Counts {
         lost: 0.0,
     };
     if let Some(mask) = mask {
-        mask.each_gone(start, values, |place| {
+        mask.each_gone(start, values, &mut |place| {
             counts.zeros += u64::from(values[place] != 0.0);
             counts.lost += square(&values[place]);
         });
@@ -169,7 +169,9 @@ impl CheckpointReader for Pruned<'_> {
         let width = in_memory(width)?;
         if let Some(mask) = mask {
             // All bits of a zero are zero, whatever the float.
-            mask.each_gone(start, &values, |place| bytes[place * width..][..width].fill(0));
+            mask.each_gone(start, &values, &mut |place| {
+                bytes[place * width..][..width].fill(0);
+            });
         }
         let from = in_memory(offset - start * width as u64)?;
         buf.copy_from_slice(

@@ -9,7 +9,7 @@ use crate::plan::Left;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PruneReport {
-    /// `magnitude`, `threshold`, `wanda`, `sparsegpt`, or a pattern such as `2:4`.
+    /// `magnitude`, `threshold`, `wanda`, `sparsegpt`, `fisher`, or a pattern such as `2:4`.
     pub method: String,
     /// The share of weights that was to become zero, where one was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -82,6 +82,8 @@ pub(crate) enum PruneMethod {
     Wanda,
     /// Weigh by the products of inputs, and update what stays, layer by layer
     Sparsegpt,
+    /// Weigh magnitudes by the gradients of the texts' next tokens
+    Fisher,
 }
 
 /// Options about pruning that the help of `convert` leaves to that of `prune`.
@@ -112,7 +114,7 @@ pub(crate) struct PruneArgs {
     #[arg(long, value_enum, value_name = "SCOPE", requires = "prune", hide_short_help = true)]
     pub(crate) prune_scope: Option<PruneScope>,
     /// What --calibration is for [default: wanda]
-    #[arg(long, value_enum, value_name = "METHOD", hide_short_help = true)]
+    #[arg(long, alias = "prune-by", value_enum, value_name = "METHOD", hide_short_help = true)]
     pub(crate) prune_method: Option<PruneMethod>,
     /// Keep N of every M consecutive weights of a row, such as 2:4
     #[arg(

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use apr_core::counted;
-use apr_distill::{TensorImportance, WeightImportance, importance};
+use apr_distill::{Row, TensorImportance, WeightImportance, importance};
 use apr_registry::Escaped;
-use apr_run::with_runner;
+use apr_run::{RunResult, Runner, with_runner};
 use serde::Serialize;
 
 use super::distill::{padding, reading, rows};
@@ -45,21 +45,9 @@ struct LayerImportance {
 
 /// Measures a model on texts.
 pub(super) fn run(model: &Path, data: &Path, context: &Context) -> Outcome {
-    signals::stop_cleanly(&context.interrupt)?;
-    let text = read_text(data)?;
     let opened = Opened::new(model, context)?;
-    let options = reading(context, opened.facts());
+    let (found, cut) = on_rows(&opened, data, context, importance)?;
     let source = context.source(&*opened.model().reader, opened.name())?;
-    let host = terse_host(context);
-    let found = with_runner(&source, opened.facts(), &options, &host, |runner| {
-        let (rows, cut) = rows(&text, data, runner)?;
-        let bar = Bar::counting(&context.printer, rows.len() as u64);
-        let padding = padding(opened.facts());
-        let found = importance(runner, &rows, padding, &mut |done| bar.reached(done as u64))?;
-        Ok::<_, Failure>((found, cut))
-    });
-    let (found, cut) = found?;
-    context.sources.check_unchanged()?;
 
     let mut layers: BTreeMap<u64, (u64, f64)> = BTreeMap::new();
     if let Some(model) = source.family()? {
@@ -74,6 +62,29 @@ pub(super) fn run(model: &Path, data: &Path, context: &Context) -> Outcome {
     let layers = layers.into_iter().map(layer).collect();
     let report = ImportanceReport { file: opened.name().to_owned(), cut, found, layers };
     context.printer.report(&report, render)
+}
+
+/// Calls `measure` with a model that is ready to run, the rows of a file, the token that fills them
+/// up, and what is to be told how many are done. With it comes how many rows were cut.
+pub(super) fn on_rows<R>(
+    opened: &Opened,
+    data: &Path,
+    context: &Context,
+    measure: impl FnOnce(&Runner<'_>, &[Row], i64, &mut dyn FnMut(usize)) -> RunResult<R>,
+) -> Outcome<(R, usize)> {
+    signals::stop_cleanly(&context.interrupt)?;
+    let text = read_text(data)?;
+    let options = reading(context, opened.facts());
+    let source = context.source(&*opened.model().reader, opened.name())?;
+    let found = with_runner(&source, opened.facts(), &options, &terse_host(context), |runner| {
+        let (rows, cut) = rows(&text, data, runner)?;
+        let bar = Bar::counting(&context.printer, rows.len() as u64);
+        let padding = padding(opened.facts());
+        let found = measure(runner, &rows, padding, &mut |done| bar.reached(done as u64))?;
+        Ok::<_, Failure>((found, cut))
+    })?;
+    context.sources.check_unchanged()?;
+    Ok(found)
 }
 
 fn render(out: &mut dyn Write, report: &ImportanceReport) -> io::Result<()> {

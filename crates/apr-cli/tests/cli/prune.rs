@@ -104,6 +104,48 @@ fn activations_weigh_weights_as_transformers_measures_them() {
 }
 
 #[test]
+fn gradients_weigh_weights_as_torch_measures_them() {
+    let sandbox = with_llama();
+    let expected = fs::read(locate::fixture("gradients/fisher.json")).expect("a fixture");
+    let expected: Value = serde_json::from_slice(&expected).expect("JSON");
+    let rows = expected["rows"].as_array().expect("rows").iter();
+    let rows: String = rows.map(|row| format!("{{\"text\": {row}}}\n")).collect();
+    let sandbox = sandbox.with("rows.jsonl", rows);
+    let line = "prune llama -o m.safetensors -f --calibration rows.jsonl --prune-method fisher";
+    for (name, places) in expected["lowest"].as_object().expect("tensors") {
+        let places: Vec<u64> = places.as_array().expect("a list").iter().map(number).collect();
+        let (_, before) = tensor(&sandbox.read("llama/model.safetensors"), name);
+        // In floating point, the share is the count again.
+        let share = places.len() as f64 / (before.len() / 2) as f64;
+        let report = sandbox.apr(&format!("{line} --target {name} --prune {share} --json")).ok();
+        assert_eq!(report.json()["pruning"]["method"], "fisher");
+        let (_, after) = tensor(&sandbox.read("m.safetensors"), name);
+        let weights = before.chunks(2).zip(after.chunks(2)).zip(0..);
+        let gone = weights.filter(|((old, new), _)| old != new).map(|(_, place)| place);
+        assert_eq!(gone.collect::<Vec<u64>>(), places, "{name}");
+    }
+
+    let of_all = sandbox.apr(&format!("{line} --prune 0.3 --prune-scope global --json")).ok();
+    assert_eq!(of_all.json()["pruning"]["share"], 0.3);
+    sandbox.apr(&format!("{line} --prune-nm 2:4")).ok();
+    sandbox.apr("convert llama -o m.gguf").ok();
+    sandbox
+        .apr("prune m.gguf -o n.gguf --calibration rows.jsonl --prune-by fisher --prune 0.5")
+        .fails(2, &["convert the GGUF file in a run before"]);
+    sandbox
+        .apr("prune llama -o n.apr --prune-method fisher --prune 0.5")
+        .fails(2, &["it goes with that"]);
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().expect("a number")
+}
+
+fn tensor(file: &[u8], name: &str) -> (String, Vec<u8>) {
+    tensors(file).into_iter().find(|(tensor, _)| tensor == name).expect("the tensor")
+}
+
+#[test]
 fn what_is_pruned_is_reported_and_what_is_not_is_named() {
     let sandbox = with_llama();
     let run = sandbox.apr("convert llama -o m.apr --prune 0.5 --dry-run");

@@ -1,5 +1,6 @@
 //! `apr convert --prune` and its kin: the model that a job reads, with weights or layers less.
 
+mod gradients;
 mod second_order;
 
 use std::io::{self, Write};
@@ -150,7 +151,12 @@ fn zeroed(
     let mut notes = Vec::new();
     pruning.updates = args.prune_method == Some(PruneMethod::Sparsegpt);
     let calibration = options.calibration.as_deref();
-    if let Some(data) = calibration.filter(|_| !pruning.updates) {
+    let by_gradients = args.prune_method == Some(PruneMethod::Fisher);
+    if let Some(data) = calibration.filter(|_| by_gradients) {
+        let (gradients, told) = gradients::of_texts((path, data), context)?;
+        pruning.gradients = Some(gradients);
+        notes = told;
+    } else if let Some(data) = calibration.filter(|_| !pruning.updates) {
         let (matrix, told) = imatrix::calibrated(data, path, context)?;
         pruning.importance = Some(matrix);
         notes = told;
@@ -234,7 +240,8 @@ fn check(args: &ConvertArgs) -> Outcome {
             ));
         }
     }
-    if options.calibration.is_some() && args.prune_scope == Some(PruneScope::Global) {
+    let by_rows = options.calibration.is_some() && args.prune_method != Some(PruneMethod::Fisher);
+    if by_rows && args.prune_scope == Some(PruneScope::Global) {
         return Err(Failure::Usage(
             "--calibration weighs the weights of a row: it goes with --prune-scope tensor or \
              --prune-nm"
