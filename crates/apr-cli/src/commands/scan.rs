@@ -3,10 +3,12 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::slice;
+use std::sync::Arc;
 
 use anstyle::Style;
-use apr_core::counted;
-use apr_io::io_error;
+use apr_core::{SourceSet, counted};
+use apr_io::{RemoteFolder, io_error, is_remote};
 use apr_ops::sarif;
 use apr_registry::{Code, Error, Escaped, IoCause, Result};
 use apr_scan::{
@@ -30,10 +32,19 @@ const MAX_DEPTH: usize = 64;
 
 /// Lists what loading files would run.
 pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
-    let files = files_of(&args.paths)?;
+    let mut files = Vec::new();
+    for path in &args.paths {
+        match repository(path, context)? {
+            Some(folder) => {
+                let names = folder.place().files().iter().map(|file| file.name.clone());
+                files.extend(names.map(|name| Target::Remote(Arc::clone(&folder), name)));
+            }
+            None => files.extend(files_of(slice::from_ref(path))?.into_iter().map(Target::Path)),
+        }
+    }
     let mut reports = Vec::new();
-    for path in &files {
-        reports.push(scan(path, files.len() == 1, context)?);
+    for target in &files {
+        reports.push(scan(target, files.len() == 1, context)?);
     }
 
     let summary = ScanSummary::of(reports);
@@ -52,6 +63,24 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
     if passes { Ok(()) } else { Err(Failure::Validation) }
 }
 
+/// A file that is scanned.
+enum Target {
+    /// One that was named, or is in a folder that was.
+    Path(PathBuf),
+    /// One of a repository or of a folder of one.
+    Remote(Arc<RemoteFolder>, String),
+}
+
+/// What a path names on a hub or server, where that is no single file: whoever trusts a repository
+/// loads any of its files.
+fn repository(path: &Path, context: &Context) -> Result<Option<Arc<RemoteFolder>>> {
+    if !is_remote(path) {
+        return Ok(None);
+    }
+    let folder = context.sources.place(path)?;
+    Ok(folder.place().file().is_none().then(|| Arc::new(folder)))
+}
+
 /// The files that are scanned: those named, and those in folders.
 pub(super) fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
@@ -61,9 +90,18 @@ pub(super) fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn scan(path: &Path, only: bool, context: &Context) -> Outcome<ScanReport> {
-    let name = path.display().to_string();
-    let scanned = model::open_bytes(path, context).and_then(|(source, _spool)| {
+fn scan(target: &Target, only: bool, context: &Context) -> Outcome<ScanReport> {
+    let name = match target {
+        Target::Path(path) => path.display().to_string(),
+        Target::Remote(folder, file) => format!("{}/{file}", folder.place().location()),
+    };
+    let opened = match target {
+        Target::Path(path) => model::open_bytes(path, context),
+        Target::Remote(folder, file) => {
+            folder.open(file).map(|source| (source, None)).map_err(Failure::from)
+        }
+    };
+    let scanned = opened.and_then(|(source, _spool)| {
         let report = scan_file(source, &name, &context.options.limits)?;
         context.sources.check_unchanged()?;
         Ok(report)

@@ -50,6 +50,25 @@ fn a_model_on_a_hub_is_what_it_is_in_a_folder() {
 }
 
 #[test]
+fn a_repository_is_scanned_file_by_file() {
+    let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
+    let evil = std::fs::read(locate::fixture("scan/evil_2.pkl")).expect("a fixture");
+    hub.put("tiny/llama", "old/training_args.bin", evil);
+    let report = at(&hub, &sandbox, "scan hf://tiny/llama --json").fails(5, &[]).json();
+    let files = report["files"].as_array().expect("a list");
+    let verdict_of = |end: &str| {
+        let found = files.iter().find(|file| file["file"].as_str().unwrap_or("").ends_with(end));
+        found.unwrap_or_else(|| panic!("{end} is in {report}"))["verdict"].clone()
+    };
+    assert_eq!(verdict_of("tiny/llama/old/training_args.bin"), "dangerous");
+    assert_eq!(verdict_of("tiny/llama/model.safetensors"), "clean");
+    assert_eq!(verdict_of("tiny/llama/config.json"), "clean");
+    let old = at(&hub, &sandbox, "scan hf://tiny/llama/old --json").fails(5, &[]).json();
+    assert_eq!(old["files"].as_array().map(Vec::len), Some(1));
+    at(&hub, &sandbox, "scan hf://tiny/llama/model.safetensors").ok();
+}
+
+#[test]
 fn a_file_of_a_repository_and_a_page_of_it_name_the_same_model() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     hub.branch("tiny/llama", "refs/pr/1");

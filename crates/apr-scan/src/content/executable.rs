@@ -1,5 +1,8 @@
 //! Programs and libraries of operating systems, by their first bytes.
 
+/// Text that the system hands to the program of its first line.
+pub(super) const SCRIPT: &str = "an executable script";
+
 /// What a file that starts so is to an operating system; `None` for all others.
 pub(super) fn kind(head: &[u8]) -> Option<&'static str> {
     match head {
@@ -13,7 +16,7 @@ pub(super) fn kind(head: &[u8]) -> Option<&'static str> {
             Some("a program or library for macOS (Mach-O, several processors)")
         }
         [0xca, 0xfe, 0xba, 0xbe, ..] => Some("a Java class"),
-        [b'#', b'!', b'/', ..] | [b'#', b'!', b' ', b'/', ..] => Some("an executable script"),
+        [b'#', b'!', b'/', ..] | [b'#', b'!', b' ', b'/', ..] => Some(SCRIPT),
         _ => None,
     }
 }

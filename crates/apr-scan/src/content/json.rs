@@ -162,6 +162,27 @@ fn is_of_library(name: &str) -> bool {
     LIBRARIES.contains(&name.split('.').next().unwrap_or_default())
 }
 
+/// Whether a name is that of a registered operator, as programs of torch.export call them:
+/// `torch.ops.aten.add.Tensor`. What `torch.ops` has itself, such as `load_library`, is none.
+fn is_operator(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix("torch.ops.") else { return false };
+    let parts: Vec<&str> = rest.split('.').collect();
+    let is_special = |part: &&str| part.starts_with("__");
+    match parts.as_slice() {
+        [namespace, name] => ![namespace, name].into_iter().any(is_special) && is_open(namespace),
+        // `aten.__and__.Tensor` is one.
+        [namespace, _, overload] => {
+            ![namespace, overload].into_iter().any(is_special) && is_open(namespace)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a part of `torch.ops` is a namespace of operators, and no function that loads code.
+fn is_open(namespace: &str) -> bool {
+    !["import_module", "load_library"].contains(&namespace)
+}
+
 /// A setting by which a library imports a name: Hydra and what stands on it, MLflow, PEFT.
 pub(super) fn setting(key: &str, value: &str, found: &mut ContentRemarks) {
     let (who, what) = match key {
@@ -171,6 +192,9 @@ pub(super) fn setting(key: &str, value: &str, found: &mut ContentRemarks) {
         _ => return,
     };
     let Some((module, name)) = what else { return };
+    if is_operator(value) {
+        return;
+    }
     let verdict = match verdict_on(module, name) {
         Verdict::Dangerous => FileVerdict::Dangerous,
         // Many a program calls something its target.
@@ -368,6 +392,13 @@ mod tests {
         for (text, expected) in [
             (r#"{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}"#, None),
             (r#"{"auto_map": {"AutoModel": "modeling_x.X"}}"#, Some(Suspicious)),
+            (r#"{"nodes": [{"target": "torch.ops.aten.add.Tensor"}]}"#, None),
+            (r#"{"nodes": [{"target": "torch.ops.aten.__and__.Tensor"}]}"#, None),
+            (r#"{"nodes": [{"target": "torch.ops.higher_order.cond"}]}"#, None),
+            (r#"{"target": "torch.ops.load_library"}"#, Some(Dangerous)),
+            (r#"{"target": "torch.ops.load_library.__call__"}"#, Some(Dangerous)),
+            (r#"{"target": "torch.ops.aten.add.__globals__"}"#, Some(Dangerous)),
+            (r#"{"target": "torch.hub.load"}"#, Some(Dangerous)),
             (r#"{"config": {"layers": [{"class_name": "Lambda"}]}}"#, Some(Dangerous)),
             (r#"{"class_name": "Dense", "module": "keras.layers"}"#, None),
             (r#"{"class_name": "Mine", "registered_name": "mine>Mine"}"#, Some(NotExamined)),

@@ -47,6 +47,16 @@ const TORCHSCRIPT: [&str; 9] = [
     "rpc_sync(",
 ];
 
+/// Ends of names of source code that is not examined.
+const OTHER_SOURCES: [&str; 8] = ["bash", "sh", "bat", "ps1", "js", "lua", "rb", "pl"];
+
+/// Whether a name is that of source code.
+pub(super) fn is_source(name: &str) -> bool {
+    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+    let extension = extension.to_ascii_lowercase();
+    ["py", "pyw"].contains(&&*extension) || OTHER_SOURCES.contains(&&*extension)
+}
+
 /// Whether loaders take a file for text, although its first bytes are those of another format: by
 /// its name, or because it holds nothing else.
 pub(super) fn is_text(name: &str, head: &[u8]) -> bool {
@@ -78,7 +88,7 @@ pub(crate) fn judge(name: &str, bytes: &[u8]) -> Result<Option<ContentRemarks>> 
     let mut found = match extension.as_str() {
         "py" | "pyw" => return Ok(Some(python(base, text))),
         "ipynb" => not_examined("a notebook with code cells"),
-        "sh" | "bat" | "ps1" | "js" | "lua" | "rb" | "pl" => {
+        extension if OTHER_SOURCES.contains(&extension) => {
             not_examined("source code in a language that is not examined")
         }
         "pbtxt" | "prototxt" => tensorflow::judge_text(text),
