@@ -13,6 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy
+from safetensors.numpy import save_file
+
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "fixtures/tiny-llama"
 SUMS = ROOT / "fixtures/quality/sums.txt"
@@ -85,6 +88,35 @@ def compare(folder, name, base, text, context, tolerance, coarse=()):
             check(near, f"{name} as {quantization}: Mean KLD {found:.6f}, llama.cpp {expected}")
 
 
+def adapter(folder, base, text, context):
+    """llama.cpp adds an adapter that apr converted, and finds what it finds of the model into which apr merged it."""
+    peft = folder / "adapter"
+    peft.mkdir()
+    modules = {"q_proj": (128, 128), "v_proj": (64, 128), "down_proj": (128, 256)}
+    draw = numpy.random.default_rng(5)
+    tensors = {}
+    for layer in range(2):
+        for module, (rows, columns) in modules.items():
+            part = "mlp" if module == "down_proj" else "self_attn"
+            name = f"base_model.model.model.layers.{layer}.{part}.{module}"
+            tensors[f"{name}.lora_A.weight"] = 0.05 * draw.standard_normal((4, columns), dtype=numpy.float32)
+            tensors[f"{name}.lora_B.weight"] = 0.05 * draw.standard_normal((rows, 4), dtype=numpy.float32)
+    save_file(tensors, peft / "adapter_model.safetensors")
+    config = dict(peft_type="LORA", r=4, lora_alpha=8, target_modules=sorted(modules), task_type="CAUSAL_LM")
+    (peft / "adapter_config.json").write_text(json.dumps(config))
+
+    converted, merged = folder / "adapter.gguf", folder / "merged.gguf"
+    apr("lora", "convert", peft, "--base", base, "-q", "-o", converted)
+    apr("merge", base, "--lora", peft, "-q", "-o", merged)
+    window = ["-f", text, "-c", context]
+    title = "Final estimate: PPL"
+    before, _ = printed(llama("-m", base, *window), title)
+    found, _ = printed(llama("-m", base, "--lora", converted, *window), title)
+    expected, _ = printed(llama("-m", merged, *window), title)
+    check(abs(found - expected) <= 1e-4 * expected, f"adapter: perplexity {found} with it, {expected} merged into the model")
+    check(abs(found - before) > 0.01 * before, f"adapter: it changes the perplexity, which is {before} without it")
+
+
 def written(folder, model):
     """Stories of a model, for a text that it finds likely."""
     tell = ["run", model, "--prompt", "Once upon a time", "--max-tokens", 400, "--temperature", 1, "-q"]
@@ -101,6 +133,7 @@ def main():
         apr("quantize", TINY, "--type", "fp32", "-q", "-o", tiny)
         # A perplexity of two thousand: single precision has no third decimal.
         compare(folder, "tiny-llama", tiny, SUMS, 9, 0.02)
+        adapter(folder, tiny, SUMS, 9)
         if STORIES.exists():
             stories = folder / "stories.gguf"
             apr("quantize", STORIES, "--type", "fp32", "-q", "-o", stories)

@@ -300,6 +300,10 @@ fn advice_about_format(message: &str) -> Option<String> {
     if message.starts_with("GGUF needs the model family") {
         return Some("--arch NAME sets a family of the same architecture".to_owned());
     }
+    if message.starts_with("adapters can't be exported to GGUF") {
+        let command = "apr lora convert ADAPTER --base MODEL -o adapter.gguf";
+        return Some(format!("`{command}` writes one for llama.cpp"));
+    }
     // Other messages of E001 say what is wrong with this file, which the general advice doesn't
     // know.
     message.starts_with(apr_registry::UNKNOWN_FORMAT).then(|| general_advice(Code::Format))
