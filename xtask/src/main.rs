@@ -2,6 +2,7 @@
 
 mod bench;
 mod builds;
+mod dist;
 mod features;
 mod fuzz;
 mod interop;
@@ -33,6 +34,9 @@ Usage: cargo xtask TASK
   ci     lint, then test
   builds  crates with few features, without std, for a bare processor and for the web; what is
          shipped there, its size and its test under Node
+  dist   static binaries for Linux into target/packages, in archives with manual pages, completions,
+         licences, a bill of materials and sums; x86_64 or aarch64 alone where named; --twice
+         builds again and compares
   web    the page into target/web, and the package for npm into target/npm; --serve serves it on
          this machine, --test tries it in Chromium
   site   the documentation as a site into target/site: the pages of docs, a reference of the
@@ -75,6 +79,12 @@ fn main() -> ExitCode {
             test::run(&mut steps);
         }
         ["builds"] => builds::run(&mut steps),
+        ["dist", ref arguments @ ..] => {
+            if let Err(usage) = dist::run(&mut steps, arguments) {
+                eprintln!("{usage}");
+                return ExitCode::from(2);
+            }
+        }
         ["web"] => web::run(&mut steps, web::Wish::Build),
         ["web", "--serve"] => web::run(&mut steps, web::Wish::Serve),
         ["web", "--test"] => web::run(&mut steps, web::Wish::Test),

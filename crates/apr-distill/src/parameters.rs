@@ -86,7 +86,7 @@ pub(crate) fn parameters(
         let id = body.add_value(&name, kind, ValueOrigin::Input);
         body.inputs.push(id);
         raw.insert(tensor.clone(), id);
-        looked.extend(uses.iter().map(|(id, views)| (tensor.clone(), *id, views.clone())));
+        looked.extend(uses.iter().map(|(id, views)| (tensor.clone(), *id, flat(views, &shape))));
         parameters.push(Parameter { input: name, tensor, views: Vec::new(), shape });
     }
 
@@ -102,6 +102,14 @@ fn shape_of(reader: &dyn CheckpointReader, tensor: &str) -> Result<Vec<u64>> {
     let info = reader.tensors().iter().find(|info| info.name == tensor);
     let info = info.ok_or_else(|| Error::format("the model lacks it").for_tensor(tensor))?;
     Ok(info.shape.dims().to_vec())
+}
+
+/// Views of a tensor of this shape, with tensors that are stacked put side by side and reshaped.
+fn flat(views: &[View], shape: &[u64]) -> Vec<View> {
+    let Some((View::Stacked(with), rest)) = views.split_first() else { return views.to_vec() };
+    let stacked = [&[1 + with.len() as u64], shape].concat();
+    let joined = View::Joined { axis: 0, with: with.clone() };
+    [&[joined, View::Reshaped(stacked)], rest].concat()
 }
 
 /// Writes nodes that look at a tensor as views do; the last one makes `result`.

@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 53] = [
+const EXAMPLES: [(&str, &[Example]); 54] = [
     (
         "",
         &[
@@ -531,6 +531,7 @@ const EXAMPLES: [(&str, &[Example]); 53] = [
         ],
     ),
     ("man", &[("apr man ~/.local/share/man/man1", "write the manual pages")]),
+    ("version", &[("apr version --json", "list features and formats for a script")]),
 ];
 
 /// The examples of a command, by its words after `apr`.

@@ -324,6 +324,8 @@ pub(crate) enum Command {
         /// Output folder; created if missing
         dir: PathBuf,
     },
+    /// Show the version, the platform, the features and the formats of this binary
+    Version,
 }
 
 /// What to do with the cache.

@@ -52,6 +52,7 @@ mod tui;
 mod tui;
 mod upgrade;
 mod validate;
+mod version;
 mod watermark;
 mod weights;
 
@@ -108,5 +109,6 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Cache { action } => cache::run(&action, context),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { dir } => manual::write_pages(&dir, context),
+        Command::Version => version::run(context),
     }
 }

@@ -414,31 +414,34 @@ fn slice_gradient(step: &mut Step<'_>) -> Result<(), String> {
     if along.len() != starts.len() || along.len() != ends.len() {
         return Err("its axes do not fit".to_owned());
     }
-    let steps = step.list_or_input("steps", 4)?;
-    if let Some(steps) = steps.filter(|steps| steps.iter().any(|step| *step != 1)) {
+    let steps = step.list_or_input("steps", 4)?.unwrap_or_else(|| vec![1; starts.len()]);
+    // From the front and from the back, as far as that needs no size.
+    let is_clear = |at: &usize, start: i64, end: i64| {
+        let is_known = shape.get(*at).is_some_and(|size| size.as_integer().is_some());
+        is_known || start >= 0 && (end < 0 || end >= i64::from(i32::MAX))
+    };
+    let bounds = || along.iter().zip(starts.iter().zip(&ends));
+    let is_padded = steps.iter().all(|step| *step == 1)
+        && bounds().all(|(at, (start, end))| is_clear(at, *start, *end));
+    if !is_padded {
         let ([start], [end], [along], [width]) = (&*starts, &*ends, &*along, &*steps) else {
-            return Err("it cuts several dimensions, and not in steps of 1".to_owned());
+            return Err("it cuts several dimensions, in steps or where no size is known".to_owned());
         };
-        return stepped_gradient(step, *along, [*start, *end, *width]);
+        return placed_gradient(step, *along, [*start, *end, *width]);
     }
 
     let mut pads = vec![0; 2 * shape.len()];
     for ((start, end), at) in starts.into_iter().zip(ends).zip(along) {
         let size = shape.get(at).ok_or("its axes do not fit")?.as_integer();
-        let unknown = || format!("where it cuts dimension {at} is not known");
-        // From the front and from the back, as far as that needs no size.
         let before = match size {
-            Some(size) if start < 0 => (start + size).max(0),
+            Some(size) if start < 0 => start.saturating_add(size).max(0),
             Some(size) => start.min(size),
-            None if start >= 0 => start,
-            None => return Err(unknown()),
+            None => start,
         };
         let after = match size {
-            Some(size) if end < 0 => (-end).min(size),
+            Some(size) if end < 0 => end.saturating_neg().min(size),
             Some(size) => (size - end).max(0),
-            None if end < 0 => -end,
-            None if end >= i64::from(i32::MAX) => 0,
-            None => return Err(unknown()),
+            None => end.saturating_neg().max(0),
         };
         (pads[at], pads[shape.len() + at]) = (before, after);
     }
@@ -448,9 +451,9 @@ fn slice_gradient(step: &mut Step<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Zeros between the elements that a slice with a step took: the same slice of the numbers of all
-/// places says where they were.
-fn stepped_gradient(
+/// Zeros where a slice took no elements: the same slice of the numbers of all places says where
+/// those that it took were.
+fn placed_gradient(
     step: &mut Step<'_>,
     along: usize,
     [start, end, width]: [i64; 3],

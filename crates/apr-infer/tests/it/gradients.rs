@@ -305,7 +305,8 @@ fn operators_that_move_elements() {
             (body.ints(&[0, 1]), body.ints(&[-1, i64::MAX]), body.ints(&[0, 1]));
         body.op("Slice", [ids[0], starts, ends, axes]).output("made")
     });
-    for [start, end, axis, width] in [[0, i64::MAX, 1, 2], [1, 7, 1, 3], [-1, i64::MIN, 0, -1]] {
+    let cuts = [[0, i64::MAX, 1, 2], [1, 7, 1, 3], [-1, i64::MIN, 0, -1], [-1, 2, 0, 1]];
+    for [start, end, axis, width] in cuts {
         operator(&[&[2, 7]], &[0], |body, ids| {
             let [start, end, axis, width] = [start, end, axis, width].map(|it| body.ints(&[it]));
             body.op("Slice", [ids[0], start, end, axis, width]).output("made")

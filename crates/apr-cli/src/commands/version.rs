@@ -1,0 +1,91 @@
+//! `apr version`: what this binary is, and what it can do.
+
+use std::env::consts;
+use std::io::{self, Write};
+
+use apr_registry::formats;
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::failure::Outcome;
+use crate::printer::{BOLD, DIM};
+
+/// Parts of the binary that can be left out when it is built, and whether they are in it.
+const FEATURES: [(&str, bool); 6] = [
+    ("hub", cfg!(feature = "hub")),
+    ("text", cfg!(feature = "text")),
+    ("chat", cfg!(feature = "chat")),
+    ("audio", cfg!(feature = "audio")),
+    ("images", cfg!(feature = "images")),
+    ("tui", cfg!(feature = "tui")),
+];
+
+/// What this binary is.
+#[derive(Serialize)]
+struct VersionReport {
+    version: &'static str,
+    /// The commit that it was built from, where whoever built it said so.
+    commit: Option<&'static str>,
+    /// Processor, system and C library.
+    platform: String,
+    features: Vec<&'static str>,
+    /// Features that it was built without.
+    without: Vec<&'static str>,
+    formats: Vec<FormatSupport>,
+}
+
+/// A format, and what is done with it.
+#[derive(Serialize)]
+struct FormatSupport {
+    id: &'static str,
+    name: &'static str,
+    extensions: &'static [&'static str],
+    writes: bool,
+}
+
+pub(super) fn run(context: &Context) -> Outcome {
+    let features = |is_in: bool| {
+        let chosen = FEATURES.iter().filter(move |(_, there)| *there == is_in);
+        chosen.map(|(name, _)| *name).collect()
+    };
+    let library = if cfg!(target_env = "musl") {
+        "-musl"
+    } else if cfg!(target_env = "gnu") {
+        "-gnu"
+    } else {
+        ""
+    };
+    let report = VersionReport {
+        version: env!("CARGO_PKG_VERSION"),
+        commit: option_env!("APR_COMMIT"),
+        platform: format!("{}-{}{library}", consts::ARCH, consts::OS),
+        features: features(true),
+        without: features(false),
+        formats: formats().map(support).collect(),
+    };
+    context.printer.report(&report, render)
+}
+
+fn support(format: &'static apr_core::Format) -> FormatSupport {
+    let (id, name, extensions) = (format.id, format.name, format.extensions);
+    FormatSupport { id, name, extensions, writes: format.target.is_some() }
+}
+
+fn render(out: &mut dyn Write, report: &VersionReport) -> io::Result<()> {
+    write!(out, "{BOLD}apr {}{BOLD:#}", report.version)?;
+    if let Some(commit) = report.commit {
+        write!(out, " ({commit})")?;
+    }
+    writeln!(out, " for {}", report.platform)?;
+    writeln!(out, "features: {}", report.features.join(", "))?;
+    if !report.without.is_empty() {
+        writeln!(out, "built without: {}", report.without.join(", "))?;
+    }
+    let named = |writes: bool| {
+        let chosen = report.formats.iter().filter(|format| format.writes == writes);
+        chosen.map(|format| format.name).collect::<Vec<_>>().join(", ")
+    };
+    writeln!(out, "reads and writes: {}", named(true))?;
+    writeln!(out, "reads: {}", named(false))?;
+    writeln!(out, "{DIM}apr version --json lists them with their extensions{DIM:#}")
+}

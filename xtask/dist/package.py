@@ -1,0 +1,160 @@
+"""Packs a built binary with what belongs to it: `package.py BINARY --target T --out FOLDER --epoch SECONDS`.
+
+The archive `apr-VERSION-TARGET.tar.gz` has the binary, the documents of FOLDER/pages (manual pages and completions), the
+licences of all crates in it, and a bill of materials in CycloneDX 1.6. Beside it are the bill, and a line for it in
+SHA256SUMS. Nothing depends on when or where it is packed: two builds of the same bits make the same archive.
+"""
+
+import argparse
+import gzip
+import hashlib
+import io
+import json
+import re
+import subprocess
+import tarfile
+import time
+import uuid
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"]
+LICENCE = re.compile(r"(licen[cs]e|copying|notice|unlicense|copyright)", re.IGNORECASE)
+
+
+def metadata(target):
+    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", target]
+    return json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)
+
+
+def crates_of(found):
+    """The crates that the binary consists of, and what each depends on: not what only builds or tests use."""
+    nodes = {node["id"]: node for node in found["resolve"]["nodes"]}
+    packages = {package["id"]: package for package in found["packages"]}
+    root = next(package["id"] for package in found["packages"] if package["name"] == "apr-cli")
+    edges, rest = {}, [root]
+    while rest:
+        current = rest.pop()
+        if current in edges:
+            continue
+        normal = [edge["pkg"] for edge in nodes[current]["deps"] if any(kind["kind"] is None for kind in edge["dep_kinds"])]
+        edges[current] = normal
+        rest.extend(normal)
+    return root, packages, edges
+
+
+def checksums():
+    """SHA-256 of each crate's archive, by name and version."""
+    found, name, version = {}, None, None
+    for line in (ROOT / "Cargo.lock").read_text().splitlines():
+        key, _, value = line.partition(" = ")
+        if key == "name":
+            name = value.strip('"')
+        elif key == "version":
+            version = value.strip('"')
+        elif key == "checksum":
+            found[name, version] = value.strip('"')
+    return found
+
+
+def purl(package):
+    return f"pkg:cargo/{package['name']}@{package['version']}"
+
+
+def bill(root, packages, edges, epoch):
+    sums = checksums()
+
+    def component(package):
+        entry = dict(type="library", name=package["name"], version=package["version"], purl=purl(package))
+        entry["bom-ref"] = purl(package)
+        if package["license"]:
+            # Old manifests have a slash for "or".
+            entry["licenses"] = [dict(expression=re.sub(r"\s*/\s*", " OR ", package["license"]))]
+        if digest := sums.get((package["name"], package["version"])):
+            entry["hashes"] = [dict(alg="SHA-256", content=digest)]
+        if package["repository"]:
+            entry["externalReferences"] = [dict(type="vcs", url=package["repository"])]
+        return entry
+
+    own = component(packages[root]) | dict(type="application", name="apr")
+    others = sorted((packages[key] for key in edges if key != root), key=purl)
+    dependencies = [
+        dict(ref=purl(packages[key]), dependsOn=sorted({purl(packages[other]) for other in on})) for key, on in edges.items()
+    ]
+    document = dict(
+        bomFormat="CycloneDX", specVersion="1.6", version=1,
+        metadata=dict(timestamp=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch)), component=own),
+        components=[component(package) for package in others],
+        dependencies=sorted(dependencies, key=lambda entry: entry["ref"]),
+    )
+    serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(document, sort_keys=True))
+    return document | dict(serialNumber=f"urn:uuid:{serial}")
+
+
+def licences(root, packages, edges):
+    """The texts of the licences, each once, with the crates that it is for."""
+    texts, without = {}, []
+    for key in edges:
+        package = packages[key]
+        if package["source"] is None:
+            continue
+        title = f"{package['name']} {package['version']} ({package['license']})"
+        folder = Path(package["manifest_path"]).parent
+        files = sorted(file for file in folder.iterdir() if file.is_file() and LICENCE.match(file.name))
+        if not files:
+            without.append(title)
+        for file in files:
+            text = file.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n").strip()
+            texts.setdefault(text, set()).add(title)
+    parts = ["apr is made of the crates below, each under its licence."]
+    if without:
+        parts.append("Without a text of their own, under the licences that they name:\n\n" + "\n".join(sorted(without)))
+    for text, titles in sorted(texts.items(), key=lambda entry: sorted(entry[1])):
+        parts.append("\n".join(sorted(titles)) + "\n\n" + text)
+    return ("\n\n" + "=" * 80 + "\n\n").join(parts) + "\n"
+
+
+def pack(path, folder, files, epoch):
+    with open(path, "wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=epoch) as packed:
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+            for name, content, mode in sorted(files):
+                entry = tarfile.TarInfo(f"{folder}/{name}")
+                entry.size, entry.mode, entry.mtime = len(content), mode, epoch
+                archive.addfile(entry, io.BytesIO(content))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("binary", type=Path)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--epoch", type=int, required=True)
+    arguments = parser.parse_args()
+
+    root, packages, edges = crates_of(metadata(arguments.target))
+    name = f"apr-{packages[root]['version']}-{arguments.target}"
+    document = json.dumps(bill(root, packages, edges, arguments.epoch), indent=1, sort_keys=True).encode() + b"\n"
+    (arguments.out / f"{name}.cdx.json").write_bytes(document)
+    files = [
+        ("apr", arguments.binary.read_bytes(), 0o755),
+        ("apr.cdx.json", document, 0o644),
+        ("THIRD-PARTY.txt", licences(root, packages, edges).encode(), 0o644),
+    ]
+    files += [(title, (ROOT / title).read_bytes(), 0o644) for title in DOCUMENTS]
+    files.append(("Containerfile", (Path(__file__).parent / "Containerfile").read_bytes(), 0o644))
+    pages = arguments.out / "pages"
+    files += [
+        (str(file.relative_to(pages)), file.read_bytes(), 0o644) for file in pages.rglob("*") if file.is_file()
+    ]
+    path = arguments.out / f"{name}.tar.gz"
+    pack(path, name, files, arguments.epoch)
+
+    made = sorted(file for end in ("tar.gz", "cdx.json") for file in arguments.out.glob(f"*.{end}"))
+    lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in made]
+    (arguments.out / "SHA256SUMS").write_text("".join(lines))
+    megabytes = arguments.binary.stat().st_size / 1e6, path.stat().st_size / 1e6
+    print(f"{path.name}: {len(edges)} crates, binary {megabytes[0]:.1f} MB, archive {megabytes[1]:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

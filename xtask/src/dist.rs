@@ -1,0 +1,210 @@
+//! What people download: static binaries for Linux in archives, with manual pages, completions, the
+//! licences of all that is in them, a bill of materials and sums.
+//!
+//! The standard library for musl and what links it come with the toolchain. BLAKE3's vectors are in
+//! C and assembly, which Zig compiles for any processor.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::process::{
+    cargo, find_program, output, program, run as run_program, say, target_dir, workspace,
+};
+use crate::steps::{Outcome, Steps, Stop};
+
+/// A system that the binary is built for.
+struct Platform {
+    triple: &'static str,
+    /// What Zig calls it.
+    zig: &'static str,
+    /// What runs its programs on other processors.
+    emulator: &'static str,
+}
+
+const PLATFORMS: [Platform; 2] = [
+    Platform {
+        triple: "x86_64-unknown-linux-musl",
+        zig: "x86_64-linux-musl",
+        emulator: "qemu-x86_64-static",
+    },
+    Platform {
+        triple: "aarch64-unknown-linux-musl",
+        zig: "aarch64-linux-musl",
+        emulator: "qemu-aarch64-static",
+    },
+];
+
+/// The compiler for C, on PyPI.
+const ZIG: &str = "ziglang==0.15.2";
+
+/// Shells that have completions, and the names of the files that they look for.
+const SHELLS: [(&str, &str); 3] = [("bash", "apr"), ("zsh", "_apr"), ("fish", "apr.fish")];
+
+/// Builds archives into `target/packages`, for the platforms that are named or for all; `twice`
+/// builds each a second time and compares.
+pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) -> Result<(), String> {
+    let (options, names): (Vec<&str>, Vec<&str>) =
+        arguments.iter().partition(|word| word.starts_with("--"));
+    if let Some(unknown) = options.iter().find(|option| **option != "--twice") {
+        return Err(format!("cargo xtask dist: unknown option {unknown}"));
+    }
+    let platforms = match names.is_empty() {
+        true => PLATFORMS.iter().collect(),
+        false => names
+            .iter()
+            .map(|name| {
+                let found = PLATFORMS.iter().find(|platform| platform.triple.starts_with(name));
+                found.ok_or_else(|| format!("cargo xtask dist: unknown platform {name}"))
+            })
+            .collect::<Result<Vec<_>, _>>()?,
+    };
+
+    let packages = target_dir().join("packages");
+    let Some(zig) = steps.run("a compiler for C: Zig", find_or_install_zig) else { return Ok(()) };
+    for platform in platforms {
+        let triple = platform.triple;
+        let built = steps.run(&format!("apr for {triple}"), || {
+            install_std(triple)?;
+            build(platform, &zig, &target_dir().join("dist-build"))
+        });
+        let Some(binary) = built else { continue };
+        steps.run(&format!("the binary for {triple} runs"), || try_out(platform, &binary));
+        steps.run(&format!("the archive for {triple}"), || package(platform, &binary, &packages));
+        if options.contains(&"--twice") {
+            steps.run(&format!("a second build for {triple} has the same bits"), || {
+                let folder = target_dir().join("dist-again");
+                let again = build(platform, &zig, &folder)?;
+                let read = |path: &Path| fs::read(path).map_err(Stop::failed);
+                let same = read(&binary)? == read(&again)?;
+                fs::remove_dir_all(folder).map_err(Stop::failed)?;
+                if same { Ok(()) } else { Err(Stop::failed("the two binaries differ")) }
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The Python that has Zig.
+fn find_or_install_zig() -> Outcome<PathBuf> {
+    let folder = target_dir().join("tools/zig");
+    let python = folder.join("bin/python");
+    let is_there = output(program(&python).args(["-m", "ziglang", "version"])).is_some();
+    if !is_there {
+        run_program(program("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
+        run_program(program(&python).args(["-m", "pip", "install", "--quiet", ZIG]))?;
+    }
+    Ok(python)
+}
+
+fn install_std(triple: &str) -> Outcome {
+    let advice = format!("run `rustup target add {triple}`");
+    let libraries = output(program("rustc").args(["--print", "target-libdir", "--target", triple]));
+    if libraries.is_some_and(|folder| Path::new(&folder).is_dir()) {
+        return Ok(());
+    }
+    run_program(program("rustup").args(["target", "add", triple]))
+        .map_err(|_| Stop::skipped(format!("no standard library for {triple}"), advice))
+}
+
+/// Builds the binary, so that nothing in it says where or when.
+fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
+    let Platform { triple, zig: name, .. } = platform;
+    let compiler = folder.join(format!("cc-{name}"));
+    fs::create_dir_all(folder).map_err(Stop::failed)?;
+    // Zig has names of its own for targets, and takes no other.
+    let script = format!(
+        "#!/bin/sh\nfor word do\n  shift\n  case $word in --target=*) ;; *) set -- \"$@\" \"$word\" ;; \
+         esac\ndone\nexec '{}' -m ziglang cc -target {name} \"$@\"\n",
+        zig.display()
+    );
+    fs::write(&compiler, script).map_err(Stop::failed)?;
+    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).map_err(Stop::failed)?;
+
+    let home = std::env::var("CARGO_HOME").ok().map(PathBuf::from);
+    let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
+    let home = home.ok_or_else(|| Stop::failed("neither CARGO_HOME nor HOME is set"))?;
+    let flags = format!(
+        "-Clinker=rust-lld -Clink-self-contained=yes --remap-path-prefix={}=cargo \
+         --remap-path-prefix={}=apr",
+        home.display(),
+        workspace().display()
+    );
+    let variable = triple.replace('-', "_");
+    let mut command = cargo("build", ["--profile", "dist", "--package", "apr-cli", "--bin", "apr"]);
+    command
+        .args(["--target", triple])
+        .arg("--target-dir")
+        .arg(folder)
+        .env(format!("CARGO_TARGET_{}_RUSTFLAGS", variable.to_uppercase()), flags)
+        .env(format!("CC_{variable}"), &compiler)
+        .env("CARGO_PROFILE_DIST_STRIP", "symbols")
+        .env("SOURCE_DATE_EPOCH", epoch()?);
+    if let Some(commit) = commit() {
+        command.env("APR_COMMIT", commit);
+    }
+    run_program(&mut command)?;
+    Ok(folder.join(triple).join("dist/apr"))
+}
+
+/// The commit that is built, where nothing is changed since.
+fn commit() -> Option<String> {
+    let changes = output(program("git").args(["status", "--porcelain", "--untracked-files=no"]))?;
+    let commit = output(program("git").args(["rev-parse", "--short=12", "HEAD"]))?;
+    Some(if changes.is_empty() { commit } else { format!("{commit}, changed") })
+}
+
+/// When the commit was made, in seconds since 1970.
+fn epoch() -> Outcome<String> {
+    output(program("git").args(["log", "-1", "--format=%ct"]))
+        .ok_or_else(|| Stop::failed("git does not say when the commit was made"))
+}
+
+/// The program that runs the binary: itself, or an emulator.
+fn runner(platform: &Platform, binary: &Path) -> Outcome<std::process::Command> {
+    if platform.triple.starts_with(std::env::consts::ARCH) {
+        return Ok(program(binary));
+    }
+    let emulator = find_program(|name| name == platform.emulator).ok_or_else(|| {
+        Stop::skipped(format!("there is no {}", platform.emulator), "install qemu-user-static")
+    })?;
+    let mut command = program(emulator);
+    command.arg(binary);
+    Ok(command)
+}
+
+/// Lets the binary look at a model, check it and convert it.
+fn try_out(platform: &Platform, binary: &Path) -> Outcome {
+    let copy = target_dir().join("packages/tried.apr");
+    fs::create_dir_all(target_dir().join("packages")).map_err(Stop::failed)?;
+    let copy = copy.to_string_lossy();
+    for line in [
+        &["version"][..],
+        &["validate", "fixtures/tiny-llama"],
+        &["convert", "fixtures/tiny-llama", "-o", &copy, "-f"],
+        &["run", &copy, "--prompt", "12+34=", "--max-tokens", "4"],
+    ] {
+        run_program(runner(platform, binary)?.args(line))?;
+    }
+    fs::remove_file(&*copy).map_err(Stop::failed)
+}
+
+/// Puts the binary into an archive with what belongs to it.
+fn package(platform: &Platform, binary: &Path, packages: &Path) -> Outcome {
+    let pages = packages.join("pages");
+    if pages.exists() {
+        fs::remove_dir_all(&pages).map_err(Stop::failed)?;
+    }
+    fs::create_dir_all(pages.join("completions")).map_err(Stop::failed)?;
+    run_program(runner(platform, binary)?.arg("man").arg(pages.join("man/man1")))?;
+    for (shell, name) in SHELLS {
+        let script = output(runner(platform, binary)?.args(["completions", shell]))
+            .ok_or_else(|| Stop::failed(format!("no completions for {shell}")))?;
+        fs::write(pages.join("completions").join(name), script + "\n").map_err(Stop::failed)?;
+    }
+    let mut pack = program("python3");
+    pack.arg("xtask/dist/package.py").arg(binary).args(["--target", platform.triple]);
+    run_program(pack.arg("--out").arg(packages).args(["--epoch", &epoch()?]))?;
+    say(format_args!("    {}", packages.display()));
+    Ok(())
+}
