@@ -3,6 +3,7 @@
 use apr_core::{Error, Result};
 use apr_graph::{Body, Dim, Meaning, ValueId};
 
+use crate::moving::part;
 use crate::ops::random::Random;
 use crate::session::Session;
 use crate::tap::Tap;
@@ -53,6 +54,12 @@ impl Memory {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
+    }
+
+    /// The tokens so far.
+    #[must_use]
+    pub fn tokens(&self) -> &[i64] {
+        &self.tokens
     }
 }
 
@@ -105,7 +112,8 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
     /// each with the keys and values of those before it.
     ///
     /// # Errors
-    /// Those of [`Session::run`].
+    /// Those of [`Session::run`]; the memory is empty then, since a run takes the keys and values
+    /// that it adds to.
     pub fn next(
         &self,
         memory: &mut Memory,
@@ -116,7 +124,63 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         if tokens.is_empty() {
             return Err(Error::format("no tokens to continue from"));
         }
+        let logits = self.read(memory, tokens, workers, tap);
+        if logits.is_err() {
+            *memory = Memory::default();
+        }
+        logits
+    }
 
+    /// Forgets all but the first tokens. `false`, with nothing changed, where what is kept can't be
+    /// taken apart: states are those of all tokens so far, and so are keys and values that have no
+    /// dimension of as many rows as there are tokens.
+    ///
+    /// # Errors
+    /// E001 for keys and values that are no tensors.
+    pub fn truncate(&self, memory: &mut Memory, tokens: usize) -> Result<bool> {
+        let past = memory.len();
+        if tokens >= past {
+            return Ok(true);
+        }
+        if tokens == 0 {
+            *memory = Memory::default();
+            return Ok(true);
+        }
+        let mut kept = Vec::with_capacity(memory.values.len());
+        for ((id, _), value) in self.cache.iter().zip(&memory.values) {
+            let tensor = value.tensor()?;
+            let Some(axis) = self.axis_of_tokens(*id, tensor.shape(), past) else {
+                return Ok(false);
+            };
+            kept.push(Value::from(part(tensor, axis, 0, tokens)?));
+        }
+        memory.values = kept;
+        memory.tokens.truncate(tokens);
+        Ok(true)
+    }
+
+    /// The dimension of a key or value that has a row for each of `past` tokens: the only one of
+    /// that size that is no number in the graph, the batch aside.
+    fn axis_of_tokens(&self, id: ValueId, shape: &[usize], past: usize) -> Option<usize> {
+        let value = self.session.graph.body.value(id);
+        let dims = value.shape()?;
+        if value.meaning == Meaning::PastState || dims.len() != shape.len() {
+            return None;
+        }
+        let mut open = (1..dims.len()).filter(|at| dims[*at].size().is_none());
+        match (open.next(), open.next()) {
+            (Some(axis), None) if shape[axis] == past => Some(axis),
+            _ => None,
+        }
+    }
+
+    fn read(
+        &self,
+        memory: &mut Memory,
+        tokens: &[i64],
+        workers: &dyn Workers,
+        tap: &mut dyn Tap,
+    ) -> Result<Vec<f32>> {
         let (mut before, last) = tokens.split_at(self.unread(tokens.len()));
         while !before.is_empty() {
             let most = (SCORES / (memory.len() + PIECE)).clamp(SHORTEST, PIECE);
