@@ -45,7 +45,8 @@ pub(crate) struct RunArgs {
     /// Allow "no answer" to a question, with its probability, for models of SQuAD 2.0
     #[arg(long, requires = "context")]
     pub(crate) no_answer: bool,
-    /// Apply the model's chat template to the prompt
+    /// Apply the model's chat template to the prompt; on a terminal, without a prompt, hold a
+    /// conversation
     #[arg(long, conflicts_with = "tokens")]
     pub(crate) chat: bool,
     /// System prompt of the chat
@@ -58,7 +59,7 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) tokens: Vec<i64>,
     /// Maximum number of tokens to generate, per audio file for speech [default: the model's own,
-    /// else 128; none for speech]
+    /// else 128; none for speech and conversations]
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,
     /// Sampling temperature; 0 = greedy [default: the model's own, else 0]

@@ -17,7 +17,7 @@ pub(super) fn run_pair(job: &Job<'_>, texts: &[String]) -> Outcome {
     run(job, texts, Generator::of(job.runner, options(job))?)
 }
 
-fn options(job: &Job<'_>) -> GenerateOptions {
+pub(super) fn options(job: &Job<'_>) -> GenerateOptions {
     GenerateOptions {
         sampling: job.sampling(),
         stops: job.args.stop.clone(),

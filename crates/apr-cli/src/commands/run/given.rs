@@ -63,6 +63,14 @@ impl Given {
         Ok(given)
     }
 
+    /// Whether nothing is given.
+    pub(super) fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+            && self.sounds.is_empty()
+            && self.pictures.is_empty()
+            && self.arrays.is_empty()
+    }
+
     /// What is given; texts beside images belong to these.
     pub(super) fn kind(&self) -> InputKind {
         if !self.sounds.is_empty() {

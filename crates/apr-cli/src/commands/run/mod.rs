@@ -3,6 +3,11 @@
 mod answers;
 mod arrays;
 mod completion;
+#[cfg(feature = "chat")]
+mod conversation;
+#[cfg(not(feature = "chat"))]
+#[path = "conversation_off.rs"]
+mod conversation;
 mod features;
 mod generation;
 pub(super) mod given;
@@ -18,6 +23,7 @@ pub(super) mod tokenize;
 mod transcription;
 
 use std::collections::BTreeSet;
+use std::io::IsTerminal;
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
@@ -64,7 +70,9 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     }
 
     // A head that is no language model's reads a text once, so that nothing is kept.
-    let goes_on = !(given.texts.is_empty() && given.sounds.is_empty() && args.tokens.is_empty());
+    let converses = args.chat && given.is_empty() && std::io::stdin().is_terminal();
+    let goes_on =
+        converses || !(given.texts.is_empty() && given.sounds.is_empty() && args.tokens.is_empty());
     let mut options = options(args, context);
     options.keeps_past = options.generates(&facts) && goes_on && args.want.is_empty();
     if options.keeps_past && !args.exact {
@@ -73,6 +81,9 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let host = host(context);
     with_runner(&source, &facts, &options, &host, |runner| {
         let job = Job { args, context, runner, name: &model.name, begun };
+        if converses {
+            return conversation::run(&job);
+        }
         if features::are_wanted(args) && !features::is_a_value(runner.parts(), args) {
             return features::run(&job, &given);
         }

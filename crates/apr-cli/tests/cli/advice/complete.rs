@@ -33,6 +33,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("an APR1 file has one dtype; --precision casts", "advice_about_outputs_helps"),
     ("--pickle-class {}", "advice_about_hostile_files_helps"),
     ("apr tensors {file} --hist {tensor}", "advice_about_models_that_do_not_fit_helps"),
+    ("a conversation does not take {}", "a_conversation_refuses_what_it_does_not_take"),
     ("; --relaxed writes it nevertheless", "advice_about_models_that_do_not_fit_helps"),
     ("can't name it: pass --embed", "an_input_whose_name_is_not_utf_8_is_embedded"),
     ("no key that opens it was given", "an_encrypted_output_is_checked_where_a_key_opens_it"),
