@@ -159,6 +159,61 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         Ok(true)
     }
 
+    /// Whether what is kept are keys and values with a row for each token, which can be taken apart
+    /// and put together; `false` for states, and where nothing is kept.
+    #[must_use]
+    pub fn keeps_rows(&self) -> bool {
+        let has_rows = |(id, _): &(ValueId, String)| {
+            let dims = self.session.graph.body.value(*id).shape();
+            let shape: Option<Vec<usize>> = dims.map(|dims| vec![0; dims.len()]);
+            shape.is_some_and(|shape| self.axis_of_tokens(*id, &shape, 0).is_some())
+        };
+        !self.cache.is_empty() && self.cache.iter().all(has_rows)
+    }
+
+    /// Keys and values, by the names of the inputs that they go into; nothing for an empty memory.
+    ///
+    /// # Errors
+    /// E001 where they are no tensors.
+    pub fn kept<'m>(&'m self, memory: &'m Memory) -> Result<Vec<(&'m str, &'m Tensor)>> {
+        let name = |id: &ValueId| self.session.graph.body.value(*id).name.as_str();
+        let ids = self.cache.iter().map(|(id, _)| name(id));
+        ids.zip(&memory.values).map(|(name, value)| Ok((name, value.tensor()?))).collect()
+    }
+
+    /// The memory of these tokens, from keys and values by the names of the inputs that they go into.
+    ///
+    /// # Errors
+    /// E001 where one is missing, or has another type or shape than the graph's for so many tokens.
+    pub fn restored(
+        &self,
+        tokens: Vec<i64>,
+        mut tensor: impl FnMut(&str) -> Option<Tensor>,
+    ) -> Result<Memory> {
+        let mut values = Vec::with_capacity(self.cache.len());
+        for ((id, _), empty) in self.cache.iter().zip(self.nothing()?) {
+            let name = &self.session.graph.body.value(*id).name;
+            let kept = tensor(name)
+                .ok_or_else(|| Error::format("missing keys and values").for_tensor(name))?;
+            let empty = empty.tensor()?;
+            let mut shape = empty.shape().to_vec();
+            if let Some(axis) = self.axis_of_tokens(*id, kept.shape(), tokens.len()) {
+                shape[axis] = tokens.len();
+            }
+            if kept.shape() != shape || kept.element() != empty.element() {
+                return Err(Error::format(format!(
+                    "expected {} of {shape:?}, found {} of {:?}",
+                    empty.element(),
+                    kept.element(),
+                    kept.shape()
+                ))
+                .for_tensor(name));
+            }
+            values.push(Value::from(kept));
+        }
+        Ok(Memory { values, tokens })
+    }
+
     /// The dimension of a key or value that has a row for each of `past` tokens: the only one of
     /// that size that is no number in the graph, the batch aside.
     fn axis_of_tokens(&self, id: ValueId, shape: &[usize], past: usize) -> Option<usize> {

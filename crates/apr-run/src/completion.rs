@@ -1,5 +1,7 @@
 //! Text generation: completions, chats, and the answers of an encoder and a decoder.
 
+use std::cell::OnceCell;
+
 use apr_graph::Meaning;
 use apr_infer::{Arithmetic, LanguageModel, Memory, Tensor, Value};
 use apr_inputs::chat::{self, Chat, Message, Template};
@@ -99,6 +101,10 @@ pub struct Generator<'g> {
     options: GenerateOptions,
     /// Read when the first text needs it.
     tokenizer: Option<Tokenizer<'g>>,
+    /// What is kept of the last prompt, where prompts are kept.
+    pub(crate) kept: Option<Memory>,
+    /// What computes keys and values, as the files of prompts name it.
+    pub(crate) identity: OnceCell<String>,
 }
 
 enum Model<'g> {
@@ -121,6 +127,16 @@ struct Begin {
     arithmetic: Arithmetic,
     /// Whether it is a turn of a conversation.
     is_turn: bool,
+}
+
+/// What a prompt finds of those before it.
+enum Kept<'m> {
+    /// Nothing, and it leaves nothing.
+    Nothing,
+    /// A prompt's keys and values, and it leaves its own.
+    Prompt(&'m mut Memory),
+    /// Those of all turns, answers among them.
+    Conversation(&'m mut Memory),
 }
 
 /// What a completion is written for.
@@ -200,7 +216,8 @@ impl<'g> Generator<'g> {
     fn new(runner: Runner<'g>, model: Model<'g>, options: GenerateOptions) -> Self {
         let settings = Generation::of(runner.facts, &options.sampling);
         warn_ignored(&runner, &settings);
-        Self { runner, model, settings, options, tokenizer: None }
+        let (kept, identity) = (None, OnceCell::new());
+        Self { runner, model, settings, options, tokenizer: None, kept, identity }
     }
 
     /// How tokens are chosen: by the model's settings and the options.
@@ -224,13 +241,18 @@ impl<'g> Generator<'g> {
             self.read_tokenizer()?;
         }
         let (chat, given) = self.encoded(prompt)?;
-        let tokenizer = self.tokenizer.as_ref().filter(|_| !matches!(prompt, Prompt::Tokens(_)));
-        let given = self.fitting(given, tokenizer.is_none())?;
+        let are_tokens = matches!(prompt, Prompt::Tokens(_));
+        let given = self.fitting(given, are_tokens)?;
         if given.is_empty() {
             return Err(RunError::request("the prompt is empty"));
         }
         let watch = Stopwatch::start(self.runner.host);
-        self.write(Asked { tokenizer, prompt: chat, given, sink, watch })
+        let mut kept = self.kept.take();
+        let tokenizer = self.tokenizer.as_ref().filter(|_| !are_tokens);
+        let asked = Asked { tokenizer, prompt: chat, given, sink, watch };
+        let made = self.write(asked, kept.as_mut());
+        self.kept = kept;
+        made
     }
 
     /// The tokenizer, read where it was not needed before.
@@ -302,12 +324,12 @@ impl<'g> Generator<'g> {
         chat_template(&self.runner).map(drop)
     }
 
-    fn causal(&self) -> RunResult<&Prepared<'g>> {
+    pub(crate) fn causal(&self) -> RunResult<&Prepared<'g>> {
         match &self.model {
             Model::Decoder(part) => Ok(part),
             Model::EncoderDecoder(..) => {
-                let message = "the model has an encoder and a decoder: it answers single prompts, \
-                               and holds no conversation";
+                let message = "a conversation or a prompt cache needs a model that continues its \
+                               prompt, and this one has an encoder and a decoder";
                 Err(Error::version(message).into())
             }
         }
@@ -328,34 +350,48 @@ impl<'g> Generator<'g> {
         let watch = Stopwatch::start(self.runner.host);
         let tokenizer = self.tokenizer.as_ref();
         let asked = Asked { tokenizer, prompt: Some(chat), given, sink, watch };
-        self.continued(self.causal()?, memory, asked, true)
+        self.continued(self.causal()?, asked, Kept::Conversation(memory))
     }
 
-    /// Continues a prompt, of which `memory` may have the beginning.
+    /// Continues a prompt, of which the beginning may be kept.
     fn continued(
         &self,
         part: &Prepared<'_>,
-        memory: &mut Memory,
         asked: Asked<'_>,
-        is_turn: bool,
+        kept: Kept<'_>,
     ) -> RunResult<Completion> {
-        let language = LanguageModel::new(part.session())?;
+        let language = &LanguageModel::new(part.session())?;
+        let mut alone = Memory::default();
+        let is_turn = matches!(kept, Kept::Conversation(_));
+        let is_prompt = matches!(kept, Kept::Prompt(_));
+        let memory = match kept {
+            Kept::Conversation(memory) | Kept::Prompt(memory) => memory,
+            Kept::Nothing => &mut alone,
+        };
         let tokens = asked.given.clone();
+        let reads_less = is_turn || is_prompt;
         let begin = Begin {
-            reused: is_turn.then(|| keep_common(&language, memory, &tokens)).transpose()?,
+            reused: reads_less.then(|| keep_common(language, memory, &tokens)).transpose()?,
             tokens,
             encoder: Vec::new(),
             context: self.runner.facts.context(),
             arithmetic: part.session.arithmetic(),
             is_turn,
         };
-        let (runner, language) = (self.runner, &language);
-        self.complete(Causal { runner, language, memory, finishes: is_turn }, begin, asked)
+        let prompt = begin.tokens.len();
+        let causal = Causal { runner: self.runner, language, memory, finishes: is_turn };
+        let made = self.complete(causal, begin, asked)?;
+        if is_prompt {
+            language.truncate(memory, prompt)?;
+        }
+        Ok(made)
     }
 
-    fn write(&self, asked: Asked<'_>) -> RunResult<Completion> {
+    fn write(&self, asked: Asked<'_>, kept: Option<&mut Memory>) -> RunResult<Completion> {
         match &self.model {
-            Model::Decoder(part) => self.continued(part, &mut Memory::default(), asked, false),
+            Model::Decoder(part) => {
+                self.continued(part, asked, kept.map_or(Kept::Nothing, Kept::Prompt))
+            }
             Model::EncoderDecoder(parts, start) => {
                 let states = parts.encode(encoder_inputs(parts, &asked.given)?)?;
                 let context = self.runner.facts.decoder_context();

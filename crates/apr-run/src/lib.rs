@@ -37,6 +37,7 @@ mod growing;
 mod host;
 mod images;
 mod next;
+mod prompt_cache;
 mod protobuf;
 mod question_answering;
 mod recognised;

@@ -2,5 +2,5 @@
 
 #[cfg(all(feature = "text", feature = "chat"))]
 mod conversation;
-#[cfg(all(feature = "text", feature = "chat"))]
+mod prompt_cache;
 mod support;

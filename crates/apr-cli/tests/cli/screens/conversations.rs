@@ -45,8 +45,8 @@ fn a_conversation_on_a_terminal_goes_on_until_it_is_left() {
     }
     let sandbox = adder();
     let script = r#""$APR" run m --chat --verbose --max-tokens 4; echo "code $?""#;
-    let tmux = on_terminal(&sandbox, (110, 40), script);
-    let begun = tmux.shows(&["m: /help lists commands, Ctrl-D ends the conversation", "\n> "]);
+    let tmux = on_terminal(&sandbox, (150, 40), script);
+    let begun = tmux.shows(&["m: /help lists commands, Ctrl-D ends the conversation", "\n>"]);
     assert!(!begun.contains("error"), "{begun}");
     tmux.keys(&["12+34=", "Enter"]);
     let _ = tmux.shows(&["> 12+34=\n46\n", "prefill 7 tokens", "0 tokens reused"]);
@@ -63,8 +63,10 @@ fn a_conversation_on_a_terminal_goes_on_until_it_is_left() {
     tmux.keys(&["1+2=", "Enter"]);
     let _ = tmux.shows(&["> 1+2=\n3\n", "prefill 5 tokens"]);
     // Earlier lines come back.
-    tmux.keys(&["/system be brief", "Enter", "Up", "Up", "Enter"]);
-    let _ = tmux.shows(&["prefill 22 tokens"]);
+    tmux.keys(&["/system brief", "Enter"]);
+    let _ = tmux.shows(&["the system prompt counts from the next message on"]);
+    tmux.keys(&["Up", "Up", "Enter"]);
+    let _ = tmux.shows(&["prefill 18 tokens"]);
     tmux.keys(&["C-d"]);
     let _ = tmux.shows(&["code 0"]);
 }
@@ -75,17 +77,19 @@ fn ctrl_c_ends_the_answer_under_way_and_not_the_program() {
         return;
     }
     let sandbox = endless();
-    let tmux = on_terminal(&sandbox, (80, 40), r#""$APR" run m --chat; echo "code $?""#);
-    let _ = tmux.shows(&["> "]);
+    // The shell gets the signal too, and would end with it.
+    let script = r#"trap : INT; "$APR" run m --chat; echo "code $?""#;
+    let tmux = on_terminal(&sandbox, (80, 40), script);
+    let _ = tmux.shows(&["conversation\n>"]);
     tmux.keys(&["12+34=", "Enter"]);
     let _ = tmux.shows(&["> 12+34=\n11"]);
     tmux.keys(&["C-c"]);
-    let _ = tmux.shows(&["interrupted: the answer so far is kept", "\n> \n"]);
+    let _ = tmux.shows(&["interrupted: the answer so far is kept", "\n>\n"]);
     // A line that was begun is dropped; an empty one ends the conversation.
     tmux.keys(&["a line"]);
     let _ = tmux.shows(&["> a line"]);
     tmux.keys(&["C-c"]);
-    let dropped = tmux.shows(&["> a line\n> \n"]);
+    let dropped = tmux.shows(&["> a line\n>\n"]);
     assert!(!dropped.contains("code"), "{dropped}");
     tmux.keys(&["C-c"]);
     let _ = tmux.shows(&["code 0"]);
@@ -98,13 +102,13 @@ fn what_is_wrong_with_a_message_does_not_end_a_conversation() {
     }
     let sandbox = adder();
     let tmux = on_terminal(&sandbox, (100, 60), r#""$APR" run m --chat; echo "code $?""#);
-    let _ = tmux.shows(&["> "]);
+    let _ = tmux.shows(&["conversation\n>"]);
     let long = "1".repeat(70);
     tmux.keys(&[&long, "Enter"]);
     let _ = tmux.shows(&["the message is 71 tokens long in the chat template"]);
-    for turn in 1..7 {
+    // What is typed while an answer comes is the next message.
+    for _ in 1..8 {
         tmux.keys(&["12+34=", "Enter"]);
-        let _ = tmux.shows(&["> 12+34=\n46\n".repeat(turn.min(2)).as_str(), "\n> \n"]);
     }
     let _ = tmux.shows(&["context of 64 tokens is full: the 2 oldest messages were dropped"]);
     tmux.keys(&["/quit", "Enter"]);
@@ -119,9 +123,10 @@ fn a_conversations_answers_may_be_json_and_go_elsewhere() {
     let sandbox = adder();
     let script = r#""$APR" run m --chat --json > answers.json; echo "code $?""#;
     let tmux = on_terminal(&sandbox, (80, 24), script);
-    let _ = tmux.shows(&["> "]);
+    let _ = tmux.shows(&["conversation\n>"]);
     tmux.keys(&["12+34=", "Enter"]);
     tmux.keys(&["1+2=", "Enter"]);
+    let _ = tmux.shows(&["> 1+2=\n>"]);
     tmux.keys(&["C-d"]);
     let _ = tmux.shows(&["code 0"]);
     let written = sandbox.read("answers.json");

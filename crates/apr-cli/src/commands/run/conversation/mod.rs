@@ -84,7 +84,10 @@ pub(super) fn run(job: &Job<'_>) -> Outcome {
                 chat.set_system(None);
                 note(job, "there is no system prompt")?;
             }
-            Said::System(text) => chat.set_system(Some(text.to_owned())),
+            Said::System(text) => {
+                chat.set_system(Some(text.to_owned()));
+                note(job, "the system prompt counts from the next message on")?;
+            }
             Said::Help => {
                 for (command, purpose) in COMMANDS {
                     note(job, &format!("{command:14}{purpose}"))?;
@@ -104,6 +107,7 @@ fn check(job: &Job<'_>) -> Outcome {
     let idle = [
         ("--output", args.output.is_some()),
         ("--want", !args.want.is_empty()),
+        ("--prompt-cache", args.prompt_cache.is_some()),
         ("--separator", args.separator.is_some()),
         ("--truncate", args.truncate),
     ];
