@@ -380,7 +380,7 @@ impl<'g> Generator<'g> {
         };
         let prompt = begin.tokens.len();
         let causal = Causal { runner: self.runner, language, memory, finishes: is_turn };
-        let made = self.complete(causal, begin, asked)?;
+        let made = self.complete(causal, &begin, asked)?;
         if is_prompt {
             language.truncate(memory, prompt)?;
         }
@@ -403,7 +403,7 @@ impl<'g> Generator<'g> {
                     arithmetic: parts.arithmetic(),
                     is_turn: false,
                 };
-                self.complete(parts.decoder(states)?, begin, asked)
+                self.complete(parts.decoder(states)?, &begin, asked)
             }
         }
     }
@@ -424,7 +424,7 @@ impl<'g> Generator<'g> {
     fn complete(
         &self,
         mut model: impl Next,
-        begin: Begin,
+        begin: &Begin,
         mut asked: Asked<'_>,
     ) -> RunResult<Completion> {
         let settings = &self.settings;

@@ -62,9 +62,9 @@ fn what_is_read_from_a_file_is_answered_as_if_it_was_read_from_the_prompt() {
     with_model(&folder(LLAMA, &[]), &NoHost, |runner| {
         let file = written(runner, "12+34=");
         // A safetensors file with the ids and two layers of keys and values.
-        let header = u64::from_le_bytes(file[..8].try_into().expect("eight"));
-        let header: serde_json::Value =
-            serde_json::from_slice(&file[8..8 + header as usize]).expect("JSON");
+        let header = u64::from_le_bytes(file[..8].try_into().expect("eight bytes"));
+        let header = usize::try_from(header).expect("short");
+        let header: serde_json::Value = serde_json::from_slice(&file[8..8 + header]).expect("JSON");
         assert_eq!(header["tokens"]["shape"], serde_json::json!([7]));
         assert_eq!(header.as_object().map(serde_json::Map::len), Some(1 + 1 + 4));
 
