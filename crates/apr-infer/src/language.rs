@@ -181,7 +181,8 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         ids.zip(&memory.values).map(|(name, value)| Ok((name, value.tensor()?))).collect()
     }
 
-    /// The memory of these tokens, from keys and values by the names of the inputs that they go into.
+    /// The memory of these tokens, from keys and values by the names of the inputs that they go
+    /// into.
     ///
     /// # Errors
     /// E001 where one is missing, or has another type or shape than the graph's for so many tokens.

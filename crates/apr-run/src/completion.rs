@@ -339,8 +339,8 @@ impl<'g> Generator<'g> {
     /// ends with the token under way where the host cancels it.
     ///
     /// # Errors
-    /// E003 where the model does not continue its prompt, E007 where the host cancels the reading of
-    /// the prompt, those of [`Session::run`](apr_infer::Session::run) and of `sink`.
+    /// E003 where the model does not continue its prompt, E007 where the host cancels the reading
+    /// of the prompt, those of [`Session::run`](apr_infer::Session::run) and of `sink`.
     pub(crate) fn answer(
         &self,
         (chat, given): (String, Vec<i64>),

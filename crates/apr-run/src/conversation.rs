@@ -26,8 +26,8 @@ impl<'g> Conversation<'g> {
     /// A conversation that begins, with a system message or without.
     ///
     /// # Errors
-    /// E003 for an encoder with a decoder, and where the model has no chat template or no tokenizer;
-    /// those of [`Tokenizer::of`](crate::Tokenizer::of).
+    /// E003 for an encoder with a decoder, and where the model has no chat template or no
+    /// tokenizer; those of [`Tokenizer::of`](crate::Tokenizer::of).
     pub fn new(mut generator: Generator<'g>, system: Option<String>) -> RunResult<Self> {
         generator.check_chat()?;
         generator.read_tokenizer()?;
@@ -65,10 +65,10 @@ impl<'g> Conversation<'g> {
 
     /// The answer to a message, which `sink` receives as it grows, whole characters at a time.
     ///
-    /// Where [`Host::is_cancelled`](crate::Host::is_cancelled), the answer ends with the token under
-    /// way (`interrupted`), and what there is of it stays in the history. Where the context is full,
-    /// the oldest messages are left out, in pairs, until a quarter of it is free, or what the answer
-    /// may take; a warning and [`Completion::dropped`] say so.
+    /// Where [`Host::is_cancelled`](crate::Host::is_cancelled), the answer ends with the token
+    /// under way (`interrupted`), and what there is of it stays in the history. Where the context
+    /// is full, the oldest messages are left out, in pairs, until a quarter of it is free, or what
+    /// the answer may take; a warning and [`Completion::dropped`] say so.
     ///
     /// # Errors
     /// Those of [`Generator::generate`]; [`RunError::Request`] for a message that fits no context;
@@ -118,8 +118,8 @@ impl<'g> Conversation<'g> {
                     break (text, ids);
                 }
                 return Err(RunError::request(format!(
-                    "the message is {} tokens long in the chat template, beyond the model's context \
-                     of {context}",
+                    "the message is {} tokens long in the chat template, beyond the model's \
+                     context of {context}",
                     ids.len()
                 )));
             }
@@ -129,8 +129,8 @@ impl<'g> Conversation<'g> {
         if dropped > 0 {
             let context = runner.facts.context().unwrap_or_default();
             runner.warn(&format!(
-                "the model's context of {context} tokens is full: the {dropped} oldest messages were \
-                 dropped"
+                "the model's context of {context} tokens is full: the {dropped} oldest messages \
+                 were dropped"
             ));
         }
         Ok((prompt, dropped))

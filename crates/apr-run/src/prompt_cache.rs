@@ -1,7 +1,7 @@
 //! What a model has read of a prompt, as a file.
 //!
-//! The file is safetensors: `tokens` (I64) has the ids, and each key and value is a tensor under the
-//! name of the graph's input that it goes into. `__metadata__` has
+//! The file is safetensors: `tokens` (I64) has the ids, and each key and value is a tensor under
+//! the name of the graph's input that it goes into. `__metadata__` has
 //!
 //! | key | value |
 //! |---|---|
@@ -11,8 +11,8 @@
 //!
 //! Digests are hexadecimal. Keys and values of a prompt depend on all weights, on the graph and on
 //! the arithmetic, which the identity stands for. It covers names, dtypes, shapes and the digest of
-//! each tensor, or where the file has none a sample: reading all of a large model would take as long
-//! as reading a prompt.
+//! each tensor, or where the file has none a sample: reading all of a large model would take as
+//! long as reading a prompt.
 
 use std::fmt::{self, Write};
 
@@ -42,8 +42,8 @@ impl Generator<'_> {
     /// beginning is read ([`Completion::reused`](crate::Completion::reused)).
     ///
     /// # Errors
-    /// E003 for an encoder with a decoder, and for a model that keeps states, which are those of all
-    /// tokens, or nothing.
+    /// E003 for an encoder with a decoder, and for a model that keeps states, which are those of
+    /// all tokens, or nothing.
     pub fn keep_prompts(&mut self) -> RunResult<()> {
         if !LanguageModel::new(self.causal()?.session())?.keeps_rows() {
             let message = "a prompt cache needs a model with keys and values of each token";
@@ -59,8 +59,8 @@ impl Generator<'_> {
         self.kept.as_ref().map(Memory::tokens).unwrap_or_default()
     }
 
-    /// Takes keys and values from what [`write_prompt_cache`](Self::write_prompt_cache) wrote. `name`
-    /// is what errors call it.
+    /// Takes keys and values from what [`write_prompt_cache`](Self::write_prompt_cache) wrote.
+    /// `name` is what errors call it.
     ///
     /// # Errors
     /// Those of [`keep_prompts`](Self::keep_prompts); E001 and E002 for a file that is no prompt

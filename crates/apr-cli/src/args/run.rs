@@ -61,8 +61,8 @@ pub(crate) struct RunArgs {
         allow_hyphen_values = true, value_parser = parse_token
     )]
     pub(crate) tokens: Vec<i64>,
-    /// Keep the keys and values of the prompt in FILE, and read of the next prompt only what follows
-    /// their common beginning
+    /// Keep the keys and values of the prompt in FILE, and read of the next prompt only what
+    /// follows their common beginning
     #[arg(long, value_name = "FILE")]
     pub(crate) prompt_cache: Option<PathBuf>,
     /// Maximum number of tokens to generate, per audio file for speech [default: the model's own,
