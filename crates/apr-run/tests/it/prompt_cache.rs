@@ -1,5 +1,5 @@
-//! Files of keys and values. What is answered with them is what is answered without, to the bit:
-//! those of a prompt come from reading it, whole or in parts.
+//! Files of keys and values. What is answered with them is what is answered without, to the bit, as
+//! long as prompts are read in one piece.
 
 use apr_registry::Code;
 use apr_run::{
