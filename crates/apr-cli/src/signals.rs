@@ -21,3 +21,10 @@ pub(crate) fn stop_cleanly(interrupt: &Interrupt) -> Outcome {
     register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     Ok(())
 }
+
+/// From now on Ctrl-C sets the flag and nothing else, for a conversation that goes on after it.
+#[cfg(feature = "chat")]
+pub(crate) fn note_interrupts(interrupt: &Interrupt) -> Outcome {
+    register(SIGINT, Arc::clone(&interrupt.0))?;
+    Ok(())
+}

@@ -3,6 +3,7 @@
 use apr_core::{Error, Result};
 use apr_graph::{Body, Dim, Meaning, ValueId};
 
+use crate::moving::part;
 use crate::ops::random::Random;
 use crate::session::Session;
 use crate::tap::Tap;
@@ -53,6 +54,12 @@ impl Memory {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
+    }
+
+    /// The tokens so far.
+    #[must_use]
+    pub fn tokens(&self) -> &[i64] {
+        &self.tokens
     }
 }
 
@@ -105,7 +112,8 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
     /// each with the keys and values of those before it.
     ///
     /// # Errors
-    /// Those of [`Session::run`].
+    /// Those of [`Session::run`]; the memory is empty then, since a run takes the keys and values
+    /// that it adds to.
     pub fn next(
         &self,
         memory: &mut Memory,
@@ -116,7 +124,119 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         if tokens.is_empty() {
             return Err(Error::format("no tokens to continue from"));
         }
+        let logits = self.read(memory, tokens, workers, tap);
+        if logits.is_err() {
+            *memory = Memory::default();
+        }
+        logits
+    }
 
+    /// Forgets all but the first tokens. `false`, with nothing changed, where what is kept can't be
+    /// taken apart: states are those of all tokens so far, and so are keys and values that have no
+    /// dimension of as many rows as there are tokens.
+    ///
+    /// # Errors
+    /// E001 for keys and values that are no tensors.
+    pub fn truncate(&self, memory: &mut Memory, tokens: usize) -> Result<bool> {
+        let past = memory.len();
+        if tokens >= past {
+            return Ok(true);
+        }
+        if tokens == 0 {
+            *memory = Memory::default();
+            return Ok(true);
+        }
+        let mut kept = Vec::with_capacity(memory.values.len());
+        for ((id, _), value) in self.cache.iter().zip(&memory.values) {
+            let tensor = value.tensor()?;
+            let Some(axis) = self.axis_of_tokens(*id, tensor.shape(), past) else {
+                return Ok(false);
+            };
+            kept.push(Value::from(part(tensor, axis, 0, tokens)?));
+        }
+        memory.values = kept;
+        memory.tokens.truncate(tokens);
+        Ok(true)
+    }
+
+    /// Whether what is kept are keys and values with a row for each token, which can be taken apart
+    /// and put together; `false` for states, and where nothing is kept.
+    #[must_use]
+    pub fn keeps_rows(&self) -> bool {
+        let has_rows = |(id, _): &(ValueId, String)| {
+            let dims = self.session.graph.body.value(*id).shape();
+            let shape: Option<Vec<usize>> = dims.map(|dims| vec![0; dims.len()]);
+            shape.is_some_and(|shape| self.axis_of_tokens(*id, &shape, 0).is_some())
+        };
+        !self.cache.is_empty() && self.cache.iter().all(has_rows)
+    }
+
+    /// Keys and values, by the names of the inputs that they go into; nothing for an empty memory.
+    ///
+    /// # Errors
+    /// E001 where they are no tensors.
+    pub fn kept<'m>(&'m self, memory: &'m Memory) -> Result<Vec<(&'m str, &'m Tensor)>> {
+        let name = |id: &ValueId| self.session.graph.body.value(*id).name.as_str();
+        let ids = self.cache.iter().map(|(id, _)| name(id));
+        ids.zip(&memory.values).map(|(name, value)| Ok((name, value.tensor()?))).collect()
+    }
+
+    /// The memory of these tokens, from keys and values by the names of the inputs that they go
+    /// into.
+    ///
+    /// # Errors
+    /// E001 where one is missing, or has another type or shape than the graph's for so many tokens.
+    pub fn restored(
+        &self,
+        tokens: Vec<i64>,
+        mut tensor: impl FnMut(&str) -> Option<Tensor>,
+    ) -> Result<Memory> {
+        let mut values = Vec::with_capacity(self.cache.len());
+        for ((id, _), empty) in self.cache.iter().zip(self.nothing()?) {
+            let name = &self.session.graph.body.value(*id).name;
+            let kept = tensor(name)
+                .ok_or_else(|| Error::format("missing keys and values").for_tensor(name))?;
+            let empty = empty.tensor()?;
+            let mut shape = empty.shape().to_vec();
+            if let Some(axis) = self.axis_of_tokens(*id, kept.shape(), tokens.len()) {
+                shape[axis] = tokens.len();
+            }
+            if kept.shape() != shape || kept.element() != empty.element() {
+                return Err(Error::format(format!(
+                    "expected {} of {shape:?}, found {} of {:?}",
+                    empty.element(),
+                    kept.element(),
+                    kept.shape()
+                ))
+                .for_tensor(name));
+            }
+            values.push(Value::from(kept));
+        }
+        Ok(Memory { values, tokens })
+    }
+
+    /// The dimension of a key or value that has a row for each of `past` tokens: the only one of
+    /// that size that is no number in the graph, the batch aside.
+    fn axis_of_tokens(&self, id: ValueId, shape: &[usize], past: usize) -> Option<usize> {
+        let value = self.session.graph.body.value(id);
+        let dims = value.shape()?;
+        if value.meaning == Meaning::PastState || dims.len() != shape.len() {
+            return None;
+        }
+        let mut open = (1..dims.len()).filter(|at| dims[*at].size().is_none());
+        match (open.next(), open.next()) {
+            (Some(axis), None) if shape[axis] == past => Some(axis),
+            _ => None,
+        }
+    }
+
+    fn read(
+        &self,
+        memory: &mut Memory,
+        tokens: &[i64],
+        workers: &dyn Workers,
+        tap: &mut dyn Tap,
+    ) -> Result<Vec<f32>> {
         let (mut before, last) = tokens.split_at(self.unread(tokens.len()));
         while !before.is_empty() {
             let most = (SCORES / (memory.len() + PIECE)).clamp(SHORTEST, PIECE);

@@ -1,17 +1,20 @@
 //! Text generation: completions, chats, and the answers of an encoder and a decoder.
 
+use std::cell::OnceCell;
+
 use apr_graph::Meaning;
 use apr_infer::{Arithmetic, LanguageModel, Memory, Tensor, Value};
 use apr_inputs::chat::{self, Chat, Message, Template};
-use apr_inputs::text::TextStream;
 use apr_registry::{Error, Result};
 use serde::Serialize;
 
-use crate::encoder_decoder::{Decoder, EncoderDecoder};
+use crate::encoder_decoder::EncoderDecoder;
 use crate::error::{Remedy, RunError, RunResult, absent};
 use crate::generation::{Generation, GenerationOptions, TokenLogProbabilities, log_probabilities};
+use crate::growing::GrowingText;
 use crate::host::isolated;
-use crate::runner::{Prepared, Runner, UntilCancelled};
+use crate::next::{Causal, Next, keep_common};
+use crate::runner::{Prepared, Runner};
 use crate::timing::{Stopwatch, Timings};
 use crate::tokens::Tokenizer;
 
@@ -55,13 +58,22 @@ pub struct Completion {
     pub prompt: Option<String>,
     /// Tokens of the prompt.
     pub given: Vec<i64>,
+    /// How many of these were not read, since their keys and values were kept from before; `None`
+    /// where nothing was to be kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reused: Option<usize>,
+    /// In a [`Conversation`](crate::Conversation), messages that the prompt leaves out, the oldest,
+    /// since they do not fit the model's context any more.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub dropped: usize,
     /// Tokens that were generated.
     pub added: Vec<i64>,
     /// Their text; `None` for [`Prompt::Tokens`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// Why generation ended: `end` for a token that ends a text, `stop` for a stop text,
-    /// `max_tokens`, or `context` where the model takes no more.
+    /// `max_tokens`, `context` where the model takes no more, or `interrupted` where the
+    /// [`Host`](crate::Host) cancelled a [`Conversation`](crate::Conversation)'s turn.
     pub ended: &'static str,
     /// How weights in blocks were multiplied: `exact` or `fast` ([`Arithmetic`]).
     pub arithmetic: &'static str,
@@ -76,14 +88,23 @@ pub struct Completion {
     pub ignored: Vec<String>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
 /// Generates text with a language model, or with an encoder and a decoder.
 pub struct Generator<'g> {
-    runner: Runner<'g>,
+    pub(crate) runner: Runner<'g>,
     model: Model<'g>,
     settings: Generation,
     options: GenerateOptions,
     /// Read when the first text needs it.
     tokenizer: Option<Tokenizer<'g>>,
+    /// What is kept of the last prompt, where prompts are kept.
+    pub(crate) kept: Option<Memory>,
+    /// What computes keys and values, as the files of prompts name it.
+    pub(crate) identity: OnceCell<String>,
 }
 
 enum Model<'g> {
@@ -93,42 +114,29 @@ enum Model<'g> {
     EncoderDecoder(Box<EncoderDecoder<'g>>, i64),
 }
 
-/// Whatever computes the logits of the next token.
-trait Next {
-    /// The logits of what follows all tokens so far and these.
-    fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>>;
-}
-
-impl Next for Decoder<'_> {
-    fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>> {
-        Decoder::next(self, tokens)
-    }
-}
-
-/// A language model, and what it keeps of the text so far.
-struct Causal<'r> {
-    runner: Runner<'r>,
-    language: &'r LanguageModel<'r, 'r>,
-    memory: Memory,
-}
-
-impl Next for Causal<'_> {
-    fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>> {
-        let host = self.runner.host;
-        let mut tap = UntilCancelled(host);
-        Ok(self.language.next(&mut self.memory, tokens, host.workers(), &mut tap)?)
-    }
-}
-
 /// What a text begins with.
 struct Begin {
     /// The tokens before the first that is written.
     tokens: Vec<i64>,
+    /// How many of these are in the memory already.
+    reused: Option<usize>,
     /// What the encoder was given.
     encoder: Vec<i64>,
     /// How many fit the model, these among them.
     context: Option<usize>,
     arithmetic: Arithmetic,
+    /// Whether it is a turn of a conversation.
+    is_turn: bool,
+}
+
+/// What a prompt finds of those before it.
+enum Kept<'m> {
+    /// Nothing, and it leaves nothing.
+    Nothing,
+    /// A prompt's keys and values, and it leaves its own.
+    Prompt(&'m mut Memory),
+    /// Those of all turns, answers among them.
+    Conversation(&'m mut Memory),
 }
 
 /// What a completion is written for.
@@ -140,17 +148,22 @@ struct Asked<'a> {
     watch: Stopwatch<'a>,
 }
 
+/// The model's own template.
+fn chat_template(runner: &Runner<'_>) -> RunResult<Template> {
+    let template = runner.facts.get("tokenizer.chat_template").and_then(Template::from_json);
+    template.ok_or_else(|| {
+        let message = absent("missing chat template", "chat_template.jinja");
+        RunError::lacking(message, Remedy::NoChat)
+    })
+}
+
 /// Messages, with their roles, as the model's chat template writes them up to its answer.
 ///
 /// # Errors
 /// E003 where the model has no template, and what the template ends with.
 pub fn chat_text(runner: &Runner<'_>, messages: &[(String, String)]) -> RunResult<String> {
     let facts = runner.facts;
-    let template = facts.get("tokenizer.chat_template").and_then(Template::from_json);
-    let template = template.ok_or_else(|| {
-        let message = absent("missing chat template", "chat_template.jinja");
-        RunError::lacking(message, Remedy::NoChat)
-    })?;
+    let template = chat_template(runner)?;
     let message = |(role, content): &(String, String)| Message {
         role: role.clone(),
         content: content.clone(),
@@ -203,7 +216,8 @@ impl<'g> Generator<'g> {
     fn new(runner: Runner<'g>, model: Model<'g>, options: GenerateOptions) -> Self {
         let settings = Generation::of(runner.facts, &options.sampling);
         warn_ignored(&runner, &settings);
-        Self { runner, model, settings, options, tokenizer: None }
+        let (kept, identity) = (None, OnceCell::new());
+        Self { runner, model, settings, options, tokenizer: None, kept, identity }
     }
 
     /// How tokens are chosen: by the model's settings and the options.
@@ -223,17 +237,31 @@ impl<'g> Generator<'g> {
         prompt: Prompt<'_>,
         sink: &mut dyn FnMut(&str) -> Result<()>,
     ) -> RunResult<Completion> {
-        if !matches!(prompt, Prompt::Tokens(_)) && self.tokenizer.is_none() {
-            self.tokenizer = Some(Tokenizer::of(self.runner.reader, self.runner.host)?);
+        if !matches!(prompt, Prompt::Tokens(_)) {
+            self.read_tokenizer()?;
         }
         let (chat, given) = self.encoded(prompt)?;
-        let tokenizer = self.tokenizer.as_ref().filter(|_| !matches!(prompt, Prompt::Tokens(_)));
-        let given = self.fitting(given, tokenizer.is_none())?;
+        let are_tokens = matches!(prompt, Prompt::Tokens(_));
+        let given = self.fitting(given, are_tokens)?;
         if given.is_empty() {
             return Err(RunError::request("the prompt is empty"));
         }
         let watch = Stopwatch::start(self.runner.host);
-        self.write(Asked { tokenizer, prompt: chat, given, sink, watch })
+        let mut kept = self.kept.take();
+        let tokenizer = self.tokenizer.as_ref().filter(|_| !are_tokens);
+        let asked = Asked { tokenizer, prompt: chat, given, sink, watch };
+        let made = self.write(asked, kept.as_mut());
+        self.kept = kept;
+        made
+    }
+
+    /// The tokenizer, read where it was not needed before.
+    pub(crate) fn read_tokenizer(&mut self) -> RunResult<&Tokenizer<'g>> {
+        let tokenizer = match self.tokenizer.take() {
+            Some(tokenizer) => tokenizer,
+            None => Tokenizer::of(self.runner.reader, self.runner.host)?,
+        };
+        Ok(self.tokenizer.insert(tokenizer))
     }
 
     /// A chat as its template writes it, and the tokens of the prompt.
@@ -287,31 +315,102 @@ impl<'g> Generator<'g> {
         Ok(given)
     }
 
-    fn write(&self, asked: Asked<'_>) -> RunResult<Completion> {
+    /// Whether it can hold a conversation.
+    ///
+    /// # Errors
+    /// E003 where it has an encoder and a decoder, or no chat template.
+    pub(crate) fn check_chat(&self) -> RunResult<()> {
+        self.causal()?;
+        chat_template(&self.runner).map(drop)
+    }
+
+    pub(crate) fn causal(&self) -> RunResult<&Prepared<'g>> {
         match &self.model {
-            Model::Decoder(part) => {
-                let language = LanguageModel::new(part.session())?;
-                let causal =
-                    Causal { runner: self.runner, language: &language, memory: Memory::default() };
-                let context = self.runner.facts.context();
-                let arithmetic = part.session.arithmetic();
-                let (tokens, encoder) = (asked.given.clone(), Vec::new());
-                let begin = Begin { tokens, encoder, context, arithmetic };
-                self.complete(causal, begin, asked)
-            }
-            Model::EncoderDecoder(parts, start) => {
-                let states = parts.encode(encoder_inputs(parts, &asked.given)?)?;
-                let context = self.runner.facts.decoder_context();
-                let (tokens, encoder) = (vec![*start], asked.given.clone());
-                let begin = Begin { tokens, encoder, context, arithmetic: parts.arithmetic() };
-                self.complete(parts.decoder(states)?, begin, asked)
+            Model::Decoder(part) => Ok(part),
+            Model::EncoderDecoder(..) => {
+                let message = "a conversation or a prompt cache needs a model that continues its \
+                               prompt, and this one has an encoder and a decoder";
+                Err(Error::version(message).into())
             }
         }
     }
 
-    /// Maximum number of tokens behind so many.
-    fn most(&self, given: usize) -> usize {
-        let most = self.settings.most(given).unwrap_or(DEFAULT_TOKENS);
+    /// The answer to a chat, whose text and tokens these are, with what `memory` has of them; it
+    /// ends with the token under way where the host cancels it.
+    ///
+    /// # Errors
+    /// E003 where the model does not continue its prompt, E007 where the host cancels the reading
+    /// of the prompt, those of [`Session::run`](apr_infer::Session::run) and of `sink`.
+    pub(crate) fn answer(
+        &self,
+        (chat, given): (String, Vec<i64>),
+        memory: &mut Memory,
+        sink: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> RunResult<Completion> {
+        let watch = Stopwatch::start(self.runner.host);
+        let tokenizer = self.tokenizer.as_ref();
+        let asked = Asked { tokenizer, prompt: Some(chat), given, sink, watch };
+        self.continued(self.causal()?, asked, Kept::Conversation(memory))
+    }
+
+    /// Continues a prompt, of which the beginning may be kept.
+    fn continued(
+        &self,
+        part: &Prepared<'_>,
+        asked: Asked<'_>,
+        kept: Kept<'_>,
+    ) -> RunResult<Completion> {
+        let language = &LanguageModel::new(part.session())?;
+        let mut alone = Memory::default();
+        let is_turn = matches!(kept, Kept::Conversation(_));
+        let is_prompt = matches!(kept, Kept::Prompt(_));
+        let memory = match kept {
+            Kept::Conversation(memory) | Kept::Prompt(memory) => memory,
+            Kept::Nothing => &mut alone,
+        };
+        let tokens = asked.given.clone();
+        let reads_less = is_turn || is_prompt;
+        let begin = Begin {
+            reused: reads_less.then(|| keep_common(language, memory, &tokens)).transpose()?,
+            tokens,
+            encoder: Vec::new(),
+            context: self.runner.facts.context(),
+            arithmetic: part.session.arithmetic(),
+            is_turn,
+        };
+        let prompt = begin.tokens.len();
+        let causal = Causal { runner: self.runner, language, memory, finishes: is_turn };
+        let made = self.complete(causal, &begin, asked)?;
+        if is_prompt {
+            language.truncate(memory, prompt)?;
+        }
+        Ok(made)
+    }
+
+    fn write(&self, asked: Asked<'_>, kept: Option<&mut Memory>) -> RunResult<Completion> {
+        match &self.model {
+            Model::Decoder(part) => {
+                self.continued(part, asked, kept.map_or(Kept::Nothing, Kept::Prompt))
+            }
+            Model::EncoderDecoder(parts, start) => {
+                let states = parts.encode(encoder_inputs(parts, &asked.given)?)?;
+                let context = self.runner.facts.decoder_context();
+                let begin = Begin {
+                    tokens: vec![*start],
+                    reused: None,
+                    encoder: asked.given.clone(),
+                    context,
+                    arithmetic: parts.arithmetic(),
+                    is_turn: false,
+                };
+                self.complete(parts.decoder(states)?, &begin, asked)
+            }
+        }
+    }
+
+    /// Maximum number of tokens behind so many, and `default` where nothing says one.
+    fn most(&self, given: usize, default: usize) -> usize {
+        let most = self.settings.most(given).unwrap_or(default);
         if most == 0 && self.options.sampling.max_tokens.is_none() {
             self.runner.host.warn(
                 &format!("the model's settings allow no token after the {given} of the prompt"),
@@ -325,24 +424,22 @@ impl<'g> Generator<'g> {
     fn complete(
         &self,
         mut model: impl Next,
-        begin: Begin,
+        begin: &Begin,
         mut asked: Asked<'_>,
     ) -> RunResult<Completion> {
         let settings = &self.settings;
-        let most = self.most(begin.tokens.len());
+        let default = if begin.is_turn { usize::MAX } else { DEFAULT_TOKENS };
+        let most = self.most(begin.tokens.len(), default);
         let room = begin.context.map_or(usize::MAX, |size| size.saturating_sub(begin.tokens.len()));
         let mut chooser = settings.begin(&begin.tokens, &begin.encoder, most);
         let stream = asked.tokenizer.map(|tokenizer| tokenizer.stream(&begin.tokens));
-        let mut growing = GrowingText {
-            stream: stream.transpose()?,
-            stops: [&self.options.stops[..], settings.stops()].concat(),
-            sink: asked.sink,
-            text: String::new(),
-            shown: 0,
-        };
+        let stops = [&self.options.stops[..], settings.stops()].concat();
+        let mut growing = GrowingText::new(stream.transpose()?, stops, asked.sink);
 
         let name = |id: i64| asked.tokenizer.and_then(|tokenizer| tokenizer.vocabulary().token(id));
-        let (mut added, mut next, mut logprobs) = (Vec::new(), begin.tokens, Vec::new());
+        let mut next = begin.tokens[begin.reused.unwrap_or_default()..].to_vec();
+        let read = asked.given.len() - begin.reused.unwrap_or_default();
+        let (mut added, mut logprobs) = (Vec::new(), Vec::new());
         let mut runs = 0;
         let ended = loop {
             if added.len() >= most {
@@ -354,6 +451,9 @@ impl<'g> Generator<'g> {
                     "ended: context: the model's context of {context} tokens is full"
                 ));
                 break "context";
+            }
+            if begin.is_turn && self.runner.host.is_cancelled() {
+                break "interrupted";
             }
 
             let mut logits = model.next(&next)?;
@@ -374,10 +474,12 @@ impl<'g> Generator<'g> {
         };
 
         let text = growing.finish()?;
-        let timings = asked.watch.finish(asked.given.len(), runs);
+        let timings = asked.watch.finish(read, runs);
         Ok(Completion {
             prompt: asked.prompt,
             given: asked.given,
+            reused: begin.reused,
+            dropped: 0,
             added,
             text: asked.tokenizer.map(|_| text),
             ended,
@@ -412,66 +514,4 @@ fn encoder_inputs(parts: &EncoderDecoder<'_>, given: &[i64]) -> RunResult<Vec<(S
         inputs.push((value.name.clone(), Tensor::new(vec![1, row.len()], row)?.into()));
     }
     Ok(inputs)
-}
-
-/// The text as it grows, handed on as far as it is whole characters.
-struct GrowingText<'a> {
-    /// `None` where tokens are written as their ids.
-    stream: Option<TextStream<'a>>,
-    stops: Vec<String>,
-    sink: &'a mut dyn FnMut(&str) -> Result<()>,
-    text: String,
-    shown: usize,
-}
-
-impl GrowingText<'_> {
-    /// Adds a token; true where the text has come to a stop text.
-    fn add(&mut self, token: i64) -> Result<bool> {
-        let stop = match &mut self.stream {
-            Some(stream) => {
-                self.text.push_str(&stream.push(token)?);
-                self.stops.iter().filter_map(|stop| self.text.find(stop.as_str())).min()
-            }
-            None => {
-                let space = if self.text.is_empty() { "" } else { " " };
-                self.text.push_str(&format!("{space}{token}"));
-                self.stops.iter().any(|stop| *stop == token.to_string()).then_some(self.text.len())
-            }
-        };
-
-        if let Some(at) = stop {
-            self.text.truncate(at);
-        }
-
-        self.show(false)?;
-        Ok(stop.is_some())
-    }
-
-    /// Hands on the rest, and returns the text.
-    fn finish(mut self) -> Result<String> {
-        if let Some(stream) = self.stream.take() {
-            let rest = stream.finish()?;
-            let is_cut = self.stops.iter().any(|stop| rest.contains(stop.as_str()));
-            self.text.push_str(if is_cut { "" } else { &rest });
-        }
-        self.show(true)?;
-        Ok(self.text)
-    }
-
-    /// Hands on what is new; what may be the beginning of a stop text, only at the end.
-    fn show(&mut self, all: bool) -> Result<()> {
-        let held = if all {
-            0
-        } else {
-            self.stops.iter().map(|stop| stop.len().saturating_sub(1)).max().unwrap_or(0)
-        };
-        let mut end = self.text.len().saturating_sub(held).max(self.shown.min(self.text.len()));
-        while !self.text.is_char_boundary(end) {
-            end -= 1;
-        }
-
-        let start = self.shown.min(end);
-        self.shown = end;
-        (self.sink)(&self.text[start..end])
-    }
 }

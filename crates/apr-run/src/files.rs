@@ -86,7 +86,7 @@ fn packed(tensor: &Tensor) -> Result<(&'static str, &'static str, Vec<u8>)> {
     }
 }
 
-fn type_names(element: ElementType) -> Option<(&'static str, &'static str)> {
+pub(crate) fn type_names(element: ElementType) -> Option<(&'static str, &'static str)> {
     Some(match element {
         ElementType::F32 => ("<f4", "F32"),
         ElementType::F64 => ("<f8", "F64"),
@@ -104,7 +104,7 @@ fn type_names(element: ElementType) -> Option<(&'static str, &'static str)> {
     })
 }
 
-fn little_endian(data: &Data) -> Vec<u8> {
+pub(crate) fn little_endian(data: &Data) -> Vec<u8> {
     fn all<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
         values.iter().flat_map(|value| bytes(*value)).collect()
     }

@@ -6,6 +6,7 @@
 //! | input | task | entry |
 //! |---|---|---|
 //! | text | completion, text to text, chat | [`Generator`] |
+//! | messages, one after the other | a chat whose history is kept | [`Conversation`] |
 //! | text | embeddings, classification, token labels, fill-mask | [`TextEncoder`] |
 //! | a question and a text | extractive question answering | [`QuestionAnswering`] |
 //! | audio | transcription by Whisper | [`Transcriber`] |
@@ -24,6 +25,7 @@ mod audio;
 mod bench;
 mod completion;
 mod context;
+mod conversation;
 mod encoder_decoder;
 mod error;
 mod facts;
@@ -31,8 +33,11 @@ mod features;
 mod files;
 mod generation;
 mod given;
+mod growing;
 mod host;
 mod images;
+mod next;
+mod prompt_cache;
 mod protobuf;
 mod question_answering;
 mod recognised;
@@ -54,6 +59,7 @@ pub use assumed::{AssumedInput, assumed};
 pub use audio::{AudioEncoder, AudioFile, AudioResult, AudioTask};
 pub use bench::{BenchOptions, BenchResult, bench};
 pub use completion::{Completion, GenerateOptions, Generator, Prompt, chat_text};
+pub use conversation::Conversation;
 pub use error::{Remedy, RunError, RunResult};
 pub use facts::{Facts, Pooling};
 pub use features::{AudioFeatures, AudioInput, ImageFeatures};

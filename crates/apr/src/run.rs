@@ -5,6 +5,7 @@
 //! | input | task | entry |
 //! |---|---|---|
 //! | text | completion, text to text, chat | [`Generator`] |
+//! | messages, one after the other | a chat whose history is kept | [`Conversation`] |
 //! | text | embeddings, classification, token labels, fill-mask | [`TextEncoder`] |
 //! | a question and a text | extractive question answering | [`QuestionAnswering`] |
 //! | audio | transcription by Whisper | [`Transcriber`] |
@@ -14,9 +15,9 @@
 
 pub use apr_run::{
     Answer, Answers, Arithmetic, ArrayFile, AudioEncoder, AudioFile, AudioResult, AudioTask,
-    Completion, Facts, GenerateOptions, Generation, GenerationOptions, Generator, Given, Host,
-    ImageEncoder, ImageResult, ImageTask, InputKind, Label, LogProbability, MaskToken, Pooling,
-    Prepared, Prompt, QuestionAnswering, Remedy, RunError, RunOptions, RunResult, Runner, Segment,
-    TextEncoder, TextScore, TextTask, Timing, Timings, TokenLabel, TokenLogProbabilities,
+    Completion, Conversation, Facts, GenerateOptions, Generation, GenerationOptions, Generator,
+    Given, Host, ImageEncoder, ImageResult, ImageTask, InputKind, Label, LogProbability, MaskToken,
+    Pooling, Prepared, Prompt, QuestionAnswering, Remedy, RunError, RunOptions, RunResult, Runner,
+    Segment, TextEncoder, TextScore, TextTask, Timing, Timings, TokenLabel, TokenLogProbabilities,
     Tokenizer, Transcriber, Transcription, TranscriptionOptions,
 };

@@ -106,6 +106,24 @@ impl Model {
     /// # Ok::<(), RunError>(())
     /// ```
     ///
+    /// A [`Conversation`](apr_run::Conversation) keeps its history, and what was read of it:
+    ///
+    /// ```no_run
+    /// use apr::run::{Conversation, GenerateOptions, Generator, RunError, RunOptions};
+    ///
+    /// let model = apr::Model::open("chat.gguf")?;
+    /// model.run_with(&RunOptions::default(), |_, _| {}, |runner| {
+    ///     let generator = Generator::of(runner, GenerateOptions::default())?;
+    ///     let mut chat = Conversation::new(generator, Some("Be brief.".to_owned()))?;
+    ///     for message in ["What is a llama?", "And an alpaca?"] {
+    ///         let answer = chat.turn(message, &mut |piece| Ok(print!("{piece}")))?;
+    ///         eprintln!("{} tokens were read before", answer.reused.unwrap_or_default());
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), RunError>(())
+    /// ```
+    ///
     /// # Errors
     /// E003 where the model has no graph and its family is not known, what reading its files ends
     /// with, and what `then` ends with.

@@ -186,7 +186,16 @@ const EXAMPLES: [(&str, &[Example]); 54] = [
             ),
             ("apr run llama.gguf --prompt \"Once upon a time\"", "generate text"),
             ("apr run chat.gguf --prompt \"What is a llama?\" --chat", "answer a chat message"),
+            ("apr run chat.gguf --chat", "hold a conversation on a terminal"),
+            (
+                "apr run llama.gguf --input long.txt --prompt-cache long.cache",
+                "keep what was read of a long prompt for the next run",
+            ),
             ("apr run MiniLM --prompt \"a text\" -o vector.npy", "embed a text"),
+            (
+                "apr run MiniLM --input texts.txt --lines -o vectors.npy",
+                "embed each line of a file",
+            ),
             (
                 "apr run whisper-tiny --input speech.mp3 --timestamps",
                 "transcribe speech with timestamps",

@@ -39,13 +39,17 @@ pub(crate) struct RunArgs {
     /// Prompt; also read from a pipe
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     pub(crate) prompt: Vec<String>,
+    /// Take each line of text files and of a pipe as a prompt of its own
+    #[arg(long, conflicts_with = "tokens")]
+    pub(crate) lines: bool,
     /// Text that contains the answer to --prompt, for extractive question answering
     #[arg(long, value_name = "TEXT", requires = "prompt")]
     pub(crate) context: Option<String>,
     /// Allow "no answer" to a question, with its probability, for models of SQuAD 2.0
     #[arg(long, requires = "context")]
     pub(crate) no_answer: bool,
-    /// Apply the model's chat template to the prompt
+    /// Apply the model's chat template to the prompt; on a terminal, without a prompt, hold a
+    /// conversation
     #[arg(long, conflicts_with = "tokens")]
     pub(crate) chat: bool,
     /// System prompt of the chat
@@ -57,8 +61,12 @@ pub(crate) struct RunArgs {
         allow_hyphen_values = true, value_parser = parse_token
     )]
     pub(crate) tokens: Vec<i64>,
+    /// Keep the keys and values of the prompt in FILE, and read of the next prompt only what
+    /// follows their common beginning
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prompt_cache: Option<PathBuf>,
     /// Maximum number of tokens to generate, per audio file for speech [default: the model's own,
-    /// else 128; none for speech]
+    /// else 128; none for speech and conversations]
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,
     /// Sampling temperature; 0 = greedy [default: the model's own, else 0]

@@ -58,8 +58,13 @@ fn payload(args: &TuiArgs, model: &Model, context: &Context) -> Outcome<Option<P
         return Ok(None);
     }
     let prompts: Vec<String> = args.prompt.iter().cloned().collect();
-    let asked =
-        Asked { files: &args.input, prompts: &prompts, tokens: &args.tokens, is_stdin_taken: true };
+    let asked = Asked {
+        files: &args.input,
+        prompts: &prompts,
+        tokens: &args.tokens,
+        by_lines: false,
+        is_stdin_taken: true,
+    };
     payload::of_asked(&asked, &Facts::of(&*model.reader)?, context).map(Some)
 }
 

@@ -82,6 +82,39 @@ fn a_pipe_and_a_file_give_a_prompt_too() {
 }
 
 #[test]
+fn each_line_of_a_text_is_a_prompt_where_that_is_asked_for() {
+    let sandbox = Sandbox::new()
+        .with("two.txt", "12+34=\r\n20+22=")
+        .with("one.txt", "1+2=\n")
+        .with("gaps.txt", "1+2=\n\n3+4=\n \n")
+        .with("empty.txt", "");
+    let by_option =
+        |rest: &str| sandbox.apr(&format!("run {LLAMA} --prompt 12+34= --prompt 20+22= {rest}"));
+    let line = format!("run {LLAMA} --input two.txt --lines");
+    assert_eq!(sandbox.apr(&line).ok().text(), by_option("").ok().text());
+    let piped = sandbox.piped(&format!("run {LLAMA} --lines"), b"12+34=\n20+22=\n").ok();
+    assert_eq!(piped.text(), by_option("").ok().text());
+    let json = sandbox.apr(&format!("{line} --json")).ok().json();
+    for (made, text) in json.as_array().expect("an array").iter().zip(["46\n", "42\n"]) {
+        assert_eq!(made["text"], text);
+    }
+    // One line is a list, too, since a file may have any number.
+    let json = sandbox.apr(&format!("run {LLAMA} --input one.txt --lines --json")).ok().json();
+    assert_eq!((json.as_array().map(Vec::len), &json[0]["text"]), (Some(1), &json!("3\n")));
+    sandbox.apr(&format!("run {BERT} --input two.txt --lines -o vectors.npy")).ok();
+    let shown = sandbox.apr("tensors vectors.npy --json").ok().json();
+    assert_eq!(shown["tensors"][0]["shape"], json!([2, 32]));
+
+    sandbox
+        .apr(&format!("run {LLAMA} --input gaps.txt --lines"))
+        .fails(4, &["gaps.txt", "each line is a prompt, and these are empty: 2, 4"]);
+    sandbox.apr(&format!("run {LLAMA} --input empty.txt --lines")).fails(4, &["has no lines"]);
+    sandbox
+        .apr(&format!("run {LLAMA} --prompt a --lines"))
+        .fails(2, &["--lines applies to text files and pipes"]);
+}
+
+#[test]
 fn texts_stop_where_they_should() {
     let sandbox = Sandbox::new();
     let run = |rest: &[&str]| {

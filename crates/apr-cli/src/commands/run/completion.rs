@@ -4,6 +4,7 @@ use apr_run::{Completion, GenerateOptions, Generator, Prepared, Prompt};
 
 use super::answers::Answers;
 use super::job::Job;
+use super::prompt_cache::PromptFile;
 use super::{generation, timing};
 use crate::failure::{Failure, Outcome};
 
@@ -17,7 +18,7 @@ pub(super) fn run_pair(job: &Job<'_>, texts: &[String]) -> Outcome {
     run(job, texts, Generator::of(job.runner, options(job))?)
 }
 
-fn options(job: &Job<'_>) -> GenerateOptions {
+pub(super) fn options(job: &Job<'_>) -> GenerateOptions {
     GenerateOptions {
         sampling: job.sampling(),
         stops: job.args.stop.clone(),
@@ -32,12 +33,14 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
         return Err(Failure::Usage("--output writes arrays, not text: use > FILE".to_owned()));
     }
 
+    let cache = PromptFile::open(job, &mut generator)?;
     let loaded = timing::Loaded::of(job);
     let mut answers = Answers::of(job);
     if texts.is_empty() {
         let prompt = Prompt::Tokens(&job.args.tokens);
-        let report = loaded.report(job, one(job, &mut generator, prompt, &mut answers)?);
-        return job.context.printer.report(&report, |out, _| writeln!(out));
+        let made = one(job, &mut generator, prompt, &mut answers)?;
+        job.context.printer.report(&loaded.report(job, made.clone()), |out, _| writeln!(out))?;
+        return keep(job, cache, &generator, &made);
     }
 
     let mut reports = Vec::with_capacity(texts.len());
@@ -50,11 +53,25 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
     }
 
     answers.finish()?;
+    let last = reports.last().cloned();
     let reports: Vec<_> = reports.into_iter().map(|made| loaded.report(job, made)).collect();
     match reports.as_slice() {
-        [report] => job.context.printer.report(report, |_, _| Ok(())),
-        reports => job.context.printer.report(&reports, |_, _| Ok(())),
+        [report] if !job.args.lines => job.context.printer.report(report, |_, _| Ok(()))?,
+        reports => job.context.printer.report(&reports, |_, _| Ok(()))?,
     }
+    last.map_or(Ok(()), |last| keep(job, cache, &generator, &last))
+}
+
+/// Writes the last prompt to the file of `--prompt-cache`.
+fn keep(
+    job: &Job<'_>,
+    cache: Option<PromptFile<'_>>,
+    generator: &Generator<'_>,
+    last: &Completion,
+) -> Outcome {
+    let Some(cache) = cache else { return Ok(()) };
+    cache.tell(job, last)?;
+    cache.write(job, generator, &last.given)
 }
 
 fn one(

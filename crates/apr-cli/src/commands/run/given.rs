@@ -13,6 +13,12 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
 
+/// Empty lines that an error names.
+const SHOWN: usize = 8;
+
+/// As errors call standard input.
+const PIPE: &str = "standard input";
+
 /// Everything that goes in, by its kind.
 #[derive(Default)]
 pub(in crate::commands) struct Given {
@@ -27,8 +33,34 @@ pub(in crate::commands) struct Asked<'a> {
     pub(in crate::commands) files: &'a [(Option<String>, PathBuf)],
     pub(in crate::commands) prompts: &'a [String],
     pub(in crate::commands) tokens: &'a [i64],
+    /// Whether each line of a text is one of its own.
+    pub(in crate::commands) by_lines: bool,
     /// Whether standard input is the model.
     pub(in crate::commands) is_stdin_taken: bool,
+}
+
+impl Asked<'_> {
+    /// A file's text, or its lines. Answers are told apart by their order, so that no line is left
+    /// out: an empty one is refused.
+    fn texts_of(&self, text: String, path: &Path) -> Outcome<Vec<String>> {
+        if !self.by_lines {
+            return Ok(vec![text]);
+        }
+        let is_empty = |(line, _): &(&str, usize)| line.trim().is_empty();
+        let empty: Vec<String> =
+            text.lines().zip(1..).filter(is_empty).map(|(_, number)| number.to_string()).collect();
+        if !empty.is_empty() {
+            let shown = empty[..empty.len().min(SHOWN)].join(", ");
+            let more = if empty.len() > SHOWN { ", ..." } else { "" };
+            let message = format!("each line is a prompt, and these are empty: {shown}{more}");
+            return Err(Error::format(message).in_file(path.display()).into());
+        }
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        if lines.is_empty() {
+            return Err(Error::format("the text has no lines").in_file(path.display()).into());
+        }
+        Ok(lines)
+    }
 }
 
 impl Given {
@@ -36,7 +68,7 @@ impl Given {
         let mut given = Self { texts: asked.prompts.to_vec(), ..Self::default() };
         for (name, path) in asked.files {
             match (name, extension(path).as_str()) {
-                (None, "txt") => given.texts.push(read_text(path)?),
+                (None, "txt") => given.texts.extend(asked.texts_of(read_text(path)?, path)?),
                 (None, sound) if AUDIO_EXTENSIONS.contains(&sound) => {
                     given.sounds.push(path.clone());
                 }
@@ -56,11 +88,20 @@ impl Given {
 
         // Otherwise standard input is the model.
         if nothing && !asked.is_stdin_taken {
-            given.texts.extend(piped_text()?);
+            let piped = piped_text()?.map(|text| asked.texts_of(text, Path::new(PIPE)));
+            given.texts.extend(piped.transpose()?.into_iter().flatten());
         }
 
         given.check()?;
         Ok(given)
+    }
+
+    /// Whether nothing is given.
+    pub(super) fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+            && self.sounds.is_empty()
+            && self.pictures.is_empty()
+            && self.arrays.is_empty()
     }
 
     /// What is given; texts beside images belong to these.
@@ -132,7 +173,7 @@ pub(super) fn piped_text() -> Outcome<Option<String>> {
     if stdin.is_terminal() {
         return Ok(None);
     }
-    let mut text = bounded_text(stdin.lock(), Path::new("standard input"))?;
+    let mut text = bounded_text(stdin.lock(), Path::new(PIPE))?;
     if text.ends_with('\n') {
         text.pop();
     }

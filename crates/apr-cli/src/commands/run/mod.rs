@@ -3,12 +3,18 @@
 mod answers;
 mod arrays;
 mod completion;
+#[cfg(feature = "chat")]
+mod conversation;
+#[cfg(not(feature = "chat"))]
+#[path = "conversation_off.rs"]
+mod conversation;
 mod features;
 mod generation;
 pub(super) mod given;
 mod job;
 mod output;
 mod pictures;
+mod prompt_cache;
 pub(in crate::commands) mod remedy;
 mod sounds;
 mod spans;
@@ -18,6 +24,7 @@ pub(super) mod tokenize;
 mod transcription;
 
 use std::collections::BTreeSet;
+use std::io::IsTerminal;
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
@@ -53,9 +60,14 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
         files: &args.input,
         prompts: &args.prompt,
         tokens: &args.tokens,
+        by_lines: args.lines,
         is_stdin_taken: args.model.as_os_str() == "-",
     };
     let given = Given::of(&asked, context)?;
+    if args.lines && given.texts.len() == args.prompt.len() {
+        let message = "--lines applies to text files and pipes, and none is given";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let media = !(given.sounds.is_empty() && given.pictures.is_empty());
     if media && !args.want.is_empty() && !features::are_wanted(args) {
         let message = "--want takes arrays and texts: pass audio or an image as an array (--want \
@@ -64,7 +76,9 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     }
 
     // A head that is no language model's reads a text once, so that nothing is kept.
-    let goes_on = !(given.texts.is_empty() && given.sounds.is_empty() && args.tokens.is_empty());
+    let converses = args.chat && given.is_empty() && std::io::stdin().is_terminal();
+    let goes_on =
+        converses || !(given.texts.is_empty() && given.sounds.is_empty() && args.tokens.is_empty());
     let mut options = options(args, context);
     options.keeps_past = options.generates(&facts) && goes_on && args.want.is_empty();
     if options.keeps_past && !args.exact {
@@ -73,6 +87,9 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let host = host(context);
     with_runner(&source, &facts, &options, &host, |runner| {
         let job = Job { args, context, runner, name: &model.name, begun };
+        if converses {
+            return conversation::run(&job);
+        }
         if features::are_wanted(args) && !features::is_a_value(runner.parts(), args) {
             return features::run(&job, &given);
         }
@@ -183,7 +200,10 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
         return Err(Failure::Usage(message.to_owned()));
     }
 
-    let of_texts = args.chat || !args.stop.is_empty() || args.logprobs.is_some();
+    let of_texts = args.chat
+        || args.prompt_cache.is_some()
+        || !args.stop.is_empty()
+        || args.logprobs.is_some();
     let of_generation = [args.max_tokens, args.top_k].iter().any(Option::is_some)
         || args.seed.is_some()
         || [args.temperature, args.top_p, args.min_p, args.repeat_penalty, args.presence_penalty]
@@ -196,8 +216,8 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
             false => "apply to text generation, which --want does not do",
         };
         let message = format!(
-            "--chat, --stop, --logprobs, --max-tokens and the options of sampling, such as \
-             --temperature, {why}"
+            "--chat, --prompt-cache, --stop, --logprobs, --max-tokens and the options of sampling, \
+             such as --temperature, {why}"
         );
         return Err(Failure::Usage(message));
     }

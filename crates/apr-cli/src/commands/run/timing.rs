@@ -38,6 +38,9 @@ impl Loaded {
                 let (tokens, rate) = (timing.tokens, timing.tokens_per_second);
                 parts.push(format!("{name} {tokens} tokens, {rate:.1} tokens/s"));
             }
+            if let Some(reused) = completion.reused {
+                parts.push(format!("{reused} tokens reused"));
+            }
             if let Some(bytes) = peak_memory_bytes {
                 parts.push(format!("peak memory {}", human::bytes(bytes)));
             }

@@ -16,6 +16,7 @@ pub(super) fn of(args: &TraceArgs, facts: &Facts, context: &Context) -> Outcome<
         files: &args.input,
         prompts: &prompts,
         tokens: &args.tokens,
+        by_lines: false,
         is_stdin_taken: [Some(&args.model), args.other.as_ref()]
             .into_iter()
             .flatten()

@@ -1,5 +1,6 @@
 //! Screens that keys drive, on a terminal of tmux.
 
+mod conversations;
 mod exports;
 mod manners;
 

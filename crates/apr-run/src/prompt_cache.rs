@@ -1,0 +1,258 @@
+//! What a model has read of a prompt, as a file.
+//!
+//! The file is safetensors: `tokens` (I64) has the ids, and each key and value is a tensor under
+//! the name of the graph's input that it goes into. `__metadata__` has
+//!
+//! | key | value |
+//! |---|---|
+//! | `apr.prompt_cache` | `1`, the version |
+//! | `model` | the [`identity`] of what computed it |
+//! | `digest` | BLAKE3 of all elements, in the order of the file |
+//!
+//! Digests are hexadecimal. Keys and values of a prompt depend on all weights, on the graph and on
+//! the arithmetic, which the identity stands for. It covers names, dtypes, shapes and the digest of
+//! each tensor, or where the file has none a sample: reading all of a large model would take as
+//! long as reading a prompt.
+
+use std::fmt::{self, Write};
+
+use apr_core::digest::{Digest, TensorDigest};
+use apr_graph::ElementType;
+use apr_infer::{LanguageModel, Memory, Tensor};
+use apr_registry::{ByteSource, CheckpointReader, Error, Limits, Result, keys, safetensors};
+use serde_json::{Map, Value as Json, json};
+
+use crate::arrays::arrays_of;
+use crate::completion::Generator;
+use crate::error::{RunError, RunResult};
+use crate::files::{little_endian, type_names};
+use crate::runner::Prepared;
+
+const VERSION_KEY: &str = "apr.prompt_cache";
+const VERSION: &str = "1";
+const MODEL: &str = "model";
+const DIGEST: &str = "digest";
+const TOKENS: &str = "tokens";
+
+/// Bytes of a sample of a tensor, of which there are three.
+const SAMPLE: u64 = 1024;
+
+impl Generator<'_> {
+    /// Keeps the keys and values of each prompt: of the next one, only what follows their common
+    /// beginning is read ([`Completion::reused`](crate::Completion::reused)).
+    ///
+    /// # Errors
+    /// E003 for an encoder with a decoder, and for a model that keeps states, which are those of
+    /// all tokens, or nothing.
+    pub fn keep_prompts(&mut self) -> RunResult<()> {
+        if !LanguageModel::new(self.causal()?.session())?.keeps_rows() {
+            let message = "a prompt cache needs a model with keys and values of each token";
+            return Err(Error::version(message).into());
+        }
+        self.kept.get_or_insert_default();
+        Ok(())
+    }
+
+    /// Tokens of the last prompt, whose keys and values are kept.
+    #[must_use]
+    pub fn kept_prompt(&self) -> &[i64] {
+        self.kept.as_ref().map(Memory::tokens).unwrap_or_default()
+    }
+
+    /// Takes keys and values from what [`write_prompt_cache`](Self::write_prompt_cache) wrote.
+    /// `name` is what errors call it.
+    ///
+    /// # Errors
+    /// Those of [`keep_prompts`](Self::keep_prompts); E001 and E002 for a file that is no prompt
+    /// cache, or does not fit the graph; E003 for another version, E004 where its elements were
+    /// changed, E008 where it exceeds [`RunOptions::max_memory`](crate::RunOptions::max_memory);
+    /// [`RunError::Request`] where another model computed it.
+    pub fn read_prompt_cache(
+        &mut self,
+        file: impl ByteSource + 'static,
+        name: &str,
+    ) -> RunResult<()> {
+        self.keep_prompts()?;
+        let part = self.causal()?;
+        let language = LanguageModel::new(part.session())?;
+        let most = self.runner.options().max_memory;
+        self.kept = Some(read(&language, file, name, self.identity(part)?, most)?);
+        Ok(())
+    }
+
+    /// Writes the keys and values that are kept, a tensor at a time: a safetensors file.
+    ///
+    /// # Errors
+    /// [`RunError::Request`] where none are kept; E003 for types that the format lacks, and what
+    /// `sink` ends with.
+    pub fn write_prompt_cache(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> RunResult<()> {
+        let Some(memory) = self.kept.as_ref().filter(|memory| !memory.is_empty()) else {
+            return Err(RunError::request("no keys and values are kept"));
+        };
+        let part = self.causal()?;
+        let language = LanguageModel::new(part.session())?;
+        Ok(write(&language, memory, self.identity(part)?, sink)?)
+    }
+
+    fn identity(&self, part: &Prepared<'_>) -> Result<&str> {
+        if let Some(known) = self.identity.get() {
+            return Ok(known);
+        }
+        let new = identity(part)?;
+        Ok(self.identity.get_or_init(|| new))
+    }
+}
+
+/// What keys and values depend on: the graph, the arithmetic, and the weights.
+///
+/// # Errors
+/// Those of reading the samples.
+fn identity(part: &Prepared<'_>) -> Result<String> {
+    let mut digest = Hashed(TensorDigest::new());
+    let arithmetic = part.session().arithmetic().name();
+    // What a digest is fed can't fail.
+    let _ = write!(digest, "{} {arithmetic} {:?}", part.name(), part.graph());
+    let reader = part.runner().reader();
+    for (at, info) in reader.tensors().iter().enumerate() {
+        let _ = write!(digest, "{} {} {:?}", info.name, info.dtype, info.shape.dims());
+        match reader.stored(at).digest() {
+            Some(known) => digest.0.update(&known),
+            None => sample(reader, at, info.byte_len()?, &mut digest.0)?,
+        }
+    }
+    Ok(hex(digest.0.value()))
+}
+
+/// The beginning, the middle and the end of a tensor.
+fn sample(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    len: u64,
+    digest: &mut TensorDigest,
+) -> Result<()> {
+    let size = len.min(SAMPLE);
+    let mut buf = vec![0; size as usize];
+    let last = len - size;
+    let mut offsets = vec![0, last / 2, last];
+    offsets.dedup();
+    for offset in offsets {
+        reader.read_tensor(tensor, offset, &mut buf)?;
+        digest.update(&buf);
+    }
+    Ok(())
+}
+
+/// Hashes what is written.
+struct Hashed(TensorDigest);
+
+impl fmt::Write for Hashed {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.update(text.as_bytes());
+        Ok(())
+    }
+}
+
+fn hex(digest: Digest) -> String {
+    digest.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Writes what a memory has, a tensor at a time.
+///
+/// # Errors
+/// E003 for keys and values whose type safetensors has no name for, and what `sink` ends with.
+fn write(
+    language: &LanguageModel<'_, '_>,
+    memory: &Memory,
+    identity: &str,
+    sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let tokens = Tensor::row(memory.tokens().to_vec());
+    let mut tensors = vec![(TOKENS, &tokens)];
+    tensors.extend(language.kept(memory)?);
+    let (mut header, mut end, mut digest) = (Map::new(), 0, TensorDigest::new());
+    for (name, tensor) in &tensors {
+        let bytes = little_endian(tensor.data());
+        let start = end;
+        end += bytes.len();
+        let dtype = dtype_name(tensor.element()).map_err(|error| error.for_tensor(*name))?;
+        digest.update(&bytes);
+        header.insert(
+            (*name).to_owned(),
+            json!({ "dtype": dtype, "shape": tensor.shape(), "data_offsets": [start, end] }),
+        );
+    }
+    let metadata = json!({
+        VERSION_KEY: VERSION, MODEL: identity, DIGEST: hex(digest.value()),
+    });
+    header.insert("__metadata__".to_owned(), metadata);
+    let mut header = Json::Object(header).to_string();
+    // Elements then begin at a multiple of 8.
+    header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
+    sink(&(header.len() as u64).to_le_bytes())?;
+    sink(header.as_bytes())?;
+    tensors.iter().try_for_each(|(_, tensor)| sink(&little_endian(tensor.data())))
+}
+
+fn dtype_name(element: ElementType) -> Result<&'static str> {
+    if element == ElementType::BF16 {
+        return Ok("BF16");
+    }
+    type_names(element).map(|(_, name)| name).ok_or_else(|| {
+        Error::version(format!("keys and values of {} have no place in a file", element.name()))
+    })
+}
+
+/// The memory of a file.
+///
+/// # Errors
+/// E001 and E002 for a file that is no prompt cache, or does not fit the graph; E003 for another
+/// version, E004 where its elements were changed, E008 where it exceeds `max_memory`;
+/// [`RunError::Request`] where something else computed it.
+fn read(
+    language: &LanguageModel<'_, '_>,
+    file: impl ByteSource + 'static,
+    name: &str,
+    identity: &str,
+    max_memory: u64,
+) -> RunResult<Memory> {
+    let len = file.len();
+    if len > max_memory {
+        // Without a file it is the limit that is too low.
+        let message = format!("{name}: {len} bytes exceed the memory limit of {max_memory}");
+        return Err(Error::memory(message).into());
+    }
+    let reader = safetensors::open(file, name, &Limits::default())?;
+    let text = |key: &str| {
+        let metadata = reader.metadata().get(keys::SAFETENSORS)?.get("metadata")?;
+        Some(metadata.get(key)?.as_str()?.to_owned())
+    };
+    match text(VERSION_KEY) {
+        Some(version) if version == VERSION => {}
+        Some(version) => {
+            let message = format!("version {} of a prompt cache", apr_core::Escaped(&version));
+            return Err(Error::version(message).in_file(name).into());
+        }
+        None => return Err(Error::format("the file is no prompt cache").in_file(name).into()),
+    }
+    if text(MODEL).as_deref() != Some(identity) {
+        return Err(RunError::request(format!(
+            "{name}: the prompt cache was made by another model, or with another part, task or \
+             arithmetic of this one"
+        )));
+    }
+    let in_file = |error: Error| error.in_file(name);
+    let arrays = arrays_of(&reader).map_err(in_file)?;
+    let mut digest = TensorDigest::new();
+    arrays.iter().for_each(|(_, tensor)| digest.update(&little_endian(tensor.data())));
+    if text(DIGEST) != Some(hex(digest.value())) {
+        return Err(Error::checksum("the digest of the elements").in_file(name).into());
+    }
+    let mut arrays: std::collections::BTreeMap<String, Tensor> = arrays.into_iter().collect();
+    let missing = || Error::format("missing token ids").for_tensor(TOKENS);
+    let tokens = arrays.remove(TOKENS).ok_or_else(missing).map_err(in_file)?;
+    let tokens = tokens.values::<i64>().map_err(in_file)?.to_vec();
+    Ok(language.restored(tokens, |name| arrays.remove(name)).map_err(in_file)?)
+}

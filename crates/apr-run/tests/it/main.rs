@@ -1,0 +1,6 @@
+//! Models that run as programs run them.
+
+#[cfg(all(feature = "text", feature = "chat"))]
+mod conversation;
+mod prompt_cache;
+mod support;
