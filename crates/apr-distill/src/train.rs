@@ -132,8 +132,13 @@ pub fn distill(
     let mut done = |rows: usize| events.progress(&Progress::Teacher { rows, of: count });
     let targets = Targets::new(&teacher_part, goal, student, &layers, store, &mut done)?;
 
-    if !fits(student, &terms, &targets)? {
+    // What does not fit shall not be found out after hours.
+    if let Err(error) = try_out(student, &terms, &targets) {
+        if !is_of_memory(&error) {
+            return Err(error);
+        }
         terms.intermediates = Intermediates::Recomputed;
+        try_out(student, &terms, &targets).map_err(|error| with_batch(error, options))?;
     }
     let mut graph = TrainingGraph::new(&part.graph, &targets.goal, &terms, runner.weights())?;
     let runnable = Runnable::new(part.name.clone(), std::mem::take(&mut graph.graph));
@@ -184,8 +189,11 @@ pub fn distill(
     Ok((values, report))
 }
 
-/// Whether the longest rows of a step fit the memory with all values that the gradients read.
-fn fits(student: &Student<'_>, terms: &Terms, targets: &Targets) -> RunResult<bool> {
+/// Computes the gradients of the longest rows.
+///
+/// # Errors
+/// E008 where a step with them does not fit the memory.
+fn try_out(student: &Student<'_>, terms: &Terms, targets: &Targets) -> RunResult<()> {
     let (runner, rows) = (student.student, &student.rows);
     let part = runner.part()?;
     let mut graph = TrainingGraph::new(&part.graph, &targets.goal, terms, runner.weights())?;
@@ -197,11 +205,11 @@ fn fits(student: &Student<'_>, terms: &Terms, targets: &Targets) -> RunResult<bo
     longest.truncate(student.options.batch);
     let training =
         Training { student, prepared, graph: &graph, targets, held: &[], run: String::new() };
-    match training.gradients(&parameters, &Batch::of(rows, &longest)) {
-        Ok(_) => Ok(true),
-        Err(RunError::Model(error)) if error.code() == Code::Memory => Ok(false),
-        Err(error) => Err(error),
-    }
+    training.gradients(&parameters, &Batch::of(rows, &longest)).map(drop)
+}
+
+fn is_of_memory(error: &RunError) -> bool {
+    matches!(error, RunError::Model(error) if error.code() == Code::Memory)
 }
 
 /// An error of the memory, with what takes less of it.
