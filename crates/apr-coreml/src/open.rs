@@ -132,8 +132,7 @@ fn finish(
     format: &'static Format,
     limits: &Limits,
 ) -> Result<CoremlReader> {
-    let Contents { mut weights, mut fields, settings, mut refused, mut left_out, graphs, warnings } =
-        contents;
+    let Contents { mut weights, mut fields, settings, mut refused, mut left_out, .. } = contents;
     if weights.is_empty() && !refused.is_empty() {
         return Err(refused.swap_remove(0));
     }
@@ -169,7 +168,7 @@ fn finish(
         shape: Shape::from(found.tensor.dims.clone()),
     };
     let (mut cut, mut companions) = (None, Vec::new());
-    if !graphs.is_empty() {
+    if !contents.graphs.is_empty() {
         let data = weights.iter().filter_map(|found| found.tensor.data());
         let own = data.filter(|range| range.file == 0).map(|range| (range.offset, range.len));
         let skeleton = Cut::new(format.id, &files[0].name, files[0].len, own);
@@ -178,7 +177,7 @@ fn finish(
                 cut = Some(skeleton);
                 companions.push(companion);
             }
-            Err(_) => left_out.extend(graphs),
+            Err(_) => left_out.extend(contents.graphs),
         }
     }
     Ok(CoremlReader {
@@ -190,7 +189,7 @@ fn finish(
         metadata,
         unlisted,
         left_out,
-        warnings,
+        warnings: contents.warnings,
         cut,
         companions,
     })

@@ -262,3 +262,53 @@ fn weights_of_a_graph_are_the_readers_tensors() {
         assert_eq!(graphs[0].1.body.value(*input).origin, ValueOrigin::Input);
     }
 }
+
+/// Small tensors of a model, for a lowering.
+struct Small(TfliteReader);
+
+impl apr_tflite::lower::Weights for Small {
+    fn constant(&self, tensor: &str) -> Option<apr_graph::Constant> {
+        let info = self.0.tensors().iter().find(|info| info.name == tensor)?;
+        Some(apr_graph::Constant {
+            name: String::new(),
+            element: apr_graph::ElementType::from_dtype(info.dtype)?,
+            shape: info.shape.dims().to_vec(),
+            data: apr_graph::ConstantData::Bytes(bytes_of(&self.0, tensor, 1 << 20)),
+        })
+    }
+
+    fn affine(&self, tensor: &str) -> Option<apr_tflite::lower::Affine> {
+        let entry = self.0.metadata().object(keys::AFFINE)?.get(tensor)?;
+        let scales = entry.get("scales")?.as_str()?.to_owned();
+        let count = bytes_of(&self.0, &scales, 1 << 20).len() as u64 / 4;
+        let axis = entry.get("axis").and_then(Value::as_u64).unwrap_or_default();
+        let axis = usize::try_from(axis).ok()?;
+        Some(apr_tflite::lower::Affine { scales, count, zero_points: None, axis })
+    }
+}
+
+#[test]
+fn lowered_graphs_are_ones_that_onnx_allows() {
+    let mut files = vec![fixture("lowered.tflite"), fixture("moved.tflite")];
+    if let Some(folder) = locate::shared_data("tflite") {
+        for name in
+            ["mlcommons_tiny__str_ww_ref_model", "tensorflow_tflite-micro__hello_world_int8"]
+        {
+            files.push(std::fs::read(folder.join(format!("{name}.tflite"))).expect("a model"));
+        }
+    }
+    for file in files {
+        let weights = Small(open(file.clone()).expect("a model"));
+        for (_, graph) in graphs(file) {
+            let lowered = apr_tflite::lower::lower(&graph, &weights).expect("known operators");
+            let names = |graph: &Graph| -> Vec<String> {
+                let ends = graph.body.outputs.iter().map(|id| graph.body.value(*id).name.clone());
+                ends.collect()
+            };
+            assert_eq!(names(&lowered), names(&graph));
+            let errors = check(&lowered).list.into_iter();
+            let errors: Vec<_> = errors.filter(|one| one.severity == Severity::Error).collect();
+            assert!(errors.is_empty(), "{errors:?}");
+        }
+    }
+}

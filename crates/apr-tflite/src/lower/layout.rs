@@ -167,8 +167,14 @@ impl<'g> Lowering<'g> {
 
     /// The name of what makes the first output in an order.
     pub(super) fn name(&self, node: &Node, layout: Layout) -> Option<String> {
-        let (_, name) = self.output(node)?;
+        let (id, name) = self.output(node)?;
+        // What becomes the graph's output takes its name: an activation, or a quantization.
+        let has_more = node.attribute("output_scale").is_some()
+            || node.text("fused_activation_function").is_some_and(|name| name != "NONE");
         Some(match layout {
+            Layout::Natural if has_more && self.from.outputs.contains(&id) => {
+                format!("{name}/value")
+            }
             Layout::Natural => name,
             Layout::ChannelsFirst => format!("{name}/nchw"),
         })
