@@ -34,7 +34,9 @@
 //!
 //! # What is left out, by name
 //!
-//! The graph; numbers, texts and shapes of a program; models that are no tensors, such as trees.
+//! Numbers, texts and shapes of a program; models that are no tensors, such as trees. The graph
+//! travels as a skeleton of the file ([`graphs_of`]), where that is not larger than a companion may
+//! be.
 //!
 //! # Limits
 //!
@@ -70,6 +72,7 @@ mod blob;
 mod constexpr;
 mod decode;
 mod description;
+mod graph;
 mod grid;
 mod hazard;
 mod layers;
@@ -84,6 +87,7 @@ mod value;
 use apr_core::Format;
 use apr_core::protobuf::decode_varint;
 
+pub use graph::{DOMAIN, graphs_of};
 pub use hazard::{Hazard, HazardKind, hazards};
 pub use open::{is_package, open, open_in, open_package};
 pub use reader::CoremlReader;

@@ -42,6 +42,8 @@ pub(crate) struct Contents {
     pub(crate) settings: Vec<String>,
     pub(crate) refused: Vec<Error>,
     pub(crate) left_out: Vec<String>,
+    /// Networks and programs, which are graphs.
+    pub(crate) graphs: Vec<String>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -201,7 +203,7 @@ impl Contents {
     ) {
         let total: u64 = operators.values().sum();
         if total > 0 {
-            self.left_out.push(of(prefix, &format!("the {what} of {}", counted(total, one))));
+            self.graphs.push(of(prefix, &format!("the {what} of {}", counted(total, one))));
             fields.insert("operators".into(), json!(operators));
         }
     }

@@ -8,6 +8,7 @@ use apr_core::{
     ByteSource, Error, Escaped, FileInfo, Format, HEAD_LEN, Limits, Metadata, Result, Shape,
     SourceSet, TensorInfo, Unlisted, check_file_name, read_vec,
 };
+use apr_skeleton::Cut;
 use serde_json::{Map, Value};
 
 use crate::blob::Files;
@@ -121,7 +122,7 @@ fn open_shared(
     let mut context = Context { walker: &mut walker, files: &mut files, limits };
     contents.fields = contents.add(&mut context, message, "", 0)?;
     let Files { sources, infos, .. } = files;
-    finish(contents, sources, infos, format)
+    finish(contents, sources, infos, format, limits)
 }
 
 fn finish(
@@ -129,9 +130,9 @@ fn finish(
     sources: Vec<Shared>,
     files: Vec<FileInfo>,
     format: &'static Format,
+    limits: &Limits,
 ) -> Result<CoremlReader> {
-    let Contents { mut weights, mut fields, settings, mut refused, mut left_out, warnings } =
-        contents;
+    let Contents { mut weights, mut fields, settings, mut refused, mut left_out, .. } = contents;
     if weights.is_empty() && !refused.is_empty() {
         return Err(refused.swap_remove(0));
     }
@@ -166,6 +167,19 @@ fn finish(
         dtype: found.tensor.dtype,
         shape: Shape::from(found.tensor.dims.clone()),
     };
+    let (mut cut, mut companions) = (None, Vec::new());
+    if !contents.graphs.is_empty() {
+        let data = weights.iter().filter_map(|found| found.tensor.data());
+        let own = data.filter(|range| range.file == 0).map(|range| (range.offset, range.len));
+        let skeleton = Cut::new(format.id, &files[0].name, files[0].len, own);
+        match skeleton.companion(limits) {
+            Ok(companion) => {
+                cut = Some(skeleton);
+                companions.push(companion);
+            }
+            Err(_) => left_out.extend(contents.graphs),
+        }
+    }
     Ok(CoremlReader {
         format,
         sources,
@@ -175,7 +189,9 @@ fn finish(
         metadata,
         unlisted,
         left_out,
-        warnings,
+        warnings: contents.warnings,
+        cut,
+        companions,
     })
 }
 

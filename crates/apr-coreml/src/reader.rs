@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use apr_core::{
-    ByteSource, CheckpointReader, ContainerFacts, Error, FileInfo, Format, Metadata, Result,
-    Stored, TensorInfo, Unlisted, check_range, has_no, has_own,
+    ByteSource, CheckpointReader, Companion, ContainerFacts, Error, FileInfo, Format, Metadata,
+    Result, Stored, TensorInfo, Unlisted, check_range, has_own,
 };
+use apr_skeleton::Cut;
 use serde_json::{Map, Value, json};
 
 use crate::METADATA;
@@ -29,6 +30,9 @@ pub struct CoremlReader {
     pub(crate) unlisted: Vec<Unlisted>,
     pub(crate) left_out: Vec<String>,
     pub(crate) warnings: Vec<String>,
+    /// The model's file around the weights, where it has a graph that can travel with them.
+    pub(crate) cut: Option<Cut>,
+    pub(crate) companions: Vec<Companion>,
 }
 
 impl CoremlReader {
@@ -62,7 +66,6 @@ impl ContainerFacts for CoremlReader {
 
 impl CheckpointReader for CoremlReader {
     has_own!(metadata, tensors, container, files, left_out, warnings);
-    has_no!(companions);
 
     fn format(&self) -> &'static Format {
         self.format
@@ -83,6 +86,16 @@ impl CheckpointReader for CoremlReader {
         check_range(offset, buf.len(), available).map_err(|error| self.locate(tensor, error))?;
         let read = self.weights[tensor].read(&self.sources, offset, buf);
         read.map_err(|error| self.locate(tensor, error))
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        let cut = self.cut.as_ref().filter(|_| companion == 0);
+        let cut = cut.ok_or_else(|| Companion::absent(companion))?;
+        cut.read(&self.sources[0]).map_err(|error| error.in_file(&self.files[0].name))
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {

@@ -195,6 +195,20 @@ impl Tensor {
         limits.check_index(self.len().saturating_mul(4))
     }
 
+    /// Where its elements lie side by side in a file, if they do.
+    pub(crate) fn data(&self) -> Option<StoredRange> {
+        match &self.elements {
+            Elements::Stored { bytes: Bytes::File(range), .. } => Some(*range),
+            Elements::Stored { bytes: Bytes::Kept(..), .. } => None,
+            Elements::Scaled { quants: of, .. }
+            | Elements::Looked { indices: of, .. }
+            | Elements::Masked { dense: of, .. }
+            | Elements::Scattered { listed: of, .. }
+            | Elements::Repeated { of, .. }
+            | Elements::Cast { of } => of.data(),
+        }
+    }
+
     /// Where its bytes are, or those that it is mostly computed from.
     pub(crate) fn range(&self) -> StoredRange {
         match &self.elements {

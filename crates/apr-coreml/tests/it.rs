@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use apr_core::{ByteSource, CheckpointReader, Code, Error, IoCause, Limits, Result, SourceSet};
-use apr_coreml::{CoremlReader, HazardKind, METADATA, hazards};
+use apr_coreml::{CoremlReader, HazardKind, METADATA, graphs_of, hazards};
+use apr_graph::{Body, Severity, ValueOrigin, check};
 use apr_testkit::{corrupt, locate, peak_memory, read_everything};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -151,7 +152,7 @@ fn what_is_no_weight_is_described_or_left_out_by_name() {
         json!([{ "name": "x", "type": "array", "dtype": "float64", "shape": [3, 8, 8] }])
     );
     assert_eq!(entry["operators"]["convolution"], 3);
-    assert_eq!(reader.left_out(), ["the network of 19 layers"]);
+    assert_eq!(reader.left_out(), [""; 0]);
 
     let reader = open_fixture("table3.mlmodel").expect("a model");
     let entry = reader.metadata().object(METADATA).expect("what the file says");
@@ -161,13 +162,7 @@ fn what_is_no_weight_is_described_or_left_out_by_name() {
     let entry = reader.metadata().object(METADATA).expect("what the file says");
     assert_eq!(entry["models"][0]["labels"], json!(["cat", "dog"]));
     assert_eq!(entry["models"][0]["name"], "linear");
-    assert_eq!(
-        reader.left_out(),
-        [
-            "the trees of 3 nodes (treeEnsembleRegressor) of 'trees'",
-            "the network of 2 layers of 'inner/model0'"
-        ]
-    );
+    assert_eq!(reader.left_out(), ["the trees of 3 nodes (treeEnsembleRegressor) of 'trees'"]);
 
     let reader = open_fixture("program18.mlpackage").expect("a package");
     let entry = reader.metadata().object(METADATA).expect("what the file says");
@@ -211,6 +206,7 @@ fn broken_models_are_errors_or_readable_within_bounded_memory() {
             let ((), peak) = peak_memory(|| {
                 let _ = hazards(&broken, &Limits::default());
                 if let Ok(reader) = open(broken) {
+                    let _ = graphs_of(&reader, &Limits::default());
                     // Damaged weights are met where they are read.
                     let _ = read_everything(&reader);
                 }
@@ -235,6 +231,7 @@ fn broken_packages_are_errors_or_readable_within_bounded_memory() {
                 package.0.insert(part.to_owned(), broken);
                 let ((), peak) = peak_memory(|| {
                     if let Ok(reader) = package.open() {
+                        let _ = graphs_of(&reader, &Limits::default());
                         let _ = read_everything(&reader);
                     }
                 });
@@ -400,5 +397,49 @@ fn manifests_lead_to_a_model_of_the_package() {
         package.0.insert("Manifest.json".to_owned(), manifest(path).to_string().into_bytes());
         let found = package.open().map(drop).err().map(|error| error.code());
         assert_eq!(found, expected, "{path}");
+    }
+}
+
+/// Compares nodes with what coremltools finds; the order of a node's inputs is not that of a map.
+fn compare_body(file: &str, body: &Body, expected: &Value) {
+    let expected = expected.as_array().expect("a list");
+    assert_eq!(body.nodes.len(), expected.len(), "{file}");
+    for (node, expected) in body.nodes.iter().zip(expected) {
+        let name = |id: apr_graph::ValueId| &body.value(id).name;
+        let is_computed = |id: &apr_graph::ValueId| {
+            !matches!(body.value(*id).origin, ValueOrigin::Weight(_) | ValueOrigin::Constant(_))
+        };
+        let mut inputs: Vec<_> =
+            node.inputs.iter().flatten().copied().filter(is_computed).map(name).collect();
+        inputs.sort();
+        let outputs: Vec<_> = node.outputs.iter().flatten().copied().map(name).collect();
+        assert_eq!(json!(&*node.op.name), expected["op"], "{file}");
+        assert_eq!(json!(outputs), expected["outputs"], "{file}");
+        // What is a weight or a constant here has a name there.
+        let mut wanted: Vec<&str> = expected["inputs"]
+            .as_array()
+            .expect("names")
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        wanted.retain(|name| inputs.iter().any(|own| own == name));
+        wanted.sort_unstable();
+        assert_eq!(inputs, wanted, "{file}: {}", node.name);
+    }
+}
+
+#[test]
+fn graphs_are_those_that_coremltools_reads() {
+    let expected: Value = serde_json::from_slice(&fixture("graphs.json")).expect("JSON");
+    for (name, nodes) in expected.as_object().expect("an object") {
+        let reader = open_fixture(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let graphs = graphs_of(&reader, &Limits::default()).expect("readable").expect("a graph");
+        compare_body(name, &graphs[0].1.body, nodes);
+        let weights = graphs[0].1.body.weights().count();
+        assert!(weights > 0, "{name} has weights");
+        let errors = check(&graphs[0].1);
+        let errors: Vec<_> =
+            errors.list.iter().filter(|one| one.severity == Severity::Error).collect();
+        assert!(errors.is_empty(), "{name}: {errors:?}");
     }
 }

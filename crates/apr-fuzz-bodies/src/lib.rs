@@ -256,6 +256,14 @@ fn use_reader(reader: &dyn CheckpointReader) {
     let read = apr_testkit::read_everything(reader);
     let families = Families::builtin();
     let model = families.identify(reader.tensors(), reader.metadata());
+    if let Ok(Some((_, graphs))) = apr_registry::graphs_of(reader, &limits()) {
+        graphs.into_iter().for_each(|(_, graph)| use_graph(graph));
+        let source = apr_source::Source::new(reader, &families);
+        let ignored = |_: &dyn CheckpointReader, _: &[apr_ops::graph::Runnable]| Ok(());
+        let lowered: Result<(), apr_registry::Error> =
+            apr_ops::graph::with_graphs(&source, &Default::default(), ignored);
+        std::hint::black_box(lowered.is_ok());
+    }
     let validated =
         validate(reader, NAME, model.as_ref(), ValidateOptions::default(), &Serial, &());
     std::hint::black_box(apr_ops::lint::lint(reader, NAME, model.as_ref()).is_ok());

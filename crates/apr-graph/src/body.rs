@@ -1,5 +1,8 @@
 //! Bodies: nodes in the order they run, and the values between them.
 
+use std::collections::BTreeSet;
+
+use crate::check::order;
 use crate::{Meaning, Node, Value, ValueOrigin, ValueType, WeightRef};
 
 /// Position in [`Body::values`].
@@ -83,11 +86,72 @@ impl Body {
         id
     }
 
+    /// Brings the nodes into an order in which each comes after those that it reads, and else as
+    /// they are. Those that wait for each other come last.
+    pub fn sort_nodes(&mut self) {
+        let readers = order::readers(self);
+        let mut waits = vec![0_usize; self.nodes.len()];
+        readers.iter().flatten().for_each(|reader| waits[*reader] += 1);
+        let mut ready: BTreeSet<usize> =
+            (0..waits.len()).filter(|position| waits[*position] == 0).collect();
+        let mut sorted = Vec::with_capacity(waits.len());
+        while let Some(position) = ready.pop_first() {
+            sorted.push(position);
+            for &reader in &readers[position] {
+                waits[reader] -= 1;
+                if waits[reader] == 0 {
+                    ready.insert(reader);
+                }
+            }
+        }
+        sorted.extend((0..waits.len()).filter(|position| waits[*position] > 0));
+        let mut nodes: Vec<Option<Node>> =
+            std::mem::take(&mut self.nodes).into_iter().map(Some).collect();
+        for position in sorted {
+            if let Some(node) = nodes[position].take() {
+                self.add_node(node);
+            }
+        }
+    }
+
     /// The weights that it uses by itself, without those of bodies in its nodes.
     pub fn weights(&self) -> impl Iterator<Item = (&Value, &WeightRef)> {
         self.values.iter().filter_map(|value| match &value.origin {
             ValueOrigin::Weight(weight) => Some((value, weight)),
             _ => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Op;
+
+    #[test]
+    fn nodes_are_sorted_by_what_they_read() {
+        let mut body = Body::default();
+        let values: Vec<ValueId> = (0..4)
+            .map(|value| {
+                body.add_value(format!("v{value}"), ValueType::Unknown, ValueOrigin::Missing)
+            })
+            .collect();
+        // c reads b, b reads a, d reads itself.
+        for (name, input, output) in
+            [("c", Some(1), 2), ("a", None, 0), ("b", Some(0), 1), ("d", Some(3), 3)]
+        {
+            body.add_node(Node {
+                name: name.to_owned(),
+                op: Op::onnx("Relu"),
+                inputs: input.map(|input: usize| Some(values[input])).into_iter().collect(),
+                outputs: vec![Some(values[output])],
+                attributes: Vec::new(),
+                doc: String::new(),
+            });
+        }
+        body.sort_nodes();
+        let names: Vec<&str> = body.nodes.iter().map(|node| node.name.as_str()).collect();
+        assert_eq!(names, ["a", "b", "c", "d"]);
+        assert_eq!(body.value(values[2]).origin, ValueOrigin::Node(NodeId(2)));
     }
 }

@@ -11,6 +11,7 @@ use self::sizes::{bytes, elements};
 use crate::finding::node_path;
 use crate::{
     Body, Dim, FunctionId, Graph, Inference, Meaning, Node, Op, Opset, Value, ValueOrigin, View,
+    foreign,
 };
 
 /// What nodes cost.
@@ -280,10 +281,15 @@ impl Counter<'_> {
     }
 
     fn plain(&self, body: &Body, node: &Node) -> Totals {
-        let Some(flops) = flops::flops(body, node, self.sizes) else {
-            return Totals { unknown: 1, ..Totals::default() };
+        let mut totals = if foreign(&node.op.domain).is_some() {
+            // What another program's operator computes is not known here; what it reads is.
+            Totals { unknown: 1, ..Totals::default() }
+        } else {
+            let Some(flops) = flops::flops(body, node, self.sizes) else {
+                return Totals { unknown: 1, ..Totals::default() };
+            };
+            Totals { flops, ..Totals::default() }
         };
-        let mut totals = Totals { flops, ..Totals::default() };
         if flops::is_free(node) {
             return totals;
         }

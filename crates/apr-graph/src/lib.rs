@@ -73,7 +73,7 @@ pub use graph::{Function, FunctionId, Graph, Opset};
 pub use infer::{Inference, MAX_DEPTH, Signature, infer};
 pub use inline::inline;
 pub use meaning::Meaning;
-pub use node::{Attribute, AttributeValue, Name, Node, Op};
+pub use node::{Attribute, AttributeValue, Name, Node, Op, foreign};
 pub use operators::{AttributeKind, Occurs, Operator, Parameter, Setting, TypeSet, first_cast};
 pub use upgrade::upgrade;
 pub use uses::{Use, uses};

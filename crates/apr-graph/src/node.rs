@@ -40,6 +40,24 @@ impl Op {
     }
 }
 
+/// The program whose operators are in a domain, where that is one of those that graphs of other
+/// formats have here: operators without a counterpart in ONNX, shown as their files have them.
+///
+/// ```
+/// assert_eq!(apr_graph::foreign("tflite"), Some("TensorFlow Lite"));
+/// assert_eq!(apr_graph::foreign("com.microsoft"), None);
+/// ```
+#[must_use]
+pub fn foreign(domain: &str) -> Option<&'static str> {
+    Some(match domain {
+        "coreml" => "Core ML",
+        "keras" => "Keras",
+        "tensorflow" => "TensorFlow",
+        "tflite" => "TensorFlow Lite",
+        _ => return None,
+    })
+}
+
 impl fmt::Display for Op {
     /// `MatMul`, or `com.microsoft::MatMulNBits`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

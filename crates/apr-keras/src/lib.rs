@@ -54,6 +54,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod graph;
 mod hdf5;
 mod names;
 mod reader;
@@ -62,6 +63,7 @@ mod walk;
 
 use apr_core::Format;
 
+pub use graph::{DOMAIN, graphs_of};
 pub use reader::{KerasReader, open};
 pub use scan::{Scan, scan};
 

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use apr_core::{CheckpointReader, Code, Limits, Result};
-use apr_keras::{ARCHIVE, HDF5, KerasReader, METADATA};
+use apr_graph::{AttributeValue, Severity, check};
+use apr_keras::{ARCHIVE, HDF5, KerasReader, METADATA, graphs_of};
 use apr_testkit::{corrupt, locate, peak_memory, read_everything};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 #[global_allocator]
@@ -158,6 +159,7 @@ fn broken_files_are_errors_or_readable_within_bounded_memory() {
         for broken in corrupt::truncations(&file).step_by(step).chain(flips) {
             let ((), peak) = peak_memory(|| {
                 if let Ok(reader) = open(broken) {
+                    let _ = graphs_of(&reader, &Limits::default());
                     // Damaged weights are met where they are read.
                     let _ = read_everything(&reader);
                 }
@@ -229,4 +231,78 @@ fn with_links(count: u32) -> Vec<u8> {
     }
     file.extend([0; 4]);
     file
+}
+
+/// The layers of `model()` in `fixtures/keras/make.py`, saved in both formats.
+#[test]
+fn layers_are_those_of_the_program() {
+    for name in ["small.keras", "small.h5"] {
+        let reader = open(fixture(name)).expect("a model");
+        let graphs = graphs_of(&reader, &Limits::default()).expect("readable").expect("a graph");
+        let graph = &graphs[0].1;
+        let nodes = &graph.body.nodes;
+        let ops: Vec<String> = nodes.iter().map(|node| node.op.to_string()).collect();
+        assert_eq!(
+            ops,
+            [
+                "keras::LSTM",
+                "keras::Dropout",
+                "keras::inner",
+                "keras::BatchNormalization",
+                "keras::Dense"
+            ],
+            "{name}"
+        );
+        let weights = |node: &apr_graph::Node| -> Vec<String> {
+            let inputs = node.inputs.iter().flatten().map(|id| graph.body.value(*id));
+            let tensors = inputs.filter_map(|value| match &value.origin {
+                apr_graph::ValueOrigin::Weight(weight) => Some(weight.tensor.clone()),
+                _ => None,
+            });
+            tensors.collect()
+        };
+        assert_eq!(weights(&nodes[4]), ["out/kernel"], "{name}");
+        assert_eq!(weights(&nodes[2]).len(), 2, "{name}: the weights of the model within");
+        assert_eq!(graph.functions[0].body.nodes[0].op.to_string(), "keras::Dense");
+        assert_eq!(nodes[4].attribute("units"), Some(&AttributeValue::Int(2)));
+        assert_eq!(nodes[0].attribute("activation"), Some(&AttributeValue::from("tanh")));
+        let input = graph.body.value(graph.body.inputs[0]);
+        assert_eq!(input.tensor().expect("a tensor").to_string(), "f32[batch, 5, 4]");
+        let errors = check(graph).list.into_iter();
+        assert_eq!(errors.filter(|one| one.severity == Severity::Error).count(), 0, "{name}");
+    }
+}
+
+#[test]
+fn configurations_that_contradict_themselves_are_errors() {
+    use apr_core::Metadata;
+
+    struct Configured {
+        inner: KerasReader,
+        metadata: Metadata,
+    }
+    impl CheckpointReader for Configured {
+        apr_core::pass_on!(inner: format, tensors, stored, read_tensor, tensor_slice, container);
+        apr_core::pass_on!(inner: files, companions, read_companion, left_out, warnings);
+        fn metadata(&self) -> &Metadata {
+            &self.metadata
+        }
+    }
+    let graphs = |config: Value| {
+        let mut metadata = Metadata::new();
+        metadata.set(METADATA, json!({ "model_config": config }));
+        let reader = open(fixture("small.weights.h5")).expect("weights");
+        graphs_of(&Configured { inner: reader, metadata }, &Limits::default())
+    };
+    let missing = json!({ "class_name": "Functional", "config": { "name": "m", "layers": [
+        { "class_name": "Dense", "name": "d", "config": {},
+          "inbound_nodes": [[["nowhere", 0, 0, {}]]] },
+    ], "input_layers": [], "output_layers": [["d", 0, 0]] } });
+    assert_eq!(graphs(missing).expect_err("no such layer").code(), Code::Corrupt);
+    let mut deep = json!({ "class_name": "Dense", "config": { "name": "d" } });
+    for _ in 0..40 {
+        deep = json!({ "class_name": "Sequential", "config": { "name": "s", "layers": [deep] } });
+    }
+    assert_eq!(graphs(deep).expect_err("too deep").code(), Code::Corrupt);
+    assert_eq!(graphs(json!({ "class_name": "Mine", "config": {} })).expect("no graph"), None);
 }

@@ -1,21 +1,38 @@
-//! The graph that a model's file has.
+//! The graphs that a model's file has.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use apr_graph::{AttributeValue, Body, Graph, ValueOrigin, WeightRef};
-use apr_registry::onnx::{self, skeleton};
-use apr_registry::{CheckpointReader, Limits, Result};
+use apr_graph::{
+    AttributeValue, Body, Constant, ConstantData, ElementType, Graph, ValueOrigin, WeightRef,
+    foreign,
+};
+use apr_registry::tflite::lower::Affine;
+use apr_registry::{
+    CheckpointReader, Error, Escaped, Format, Limits, Result, TensorInfo, graphs_of, keys, onnx,
+    tflite,
+};
 use apr_source::Source;
 use apr_source::naming::original;
+use serde_json::Value;
 
-/// The graph that came with the model, with the names that its tensors have now, and the tensors
-/// that it does not use.
+/// The graphs of the file that a model came from.
+pub(crate) struct OwnGraphs {
+    /// By their names; the main one is first.
+    pub(crate) parts: Vec<(String, Graph)>,
+    /// Names of the tensors that none of them uses.
+    pub(crate) unused: Vec<String>,
+    /// The format of that file.
+    pub(crate) format: &'static Format,
+}
+
+/// The graphs, as the file has them: their weights have the names of the model's tensors now.
 ///
 /// # Errors
-/// E002 where it is damaged, E007 when reading fails, E008 over the limits.
-pub(crate) fn own_graph(source: &Source<'_>) -> Result<Option<(Graph, Vec<String>)>> {
+/// E002 where one is damaged, E007 when reading fails, E008 over the limits.
+pub(crate) fn own_graphs(source: &Source<'_>) -> Result<Option<OwnGraphs>> {
     let reader = source.reader();
-    let Some(mut graph) = skeleton::graph_of(reader, &Limits::default())? else { return Ok(None) };
+    let limits = Limits::default();
+    let Some((format, _)) = graphs_of(reader, &limits)? else { return Ok(None) };
     let auxiliary = reader.metadata().auxiliary_tensor();
     let now = || {
         reader
@@ -25,18 +42,174 @@ pub(crate) fn own_graph(source: &Source<'_>) -> Result<Option<(Graph, Vec<String
             .filter(|name| Some(*name) != auxiliary)
     };
 
-    let before = original(source, &onnx::FORMAT)?;
+    // Graphs refer to tensors by the names that the file gives them.
+    let before = original(source, format)?;
+    let parts = graphs_of(&before, &limits)?.map(|(_, parts)| parts);
+    let mut parts = parts.unwrap_or_default();
     let names = before.tensors().iter().map(|info| info.name.as_str()).zip(now()).collect();
     let mut renaming = Renaming { names, used: HashSet::new() };
-    renaming.body(&mut graph.body);
-    for function in &mut graph.functions {
-        renaming.body(&mut function.body);
+    for (_, graph) in &mut parts {
+        renaming.body(&mut graph.body);
+        for function in &mut graph.functions {
+            renaming.body(&mut function.body);
+        }
     }
 
-    let unused = now().filter(|name| !renaming.used.contains(*name)).map(str::to_owned).collect();
-    Ok(Some((graph, unused)))
+    let scales = scales(reader, &renaming.used);
+    let unused = now().filter(|name| !renaming.used.contains(*name) && !scales.contains(name));
+    let unused = unused.map(str::to_owned).collect();
+    Ok(Some(OwnGraphs { parts, unused, format }))
 }
 
+/// Names of the tensors that have the scales and zero points of those that are used.
+fn scales<'r>(reader: &'r dyn CheckpointReader, used: &HashSet<String>) -> HashSet<&'r str> {
+    let entries = reader.metadata().object(keys::AFFINE).into_iter().flatten();
+    entries
+        .filter(|(name, _)| used.contains(*name))
+        .flat_map(|(_, entry)| ["scales", "zero_points"].map(|key| entry.get(key)))
+        .filter_map(|name| name.and_then(Value::as_str))
+        .collect()
+}
+
+/// Whether a companion is the file of a graph without its tensors, which a file with another graph
+/// has no use for.
+pub(crate) fn is_skeleton(companion: &str) -> bool {
+    [onnx::skeleton::COMPANION, apr_skeleton::COMPANION].contains(&companion)
+}
+
+impl OwnGraphs {
+    /// The graphs with the operators of ONNX.
+    ///
+    /// # Errors
+    /// E003 where there are operators that ONNX has no counterpart for, or none that is known here:
+    /// with their names.
+    pub(crate) fn in_onnx(self, reader: &dyn CheckpointReader) -> Result<Vec<(String, Graph)>> {
+        if self.format == &tflite::FORMAT {
+            return self.lowered(reader);
+        }
+
+        let mut others: BTreeMap<String, u64> = BTreeMap::new();
+        for (_, graph) in &self.parts {
+            let functions = graph.functions.iter().map(|function| &function.body);
+            functions.chain([&graph.body]).for_each(|body| count_foreign(graph, body, &mut others));
+        }
+        match others.is_empty() {
+            true => Ok(self.parts),
+            false => Err(self.inexpressible(&others)),
+        }
+    }
+}
+
+impl OwnGraphs {
+    /// The graphs of TensorFlow Lite in operators of ONNX.
+    fn lowered(&self, reader: &dyn CheckpointReader) -> Result<Vec<(String, Graph)>> {
+        let weights = Weights { reader };
+        let (mut parts, mut others) = (Vec::new(), BTreeMap::new());
+        for (name, graph) in &self.parts {
+            match tflite::lower::lower(graph, &weights) {
+                Ok(graph) => parts.push((name.clone(), graph)),
+                Err(found) => {
+                    for (name, count) in found {
+                        *others.entry(name).or_default() += count;
+                    }
+                }
+            }
+        }
+        if others.is_empty() { Ok(parts) } else { Err(self.inexpressible(&others)) }
+    }
+
+    /// What operators that can't be written as ONNX's end with.
+    fn inexpressible(&self, others: &BTreeMap<String, u64>) -> Error {
+        /// Names that are shown.
+        const SHOWN: usize = 12;
+
+        let name = |(name, count): (&String, &u64)| match count {
+            1 => Escaped::short(name).to_string(),
+            _ => format!("{} ({count})", Escaped::short(name)),
+        };
+        let mut names: Vec<String> = others.iter().take(SHOWN).map(name).collect();
+        if let Some(more) = others.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+            names.push(format!("{more} more"));
+        }
+        let mut domains = self.parts.iter().flat_map(|(_, graph)| &graph.opsets);
+        let program = domains.find_map(|opset| foreign(&opset.domain));
+        Error::version(format!(
+            "the graph has operators of {} without a known counterpart in ONNX: {}",
+            program.unwrap_or(self.format.name),
+            names.join(", ")
+        ))
+    }
+}
+
+/// The tensors of a checkpoint, as a lowering asks for them.
+struct Weights<'r> {
+    reader: &'r dyn CheckpointReader,
+}
+
+impl Weights<'_> {
+    /// A tensor of not many bytes.
+    fn small(&self, name: &str) -> Option<(&TensorInfo, Vec<u8>)> {
+        /// Most bytes that are read of one.
+        const MOST: u64 = 1 << 20;
+
+        let tensors = self.reader.tensors();
+        let position = tensors.iter().position(|info| info.name == name)?;
+        let len = tensors[position].byte_len().ok().filter(|len| *len <= MOST)?;
+        let mut bytes = vec![0; usize::try_from(len).ok()?];
+        self.reader.read_tensor(position, 0, &mut bytes).ok()?;
+        Some((&tensors[position], bytes))
+    }
+}
+
+impl tflite::lower::Weights for Weights<'_> {
+    fn constant(&self, tensor: &str) -> Option<Constant> {
+        let (info, bytes) = self.small(tensor)?;
+        Some(Constant {
+            name: String::new(),
+            element: ElementType::from_dtype(info.dtype)?,
+            shape: info.shape.dims().to_vec(),
+            data: ConstantData::Bytes(bytes),
+        })
+    }
+
+    fn affine(&self, tensor: &str) -> Option<Affine> {
+        let entry = self.reader.metadata().object(keys::AFFINE)?.get(tensor)?;
+        let named = |key: &str| entry.get(key).and_then(Value::as_str);
+        // Scales of blocks are another thing.
+        if entry.get("block_size").is_some() {
+            return None;
+        }
+        let scales = named("scales")?;
+        let info = self.reader.tensors().iter().find(|info| info.name == scales)?;
+        let zero_points = match named("zero_points") {
+            Some(name) => Some(self.constant(name)?.as_ints()?),
+            None => None,
+        };
+        let axis = entry.get("axis").and_then(Value::as_u64).unwrap_or_default();
+        Some(Affine {
+            scales: scales.to_owned(),
+            count: info.shape.dims().iter().product(),
+            zero_points,
+            axis: usize::try_from(axis).ok()?,
+        })
+    }
+}
+
+/// Counts the operators of other programs in a body, and in those within.
+fn count_foreign(graph: &Graph, body: &Body, others: &mut BTreeMap<String, u64>) {
+    let functions: HashSet<_> = graph.functions.iter().map(|function| &function.op).collect();
+    let mut bodies = vec![body];
+    while let Some(body) = bodies.pop() {
+        for node in &body.nodes {
+            if foreign(&node.op.domain).is_some() && !functions.contains(&node.op) {
+                *others.entry(node.op.name.to_string()).or_default() += 1;
+            }
+            bodies.extend(node.bodies());
+        }
+    }
+}
+
+/// Gives weights the names that their tensors have now.
 struct Renaming<'n> {
     /// Names before an import to those of now.
     names: HashMap<&'n str, &'n str>,

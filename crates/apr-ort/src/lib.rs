@@ -18,7 +18,8 @@
 //!
 //! # What is left out, by name
 //!
-//! The graph; sparse initializers, texts, and initializers whose bytes are in another file.
+//! Sparse initializers, texts, and initializers whose bytes are in another file. The graph travels
+//! as a skeleton of the file ([`graphs_of`]), where that is not larger than a companion may be.
 //!
 //! # Limits
 //!
@@ -42,11 +43,13 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod graph;
 mod model;
 mod reader;
 
 use apr_core::Format;
 
+pub use graph::graphs_of;
 pub use reader::{OrtReader, open};
 
 /// The key of the metadata: version, producer, operator sets, inputs and outputs, operators.

@@ -7,7 +7,7 @@ use apr_tflite::flatbuffer::Table;
 use serde_json::{Map, Value, json};
 
 /// Most graphs in each other.
-const MAX_DEPTH: u32 = 16;
+pub(crate) const MAX_DEPTH: u32 = 16;
 
 /// Fields by their numbers in the schema.
 mod field {
@@ -61,6 +61,8 @@ pub(crate) struct Model {
     pub(crate) operators: BTreeMap<String, u64>,
     /// Initializers that can't be read, and why.
     pub(crate) refused: Vec<Error>,
+    /// Names of all initializers, and their dtypes, in the order in which they come.
+    pub(crate) initializers: Vec<(String, Option<DType>)>,
     names: HashSet<String>,
 }
 
@@ -119,7 +121,10 @@ impl Model {
             let tensor = tensor?;
             let name = tensor.text(field::NAME)?.unwrap_or_default();
             let name = self.unique(&format!("{prefix}{name}"));
-            match weight(&tensor, &name) {
+            let found = weight(&tensor, &name);
+            let dtype = found.as_ref().ok().map(|weight| weight.dtype);
+            self.initializers.push((name.clone(), dtype));
+            match found {
                 Ok(weight) => self.weights.push(weight),
                 Err(error) if error.code() == apr_core::Code::Version => {
                     self.refused.push(error.for_tensor(&name));

@@ -3,10 +3,11 @@
 use std::fmt;
 
 use apr_core::{
-    ByteSource, CheckpointReader, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
-    Metadata, Result, Shape, Stored, StoredRange, TensorInfo, check_range, counted, has_no,
+    ByteSource, CheckpointReader, Companion, ContainerFacts, Error, Escaped, FileInfo, Format,
+    Limits, Metadata, Result, Shape, Stored, StoredRange, TensorInfo, check_range, counted, has_no,
     has_own,
 };
+use apr_skeleton::Cut;
 use apr_tflite::flatbuffer::Flatbuffer;
 use serde_json::{Value, json};
 
@@ -22,6 +23,9 @@ pub struct OrtReader {
     ranges: Vec<StoredRange>,
     metadata: Metadata,
     fields: Value,
+    /// The file around the weights, where it can travel with them.
+    cut: Option<Cut>,
+    companions: Vec<Companion>,
     left_out: Vec<String>,
 }
 
@@ -53,9 +57,15 @@ fn open_boxed(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Resul
         })
         .collect();
     let nodes: u64 = operators.values().sum();
-    if nodes > 0 {
-        left_out.push(format!("the graph of {}", counted(nodes, "operator")));
-    }
+    let data = weights.iter().map(|weight| (weight.range.offset, weight.range.len));
+    let cut = Cut::new(FORMAT.id, name, source.len(), data);
+    let (cut, companions) = match cut.companion(limits) {
+        Ok(companion) => (Some(cut), vec![companion]),
+        Err(_) => {
+            left_out.push(format!("the graph of {}", counted(nodes, "operator")));
+            (None, Vec::new())
+        }
+    };
     let mut metadata = Metadata::new();
     metadata.set(METADATA, fields.clone());
     let mut shown = json!({ "container": "ort" });
@@ -75,6 +85,8 @@ fn open_boxed(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Resul
         ranges,
         metadata,
         fields: shown,
+        cut,
+        companions,
         left_out,
         source,
     })
@@ -94,7 +106,7 @@ impl ContainerFacts for OrtReader {
 
 impl CheckpointReader for OrtReader {
     has_own!(metadata, tensors, container, files, left_out);
-    has_no!(companions, warnings);
+    has_no!(warnings);
 
     fn format(&self) -> &'static Format {
         &FORMAT
@@ -109,6 +121,16 @@ impl CheckpointReader for OrtReader {
         check_range(offset, buf.len(), range.len).map_err(|error| self.locate(tensor, error))?;
         let read = self.source.read_at(range.offset + offset, buf);
         read.map_err(|error| self.locate(tensor, error))
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        let cut = self.cut.as_ref().filter(|_| companion == 0);
+        let cut = cut.ok_or_else(|| Companion::absent(companion))?;
+        cut.read(&self.source).map_err(|error| error.in_file(&self.files[0].name))
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {

@@ -199,8 +199,9 @@ fn shard_warning(inner: &dyn CheckpointReader, names: &[String]) -> Option<Strin
     })
 }
 
-/// What of an ONNX file is not its weights; it travels also where ONNX is not built in.
-const ONNX_SKELETON: &str = "model.onnx.graph";
+/// What of a model's file is not its weights: of an ONNX file, and of others that have a graph. They
+/// travel also where their formats are not built in.
+const SKELETONS: [&str; 2] = ["model.onnx.graph", "model.graph"];
 
 /// Configuration, tokenizer, chat template, model card and licence, by the names the hub uses.
 fn is_companion(name: &str) -> bool {
@@ -212,7 +213,7 @@ fn is_companion(name: &str) -> bool {
             || (folder == "additional_chat_templates" && file.ends_with(".jinja"));
     }
     let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
-    file == ONNX_SKELETON
+    SKELETONS.contains(&file)
         || ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"].contains(&extension)
         || ["LICENSE", "LICENCE", "NOTICE", "USE_POLICY"]
             .iter()

@@ -31,6 +31,12 @@ pub(crate) type Writer = Box<dyn CheckpointWriter>;
 type Open = fn(Bytes, &str, &OpenOptions) -> Result<Reader>;
 type OpenSet = fn(&dyn SourceSet, &str, &OpenOptions) -> Result<Reader>;
 type OpenIndex = fn(&[u8], &str, &dyn SourceSet, &OpenOptions) -> Result<Reader>;
+/// Graphs by their names; the main one is first.
+#[cfg(feature = "graphs")]
+pub type NamedGraphs = Vec<(String, apr_graph::Graph)>;
+
+#[cfg(feature = "graphs")]
+type GraphsOf = fn(&dyn CheckpointReader, &apr_core::Limits) -> Result<Option<NamedGraphs>>;
 type PlanWriter = fn(&[TensorInfo], &Metadata, Vec<CompanionFile>, &PlanOptions) -> Result<Writer>;
 
 /// A format, with what reads and writes it.
@@ -50,6 +56,9 @@ pub(crate) struct Registration {
     pub(crate) spans_files: bool,
     /// How the weights of a model's folder are called.
     pub(crate) in_folder: InFolder,
+    /// Reads the graphs of a model that came from a file of the format.
+    #[cfg(feature = "graphs")]
+    pub(crate) graphs: Option<GraphsOf>,
 }
 
 /// All formats that were built in. Where several would take a file, the first does.
@@ -237,6 +246,7 @@ pub(crate) static FORMATS: &[Registration] = &[
     #[cfg(feature = "tensorflow")]
     Registration {
         in_folder: InFolder { rank: 5, names: &["saved_model.pb"], ..InFolder::NONE },
+        graphs: Some(apr_tensorflow::graphs_of),
         ..of_tensorflow(&apr_tensorflow::SAVED_MODEL)
     },
     #[cfg(feature = "tensorflow")]
@@ -256,6 +266,7 @@ pub(crate) static FORMATS: &[Registration] = &[
             Ok(Box::new(apr_coreml::open_in(set, name, &options.limits)?))
         }),
         spans_files: true,
+        graphs: Some(apr_coreml::graphs_of),
         in_folder: InFolder { rank: 7, extensions: &["mlmodel"], ..InFolder::NONE },
         ..told_apart(&apr_coreml::MODEL)
     },
@@ -279,6 +290,10 @@ pub(crate) static FORMATS: &[Registration] = &[
             Ok(Box::new(apr_onnx::open_in(set, name, &options.limits)?))
         }),
         plan: Some(plan_onnx),
+        graphs: Some(|reader, limits| {
+            let graph = apr_onnx::skeleton::graph_of(reader, limits)?;
+            Ok(graph.map(|graph| vec![("model".to_owned(), graph)]))
+        }),
         spans_files: true,
         in_folder: InFolder { rank: 3, extensions: &["onnx"], ..InFolder::NONE },
         ..told_apart(&apr_onnx::FORMAT)
@@ -295,6 +310,7 @@ pub(crate) static FORMATS: &[Registration] = &[
         open: Some(|source, name, options| {
             Ok(Box::new(apr_ort::open(source, name, &options.limits)?))
         }),
+        graphs: Some(apr_ort::graphs_of),
         in_folder: InFolder { rank: 4, extensions: &["ort"], ..InFolder::NONE },
         ..told_apart(&apr_ort::FORMAT)
     },
@@ -313,6 +329,7 @@ pub(crate) static FORMATS: &[Registration] = &[
         open: Some(|source, name, options| {
             Ok(Box::new(apr_tflite::open(source, name, &options.limits)?))
         }),
+        graphs: Some(apr_tflite::graphs_of),
         in_folder: InFolder { rank: 4, extensions: &["tflite"], ..InFolder::NONE },
         ..told_apart(&apr_tflite::FORMAT)
     },
@@ -321,6 +338,7 @@ pub(crate) static FORMATS: &[Registration] = &[
     #[cfg(feature = "keras")]
     Registration {
         open: Some(open_keras),
+        graphs: Some(apr_keras::graphs_of),
         in_folder: InFolder { rank: 6, extensions: &["h5", "hdf5"], ..InFolder::NONE },
         ..told_apart(&apr_keras::HDF5)
     },
@@ -343,6 +361,8 @@ const fn told_apart(format: &'static Format) -> Registration {
         plan: None,
         spans_files: false,
         in_folder: InFolder::NONE,
+        #[cfg(feature = "graphs")]
+        graphs: None,
     }
 }
 
@@ -382,6 +402,37 @@ pub fn is_part_name(name: &str) -> bool {
     }
     let _ = name;
     false
+}
+
+/// The graphs of a model whose file had them, by their names: the main one is first; and the format
+/// of that file, by whose names of tensors they refer to weights. `None` for a model without one.
+///
+/// ```
+/// use apr_registry::{Limits, graphs_of, tflite};
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tflite/kinds.tflite");
+/// # let file = std::fs::read(path).expect("the fixture");
+/// let model = apr_registry::open(file, "kinds.tflite", &Limits::default())?;
+/// let (format, graphs) = graphs_of(&*model, &Limits::default())?.expect("it has one");
+/// assert_eq!((format.id, graphs.len()), (tflite::FORMAT.id, 2));
+/// # Ok::<(), apr_registry::Error>(())
+/// ```
+///
+/// # Errors
+/// E002 for a damaged graph, E003 for one that this version does not read, E007 when reading fails,
+/// E008 over the limits.
+#[cfg(feature = "graphs")]
+pub fn graphs_of(
+    reader: &dyn CheckpointReader,
+    limits: &apr_core::Limits,
+) -> Result<Option<(&'static Format, NamedGraphs)>> {
+    for entry in FORMATS {
+        let Some(graphs) = entry.graphs else { continue };
+        if let Some(graphs) = graphs(reader, limits)? {
+            return Ok(Some((entry.format, graphs)));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether loaders run code that files of the format name, so that a scan has to look at what is in

@@ -72,6 +72,8 @@ pub use apr_tflite as tflite;
 #[cfg(feature = "torchscript")]
 pub use apr_torchscript as torchscript;
 pub use folder::{FolderCheckpoint, alone, open_folder, with_companions, with_config};
+#[cfg(feature = "graphs")]
+pub use formats::{NamedGraphs, graphs_of};
 pub use formats::{is_part_name, may_hold_code, may_span_files};
 pub use in_folder::is_shard_name;
 pub use open::{UNKNOWN_FORMAT, is_manifest, open, open_in, recognise, recognise_file};

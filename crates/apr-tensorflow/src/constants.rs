@@ -172,7 +172,7 @@ fn tensor_attribute(walker: &mut Walker<'_>, mut entry: Message) -> Result<Optio
 
 /// A `TensorProto`, its values not read but where they are few bytes of varints.
 #[derive(Default)]
-struct TensorProto {
+pub(crate) struct TensorProto {
     dtype: u64,
     dims: Vec<u64>,
     content: Option<Span>,
@@ -181,7 +181,7 @@ struct TensorProto {
 }
 
 impl TensorProto {
-    fn read(walker: &mut Walker<'_>, mut message: Message) -> Result<Self> {
+    pub(crate) fn read(walker: &mut Walker<'_>, mut message: Message) -> Result<Self> {
         let mut proto = Self::default();
         while let Some(field) = message.next(walker)? {
             match field.number {
@@ -198,8 +198,17 @@ impl TensorProto {
         Ok(proto)
     }
 
+    /// The sizes.
+    pub(crate) fn dims(&self) -> &[u64] {
+        &self.dims
+    }
+
     /// The values, as little-endian bytes.
-    fn constant(&self, walker: &mut Walker<'_>, limits: &Limits) -> Result<(DType, Values)> {
+    pub(crate) fn constant(
+        &self,
+        walker: &mut Walker<'_>,
+        limits: &Limits,
+    ) -> Result<(DType, Values)> {
         let dtype = dtype::dtype(self.dtype)?;
         let elements = self.dims.iter().try_fold(1_u64, |product, &dim| product.checked_mul(dim));
         let len = elements.and_then(|count| count.checked_mul(dtype.block_bytes()));

@@ -24,8 +24,9 @@
 //!
 //! # What is left out, by name
 //!
-//! The optimizer's variables, texts, assets, the graph, and types that no dtype here holds. Of a
-//! SavedModel with variables, numbers and integers of the graph (shapes, axes) are not listed as
+//! The optimizer's variables, texts, assets, and types that no dtype here holds. The graph travels
+//! as a skeleton of the file ([`graphs_of`]), where that is not larger than a companion may be. Of
+//! a SavedModel with variables, numbers and integers of the graph (shapes, axes) are not listed as
 //! tensors. Variables in parts along another dimension are refused.
 //!
 //! # Limits
@@ -61,6 +62,7 @@ mod bundle;
 mod constants;
 mod crc32c;
 mod dtype;
+mod graph;
 mod js;
 mod objects;
 mod open;
@@ -73,6 +75,7 @@ mod table;
 
 use apr_core::Format;
 
+pub use graph::{DOMAIN, graphs_of};
 pub use js::{is_js, open_js};
 pub use open::{open, open_in};
 pub use reader::TensorflowReader;

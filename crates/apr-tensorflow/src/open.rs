@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use apr_core::protobuf::Walker;
 use apr_core::{
-    ByteSource, Error, Escaped, FileInfo, Format, HEAD_LEN, IoCause, Limits, Metadata, Result,
-    SourceSet, StoredRange, Unlisted, counted, read_vec,
+    ByteSource, Companion, Error, Escaped, FileInfo, Format, HEAD_LEN, IoCause, Limits, Metadata,
+    Result, SourceSet, StoredRange, Unlisted, counted, read_vec,
 };
+use apr_skeleton::Cut;
 use serde_json::{Map, Value};
 
 use crate::bundle::{Bundle, Entry};
@@ -112,6 +113,8 @@ pub(crate) struct Opened {
     refused: Vec<Error>,
     pub(crate) left_out: Vec<String>,
     warnings: Vec<String>,
+    /// Operators of the graph in the first file.
+    operators: u64,
     limits: Limits,
 }
 
@@ -126,6 +129,7 @@ impl Opened {
             refused: Vec::new(),
             left_out: Vec::new(),
             warnings: Vec::new(),
+            operators: 0,
             limits: *limits,
         }
     }
@@ -356,8 +360,8 @@ impl Opened {
         }
         self.refused.extend(graph.refused);
         let count: u64 = graph.operators.values().sum();
+        self.operators = count;
         if count > 0 {
-            self.left_out.push(format!("the graph of {}", counted(count, "operator")));
             let operators = graph.operators.into_iter().map(|(name, count)| (name, count.into()));
             self.fields.insert("operators".into(), operators.collect::<Map<_, Value>>().into());
         }
@@ -380,6 +384,7 @@ impl Opened {
             let name = Escaped::short(error.tensor().unwrap_or_default());
             format!("{name} ({})", error.message())
         }));
+        let (cut, companions) = self.skeleton(format);
         let mut metadata = Metadata::new();
         if !self.fields.is_empty() {
             metadata.set(METADATA, self.fields);
@@ -394,7 +399,31 @@ impl Opened {
             unlisted: self.unlisted,
             left_out: self.left_out,
             warnings: self.warnings,
+            cut,
+            companions,
         })
+    }
+
+    /// The file around the constants, where it has a graph.
+    fn skeleton(&mut self, format: &Format) -> (Option<Cut>, Vec<Companion>) {
+        let Some(FileInfo { name, len }) = self.files.first().filter(|_| self.operators > 0) else {
+            return (None, Vec::new());
+        };
+        let parts = self.found.iter().filter_map(|found| match &found.weight {
+            Weight::Parts(parts) => Some(parts),
+            Weight::Repeated { .. } => None,
+        });
+        let own = parts.flatten().filter(|part| part.range.file == 0);
+        let data = own.map(|part| (part.range.offset, part.range.len));
+        let cut = Cut::new(format.id, name, *len, data);
+        match cut.companion(&self.limits) {
+            Ok(companion) => (Some(cut), vec![companion]),
+            Err(_) => {
+                let count = counted(self.operators, "operator");
+                self.left_out.push(format!("the graph of {count}"));
+                (None, Vec::new())
+            }
+        }
     }
 }
 

@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use apr_core::{
-    ByteSource, CheckpointReader, ContainerFacts, DType, Error, FileInfo, Format, Metadata, Result,
-    Shape, Stored, StoredRange, TensorInfo, Unlisted, check_range, has_no, has_own,
+    ByteSource, CheckpointReader, Companion, ContainerFacts, DType, Error, FileInfo, Format,
+    Metadata, Result, Shape, Stored, StoredRange, TensorInfo, Unlisted, check_range, has_own,
 };
+use apr_skeleton::Cut;
 use serde_json::{Map, Value, json};
 
 use crate::METADATA;
@@ -32,6 +33,9 @@ pub struct TensorflowReader {
     pub(crate) unlisted: Vec<Unlisted>,
     pub(crate) left_out: Vec<String>,
     pub(crate) warnings: Vec<String>,
+    /// The file around the constants, where it has a graph that can travel with them.
+    pub(crate) cut: Option<Cut>,
+    pub(crate) companions: Vec<Companion>,
 }
 
 /// Where the bytes of a tensor are.
@@ -144,7 +148,6 @@ impl ContainerFacts for TensorflowReader {
 
 impl CheckpointReader for TensorflowReader {
     has_own!(metadata, tensors, container, files, left_out, warnings);
-    has_no!(companions);
 
     fn format(&self) -> &'static Format {
         self.format
@@ -169,6 +172,16 @@ impl CheckpointReader for TensorflowReader {
         check_range(offset, buf.len(), available).map_err(|error| self.locate(tensor, error))?;
         let read = self.read(&self.weights[tensor], offset, buf);
         read.map_err(|error| self.locate(tensor, error))
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        let cut = self.cut.as_ref().filter(|_| companion == 0);
+        let cut = cut.ok_or_else(|| Companion::absent(companion))?;
+        cut.read(&self.sources[0]).map_err(|error| error.in_file(&self.files[0].name))
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {

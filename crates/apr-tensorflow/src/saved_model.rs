@@ -8,7 +8,7 @@
 //! ```
 
 use apr_core::protobuf::{Message, Walker};
-use apr_core::{Limits, Result};
+use apr_core::{Error, Limits, Result};
 use serde_json::{Map, Value, json};
 
 use crate::constants::Graph;
@@ -54,11 +54,49 @@ impl SavedModel {
         Ok(model)
     }
 
+    /// Where the first graph of a `SavedModel` is, and what the file says of it.
+    ///
+    /// # Errors
+    /// E001 for what is none, E002 for a damaged one, E007 when reading fails, E008 over the limit.
+    pub(crate) fn graph_message(walker: &mut Walker<'_>) -> Result<(Message, Map<String, Value>)> {
+        let mut model = Self::default();
+        let mut message = walker.message();
+        while let Some(field) = message.next(walker)? {
+            if field.number != 2 {
+                continue;
+            }
+            let mut graph = None;
+            model.read_fields(walker, field.message()?, &mut |_, message| {
+                graph = Some(message);
+                Ok(())
+            })?;
+            if let Some(graph) = graph {
+                return Ok((graph, model.fields));
+            }
+        }
+        Err(Error::format("the file has no graph"))
+    }
+
     fn read_graph(
         &mut self,
         walker: &mut Walker<'_>,
-        mut message: Message,
+        message: Message,
         limits: &Limits,
+    ) -> Result<()> {
+        let mut graph = Graph::default();
+        self.read_fields(walker, message, &mut |walker, message| {
+            graph = Graph::read(walker, message, limits)?;
+            Ok(())
+        })?;
+        self.graph = graph;
+        Ok(())
+    }
+
+    fn read_fields(
+        &mut self,
+        walker: &mut Walker<'_>,
+        mut message: Message,
+        graph: &mut dyn FnMut(&mut Walker<'_>, Message) -> Result<()>,
     ) -> Result<()> {
         let mut signatures = Map::new();
         while let Some(field) = message.next(walker)? {
@@ -68,7 +106,7 @@ impl SavedModel {
                     self.fields.insert("tags".into(), tags.into());
                     self.fields.extend(version.map(|version| ("version".into(), version.into())));
                 }
-                2 => self.graph = Graph::read(walker, field.message()?, limits)?,
+                2 => graph(walker, field.message()?)?,
                 5 => {
                     let (name, signature) = pair(walker, field.message()?)?;
                     if let Some(signature) = signature {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use apr_core::{ByteSource, CheckpointReader, Code, Error, IoCause, Limits, Result, SourceSet};
-use apr_tensorflow::{CHECKPOINT, GRAPH, METADATA, SAVED_MODEL, TensorflowReader};
+use apr_graph::{Graph, Severity, ValueOrigin, check};
+use apr_tensorflow::{CHECKPOINT, GRAPH, METADATA, SAVED_MODEL, TensorflowReader, graphs_of};
 use apr_testkit::{corrupt, locate, peak_memory, read_everything};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -227,6 +228,7 @@ fn broken_files_are_errors_or_readable_within_bounded_memory() {
             let broken = folder.clone().with(name, broken);
             let ((), peak) = peak_memory(|| {
                 if let Ok(reader) = broken.open(opened) {
+                    let _ = graphs_of(&reader, &Limits::default());
                     // Damaged weights are met where they are read.
                     let _ = read_everything(&reader);
                 }
@@ -275,4 +277,82 @@ fn a_constant_of_2_40_elements_in_a_few_bytes_is_left_out_by_name() {
         assert!(left.is_some_and(|left| left.contains("limit")), "{:?}", reader.left_out());
     });
     assert!(peak < 1 << 20, "{peak} bytes");
+}
+
+fn graph_of(reader: &TensorflowReader) -> Graph {
+    let graphs = graphs_of(reader, &Limits::default()).expect("readable").expect("a graph");
+    let graph = graphs.into_iter().next().expect("one").1;
+    let errors = check(&graph).list.into_iter();
+    let errors: Vec<_> = errors.filter(|one| one.severity == Severity::Error).collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    graph
+}
+
+/// A field of a message that is delimited by its length.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![number << 3 | 2, u8::try_from(bytes.len()).expect("short")];
+    out.extend(bytes);
+    out
+}
+
+fn node(name: &str, op: &str, inputs: &[&str]) -> Vec<u8> {
+    let inputs = inputs.iter().flat_map(|input| field(3, input.as_bytes()));
+    let fields = [field(1, name.as_bytes()), field(2, op.as_bytes()), inputs.collect()].concat();
+    field(1, &fields)
+}
+
+#[test]
+fn nodes_are_sorted_and_loops_of_tensorflow_1_have_an_order() {
+    // y reads what comes later; merge and next wait for each other, as in a loop.
+    let file = [
+        node("y", "Mul", &["split:1", "split", "^first"]),
+        node("split", "Split", &["x"]),
+        node("x", "Placeholder", &[]),
+        node("first", "NoOp", &[]),
+        node("merge", "Merge", &["x", "next"]),
+        node("next", "NextIteration", &["merge"]),
+    ]
+    .concat();
+    let reader = apr_tensorflow::open(file, "a.pb", &Limits::default()).expect("a graph");
+    let graph = graph_of(&reader);
+    let names: Vec<&str> = graph.body.nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(names, ["split", "y", "first", "merge", "next"]);
+    let y = &graph.body.nodes[1];
+    let inputs: Vec<&str> =
+        y.inputs.iter().flatten().map(|id| graph.body.value(*id).name.as_str()).collect();
+    assert_eq!(inputs, ["split:1", "split"]);
+    assert!(y.attribute("control_inputs").is_some());
+    assert!(graph.body.nodes[3].attribute("next_iteration").is_some());
+    let outputs: Vec<&str> =
+        graph.body.outputs.iter().map(|id| graph.body.value(*id).name.as_str()).collect();
+    assert_eq!(outputs, ["y"]);
+}
+
+#[test]
+fn graphs_of_others_have_their_weights_and_functions() {
+    let Some(root) = locate::shared_data("tensorflow") else { return };
+    let file = std::fs::read(root.join("sonos_tract__plus3.pb")).expect("a model");
+    let reader = apr_tensorflow::open(file, "plus3.pb", &Limits::default()).expect("a graph");
+    let graph = graph_of(&reader);
+    assert_eq!(graph.body.nodes.len(), 1);
+    assert_eq!(graph.body.nodes[0].op.to_string(), "tensorflow::Add");
+    let weights: Vec<&str> =
+        graph.body.weights().map(|(_, weight)| weight.tensor.as_str()).collect();
+    assert_eq!(weights, ["three"]);
+
+    let folder = Folder::of(&root.join("mlcommons_tiny__kws/kws_ref_model"));
+    let reader = folder.open("saved_model.pb").expect("a model");
+    let graph = graph_of(&reader);
+    let main = graph.body.nodes.iter().find(|node| node.name == "StatefulPartitionedCall");
+    let function = graph.function(&main.expect("a call").op).expect("its function");
+    assert!(!function.body.nodes.is_empty());
+    for (value, weight) in graph.body.weights() {
+        let info = reader.tensors().iter().find(|info| info.name == weight.tensor);
+        let info = info.unwrap_or_else(|| panic!("no {}", weight.tensor));
+        let shape: Vec<_> =
+            value.shape().expect("a shape").iter().map(apr_graph::Dim::size).collect();
+        assert_eq!(shape, info.shape.dims().iter().copied().map(Some).collect::<Vec<_>>());
+    }
+    assert!(graph.body.weights().count() > 20, "variables are weights");
+    assert!(graph.body.values.iter().any(|value| value.origin == ValueOrigin::Input));
 }

@@ -19,6 +19,8 @@ pub(crate) struct Associated {
     /// Numbers of the entries that are companions.
     entries: Vec<usize>,
     pub(crate) companions: Vec<Companion>,
+    /// Where the archive begins in the file.
+    pub(crate) start: u64,
     /// Names of those that are larger than a companion may be.
     pub(crate) left_out: Vec<String>,
 }
@@ -53,7 +55,7 @@ impl Associated {
             entries.push(number);
             companions.push(Companion { name: entry.name.clone(), len: entry.len });
         }
-        Ok(Some(Self { archive, content, entries, companions, left_out }))
+        Ok(Some(Self { archive, content, entries, companions, start: before, left_out }))
     }
 
     /// The bytes of a companion.

@@ -121,7 +121,7 @@ pub fn custom_operators(source: &dyn ByteSource, limits: &Limits) -> Result<Vec<
 }
 
 /// What each operator code stands for.
-fn operator_names(model: &Table<'_>) -> Result<Vec<String>> {
+pub(crate) fn operator_names(model: &Table<'_>) -> Result<Vec<String>> {
     let known: Vec<&str> = OPERATORS.lines().collect();
     let name = |code: Result<Table<'_>>| {
         let code = code?;

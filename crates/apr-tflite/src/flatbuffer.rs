@@ -252,6 +252,15 @@ impl<'b> Vector<'b> {
         (0..self.len).map(|item| Ok(self.buffer.u32(self.at + 4 * item)?.cast_signed())).collect()
     }
 
+    /// The items, of one byte each.
+    ///
+    /// # Errors
+    /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
+    pub fn u8s(&self) -> Result<Vec<u8>> {
+        self.buffer.spend(self.len)?;
+        read_vec(self.buffer.source, self.at, self.len)
+    }
+
     /// Whether all items, of eight bytes each, are 0.
     ///
     /// # Errors

@@ -28,7 +28,8 @@
 //!
 //! # What is left out, by name
 //!
-//! The graph, tensors of strings and complex128, sparse tensors, and buffers of metadata.
+//! Tensors of strings and complex128, sparse tensors, and buffers of metadata. The graph travels as
+//! a skeleton of the file ([`graphs_of`]), where that is not larger than a companion may be.
 //!
 //! # Limits
 //!
@@ -56,12 +57,15 @@
 mod associated;
 mod description;
 pub mod flatbuffer;
+mod graph;
+pub mod lower;
 mod model;
 mod reader;
 
 use apr_core::Format;
 
 pub use description::custom_operators;
+pub use graph::{DOMAIN, graphs_of};
 pub use reader::{TfliteReader, open};
 
 /// The key of the metadata: description, inputs and outputs, signatures, operators.

@@ -10,7 +10,7 @@ use crate::flatbuffer::Table;
 /// Fields by their numbers in the schema.
 mod field {
     pub(super) const VERSION: u64 = 0;
-    pub(super) const SUBGRAPHS: u64 = 2;
+    pub(crate) const SUBGRAPHS: u64 = 2;
     pub(super) const BUFFERS: u64 = 4;
 
     pub(super) const BUFFER_DATA: u64 = 0;
@@ -37,6 +37,8 @@ mod field {
     pub(super) const BLOCK_ZERO_POINTS: u64 = 1;
     pub(super) const BLOCK_SIZE: u64 = 2;
 }
+
+pub(crate) use field::SUBGRAPHS;
 
 /// The version of the schema that there is.
 const VERSION: u32 = 3;
@@ -92,6 +94,11 @@ pub(crate) struct Weights {
     pub(crate) quantized: Map<String, Value>,
     /// What is no weight that can be read, and why.
     pub(crate) refused: Vec<Error>,
+    /// Tensors with bytes, by the numbers of their subgraph and their own: the name, and the
+    /// position in the list where they can be read.
+    tensors: HashMap<(usize, u32), (String, Option<usize>)>,
+    /// Where the bytes of all buffers are.
+    pub(crate) buffers: Vec<StoredRange>,
 }
 
 impl Weights {
@@ -107,7 +114,8 @@ impl Weights {
             return Err(Error::version(message));
         }
         let buffers = buffers(model, file_len)?;
-        let mut weights = Self::default();
+        let mut weights =
+            Self { buffers: buffers.iter().flatten().copied().collect(), ..Self::default() };
         let mut names = Names::default();
         for (number, subgraph) in model.tables(field::SUBGRAPHS)?.enumerate() {
             let subgraph = subgraph?;
@@ -115,21 +123,31 @@ impl Weights {
                 0 => String::new(),
                 _ => format!("{}/", subgraph_name(&subgraph, number)?),
             };
-            weights.add_subgraph(&subgraph, &prefix, &buffers, &mut names)?;
+            weights.add_subgraph((number, &subgraph), &prefix, &buffers, &mut names)?;
         }
         Ok(weights)
     }
 
+    /// The name of a tensor of a subgraph, where it has bytes; and what it is, where it can be
+    /// read.
+    pub(crate) fn of_tensor(
+        &self,
+        subgraph: usize,
+        tensor: u32,
+    ) -> Option<(&str, Option<&Weight>)> {
+        let (name, position) = self.tensors.get(&(subgraph, tensor))?;
+        Some((name, position.and_then(|position| self.list.get(position))))
+    }
+
     fn add_subgraph(
         &mut self,
-        subgraph: &Table<'_>,
+        (position, subgraph): (usize, &Table<'_>),
         prefix: &str,
         buffers: &[Option<StoredRange>],
         names: &mut Names,
     ) -> Result<()> {
-        // Names of tensors by their numbers, for blocks whose scales are tensors.
+        // Scales of blocks are tensors, known by their numbers.
         let mut blocks: Vec<(String, [u32; 3])> = Vec::new();
-        let mut by_number: HashMap<u32, String> = HashMap::new();
         for (number, tensor) in (0..).zip(subgraph.tables(field::SUBGRAPH_TENSORS)?) {
             let tensor = tensor?;
             let buffer = usize::try_from(tensor.u32(field::BUFFER)?).unwrap_or(usize::MAX);
@@ -141,6 +159,7 @@ impl Weights {
             let name = tensor.text(field::NAME)?.filter(|name| !name.is_empty());
             let name = name.unwrap_or_else(|| format!("tensor{number}"));
             let name = names.unique(format!("{prefix}{name}"));
+            self.tensors.insert((position, number), (name.clone(), None));
             let weight = match weight(&tensor, &name, range)? {
                 Ok(weight) => weight,
                 Err(refused) => {
@@ -148,20 +167,25 @@ impl Weights {
                     continue;
                 }
             };
-            by_number.insert(number, name.clone());
+            self.tensors.insert((position, number), (name.clone(), Some(self.list.len())));
             self.list.push(weight);
             if let Some(quantization) = tensor.table(field::QUANTIZATION)? {
                 blocks.extend(self.add_scales(&name, &quantization, names)?);
             }
         }
-        let named = |number: u32| by_number.get(&number).cloned().map(Value::from);
+        let named = |number: u32| {
+            let (name, _) = self.of_tensor(position, number).filter(|(_, info)| info.is_some())?;
+            Some(Value::from(name))
+        };
+        let mut named_blocks = Vec::with_capacity(blocks.len());
         for (name, [scales, zero_points, size]) in blocks {
             let mut entry = json!({ "block_size": size, "scales": named(scales) });
             if let Some(zero_points) = named(zero_points) {
                 entry["zero_points"] = zero_points;
             }
-            self.quantized.insert(name, entry);
+            named_blocks.push((name, entry));
         }
+        self.quantized.extend(named_blocks);
         Ok(())
     }
 
@@ -276,10 +300,10 @@ fn weight(
 
 /// Gives each tensor a name of its own.
 #[derive(Default)]
-struct Names(HashMap<String, u32>);
+pub(crate) struct Names(HashMap<String, u32>);
 
 impl Names {
-    fn unique(&mut self, name: String) -> String {
+    pub(crate) fn unique(&mut self, name: String) -> String {
         let Some(mut count) = self.0.get(&name).copied() else {
             self.0.insert(name.clone(), 1);
             return name;

@@ -7,6 +7,7 @@ use apr_core::{
     ByteSource, CheckpointReader, Companion, ContainerFacts, Error, FileInfo, Format, Limits,
     Metadata, Result, Shape, Stored, TensorInfo, check_range, counted, has_own, keys,
 };
+use apr_skeleton::Cut;
 use serde_json::{Value, json};
 
 use crate::associated::{Associated, Shared};
@@ -24,6 +25,10 @@ pub struct TfliteReader {
     weights: Vec<Weight>,
     metadata: Metadata,
     fields: Value,
+    /// The file around the weights, where it can travel with them.
+    cut: Option<Cut>,
+    /// The skeleton first, where there is one.
+    companions: Vec<Companion>,
     associated: Option<Associated>,
     left_out: Vec<String>,
     warnings: Vec<String>,
@@ -54,15 +59,12 @@ fn open_shared(source: Shared, name: &str, limits: &Limits) -> Result<TfliteRead
         let model = flatbuffer.root()?;
         (Weights::of(&model, source.len())?, Description::of(&model)?)
     };
-    let Weights { list, quantized, mut refused } = weights;
+    let Weights { list, quantized, mut refused, buffers, .. } = weights;
     if list.is_empty() && !refused.is_empty() {
         return Err(refused.swap_remove(0));
     }
 
     let mut skipped: Vec<String> = refused.iter().map(left_out).collect();
-    if description.operators > 0 {
-        skipped.push(format!("the graph of {}", counted(description.operators, "operator")));
-    }
     skipped.extend(description.buffers.iter().map(|name| format!("metadata '{name}'")));
     let mut warnings = Vec::new();
     let associated = match Associated::find(&source, limits) {
@@ -74,6 +76,18 @@ fn open_shared(source: Shared, name: &str, limits: &Limits) -> Result<TfliteRead
     };
     skipped.extend(associated.iter().flat_map(|files| files.left_out.iter().cloned()));
 
+    let len = source.len();
+    let archive = associated.iter().map(|files| (files.start, len.saturating_sub(files.start)));
+    let data = buffers.iter().map(|range| (range.offset, range.len)).chain(archive);
+    let cut = Cut::new(FORMAT.id, name, len, data);
+    let (cut, mut companions) = match cut.companion(limits) {
+        Ok(companion) => (Some(cut), vec![companion]),
+        Err(_) => {
+            skipped.push(format!("the graph of {}", counted(description.operators, "operator")));
+            (None, Vec::new())
+        }
+    };
+    companions.extend(associated.iter().flat_map(|files| files.companions.iter().cloned()));
     let mut metadata = Metadata::new();
     metadata.set(METADATA, description.fields.clone());
     if !quantized.is_empty() {
@@ -92,6 +106,8 @@ fn open_shared(source: Shared, name: &str, limits: &Limits) -> Result<TfliteRead
         weights: list,
         metadata,
         fields,
+        cut,
+        companions,
         associated,
         left_out: skipped,
         warnings,
@@ -155,12 +171,17 @@ impl CheckpointReader for TfliteReader {
     }
 
     fn companions(&self) -> &[Companion] {
-        self.associated.as_ref().map_or(&[], |files| &files.companions)
+        &self.companions
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        let located = |error: Error| error.in_file(&self.files[0].name);
+        let other = match &self.cut {
+            Some(cut) if companion == 0 => return cut.read(&self.source).map_err(located),
+            cut => companion - usize::from(cut.is_some()),
+        };
         let files = self.associated.as_ref().ok_or_else(|| Companion::absent(companion))?;
-        files.read(companion).map_err(|error| error.in_file(&self.files[0].name))
+        files.read(other).map_err(located)
     }
 }
 

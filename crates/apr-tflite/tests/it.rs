@@ -4,8 +4,9 @@
 use std::path::PathBuf;
 
 use apr_core::{CheckpointReader, Code, DType, Limits, Result, keys};
+use apr_graph::{AttributeValue, Graph, Severity, ValueOrigin, check};
 use apr_testkit::{corrupt, locate, peak_memory, read_everything};
-use apr_tflite::{METADATA, TfliteReader};
+use apr_tflite::{METADATA, TfliteReader, graphs_of};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -113,15 +114,14 @@ fn what_is_no_weight_is_described_or_left_out_by_name() {
         [
             "words (no format here holds elements of string)",
             "sparse (sparse tensors are not supported)",
-            "the graph of 4 operators",
             "metadata 'min_runtime_version'"
         ]
     );
     let names: Vec<&str> = reader.companions().iter().map(|file| file.name.as_str()).collect();
-    assert_eq!(names, ["labels.txt", "vocabulary.txt"]);
-    assert_eq!(reader.read_companion(0).expect("labels"), b"cat\ndog\n");
-    assert_eq!(reader.read_companion(1).expect("words"), "word ".repeat(100).as_bytes());
-    assert!(reader.read_companion(2).is_err());
+    assert_eq!(names, ["model.graph", "labels.txt", "vocabulary.txt"]);
+    assert_eq!(reader.read_companion(1).expect("labels"), b"cat\ndog\n");
+    assert_eq!(reader.read_companion(2).expect("words"), "word ".repeat(100).as_bytes());
+    assert!(reader.read_companion(3).is_err());
     let bias: Vec<DType> = reader
         .tensors()
         .iter()
@@ -139,6 +139,7 @@ fn broken_files_are_errors_or_readable_within_bounded_memory() {
         for broken in broken {
             let ((), peak) = peak_memory(|| {
                 if let Ok(reader) = open(broken) {
+                    let _ = graphs_of(&reader, &Limits::default());
                     // Damaged weights are met where they are read.
                     let _ = read_everything(&reader);
                 }
@@ -180,4 +181,134 @@ fn overlapping(subgraphs: u32, name: u32) -> Vec<u8> {
     word(&mut file, name);
     file.resize(file.len() + name as usize, b'a');
     file
+}
+
+fn graphs(file: Vec<u8>) -> Vec<(String, Graph)> {
+    let reader = open(file).expect("a model");
+    let len = reader.companions()[0].len;
+    assert_eq!(reader.read_companion(0).expect("the skeleton").len() as u64, len);
+    graphs_of(&reader, &Limits::default()).expect("readable").expect("a graph")
+}
+
+/// Compares graphs with what the package `tflite` finds in the file.
+fn compare_graph(file: &str, graphs: &[(String, Graph)], expected: &Value) {
+    let nodes: Vec<_> = graphs
+        .iter()
+        .flat_map(|(_, graph)| graph.body.nodes.iter().map(|node| (node, &graph.body)))
+        // What is kept between runs has a node here, and is a tensor of the file.
+        .filter(|(node, _)| &*node.op.name != "VARIABLE")
+        .collect();
+    let expected = expected.as_array().expect("a list");
+    assert_eq!(nodes.len(), expected.len(), "{file}");
+    for ((node, body), expected) in nodes.into_iter().zip(expected) {
+        let name = |id: &Option<apr_graph::ValueId>| id.map(|id| body.value(id).name.clone());
+        let inputs: Vec<_> = node.inputs.iter().map(name).collect();
+        let outputs: Vec<_> = node.outputs.iter().map(name).collect();
+        assert_eq!(json!(*node.op.name), expected["op"], "{file}: {}", node.name);
+        assert_eq!(json!(inputs), expected["inputs"], "{file}: {}", node.name);
+        assert_eq!(json!(outputs), expected["outputs"], "{file}: {}", node.name);
+        let options = expected["options"].as_object().expect("an object");
+        for (option, value) in options {
+            let found = match node.attribute(option) {
+                Some(AttributeValue::Int(found)) => json!(found),
+                Some(AttributeValue::Float(found)) => json!(found),
+                Some(AttributeValue::Text(found)) => json!(String::from_utf8_lossy(found)),
+                Some(AttributeValue::Ints(found)) => json!(found),
+                other => panic!("{file}: {} {option}: {other:?}", node.name),
+            };
+            assert_eq!(found, *value, "{file}: {} {option}", node.name);
+        }
+    }
+}
+
+#[test]
+fn graphs_are_those_that_another_program_reads() {
+    let expected: Value = serde_json::from_slice(&fixture("graphs.json")).expect("JSON");
+    let shared = locate::shared_data("tflite");
+    for (name, nodes) in expected.as_object().expect("an object") {
+        let own =
+            PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/tflite").join(name);
+        let file = match (own.exists(), &shared) {
+            (true, _) => std::fs::read(own).expect("the fixture"),
+            (false, Some(folder)) => std::fs::read(folder.join(name)).expect("a model"),
+            (false, None) => continue,
+        };
+        let graphs = graphs(file);
+        compare_graph(name, &graphs, nodes);
+        for (_, graph) in &graphs {
+            let errors = check(graph).list.into_iter();
+            let errors: Vec<_> =
+                errors.filter(|finding| finding.severity == Severity::Error).collect();
+            assert!(errors.is_empty(), "{name}: {errors:?}");
+        }
+    }
+}
+
+#[test]
+fn weights_of_a_graph_are_the_readers_tensors() {
+    let file = fixture("kinds.tflite");
+    let reader = open(file.clone()).expect("a model");
+    let graphs = graphs(file);
+    assert_eq!(graphs.len(), 2, "subgraphs that none calls stand by themselves");
+    for (value, weight) in graphs.iter().flat_map(|(_, graph)| graph.body.weights()) {
+        let info = reader.tensors().iter().find(|info| info.name == weight.tensor);
+        let info = info.unwrap_or_else(|| panic!("no {}", weight.tensor));
+        let shape: Vec<_> =
+            value.shape().expect("a shape").iter().map(apr_graph::Dim::size).collect();
+        assert_eq!(shape, info.shape.dims().iter().copied().map(Some).collect::<Vec<_>>());
+    }
+    let inputs = graphs[0].1.body.inputs.iter();
+    for input in inputs {
+        assert_eq!(graphs[0].1.body.value(*input).origin, ValueOrigin::Input);
+    }
+}
+
+/// Small tensors of a model, for a lowering.
+struct Small(TfliteReader);
+
+impl apr_tflite::lower::Weights for Small {
+    fn constant(&self, tensor: &str) -> Option<apr_graph::Constant> {
+        let info = self.0.tensors().iter().find(|info| info.name == tensor)?;
+        Some(apr_graph::Constant {
+            name: String::new(),
+            element: apr_graph::ElementType::from_dtype(info.dtype)?,
+            shape: info.shape.dims().to_vec(),
+            data: apr_graph::ConstantData::Bytes(bytes_of(&self.0, tensor, 1 << 20)),
+        })
+    }
+
+    fn affine(&self, tensor: &str) -> Option<apr_tflite::lower::Affine> {
+        let entry = self.0.metadata().object(keys::AFFINE)?.get(tensor)?;
+        let scales = entry.get("scales")?.as_str()?.to_owned();
+        let count = bytes_of(&self.0, &scales, 1 << 20).len() as u64 / 4;
+        let axis = entry.get("axis").and_then(Value::as_u64).unwrap_or_default();
+        let axis = usize::try_from(axis).ok()?;
+        Some(apr_tflite::lower::Affine { scales, count, zero_points: None, axis })
+    }
+}
+
+#[test]
+fn lowered_graphs_are_ones_that_onnx_allows() {
+    let mut files = vec![fixture("lowered.tflite"), fixture("moved.tflite")];
+    if let Some(folder) = locate::shared_data("tflite") {
+        for name in
+            ["mlcommons_tiny__str_ww_ref_model", "tensorflow_tflite-micro__hello_world_int8"]
+        {
+            files.push(std::fs::read(folder.join(format!("{name}.tflite"))).expect("a model"));
+        }
+    }
+    for file in files {
+        let weights = Small(open(file.clone()).expect("a model"));
+        for (_, graph) in graphs(file) {
+            let lowered = apr_tflite::lower::lower(&graph, &weights).expect("known operators");
+            let names = |graph: &Graph| -> Vec<String> {
+                let ends = graph.body.outputs.iter().map(|id| graph.body.value(*id).name.clone());
+                ends.collect()
+            };
+            assert_eq!(names(&lowered), names(&graph));
+            let errors = check(&lowered).list.into_iter();
+            let errors: Vec<_> = errors.filter(|one| one.severity == Severity::Error).collect();
+            assert!(errors.is_empty(), "{errors:?}");
+        }
+    }
 }

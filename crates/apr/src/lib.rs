@@ -76,14 +76,14 @@
 //! | GGUF | v1 to v3, both byte orders, splits | v3, splits | yes | all of ggml's types |
 //! | PyTorch | ZIP, pre-ZIP, TAR, TorchScript, shards, `.distcp`, `.pt2` | state dicts | yes | nothing in a file is run |
 //! | ONNX | files of any version, external data | of models with a graph | | `graph`; opset 11 to 28 |
-//! | onnxruntime's `.ort` | initializers | no | | no graph |
+//! | onnxruntime's `.ort` | initializers | no | | `graph` |
 //! | TorchScript | weights, as PyTorch | of models with a graph | | a `forward` that torch runs |
 //! | NumPy | `.npy`, `.npz` | no | | no objects |
-//! | Keras | `.keras`, HDF5 | no | | no graph |
-//! | TensorFlow | checkpoints, SavedModels, frozen graphs | no | | no graph |
+//! | Keras | `.keras`, HDF5 | no | | `graph`: layers |
+//! | TensorFlow | checkpoints, SavedModels, frozen graphs | no | | `graph` of the latter two |
 //! | Flax, TensorFlow.js, Paddle, NeMo, llamafile | yes | no | | NeMo and llamafile as what is inside |
-//! | TensorFlow Lite | weights, scales, associated files | no | | no graph |
-//! | Core ML | models, packages | no | | compressed weights as floats; no graph |
+//! | TensorFlow Lite | weights, scales, associated files | no | | `graph`, which runs and becomes ONNX |
+//! | Core ML | models, packages | no | | `graph`; compressed weights as floats |
 //! | GGML, GGMF, GGJT | yes | no | | eleven families |
 //! | APR1, APRN, dialects of APR v2 | yes | APR1, APRN | yes | `typed` |
 //!

@@ -49,7 +49,7 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
     let mut found = computed(&source, &options)?;
     if found.origin == GraphOrigin::File {
         if let Some(opset) = args.opset {
-            found = found.upgraded(opset)?;
+            found = found.in_onnx(&source)?.upgraded(opset)?;
         }
         if args.with_past {
             context.printer.warn("--with-past changed nothing: the file has its own graph");
@@ -214,7 +214,7 @@ pub(super) fn cost_text(cost: &CostReport) -> String {
         parts.push(format!("cache {} a token", human::bytes(cost.cache_bytes_per_token)));
     }
     if cost.unknown_nodes > 0 {
-        parts.push(format!("{} nodes of unknown size not included", cost.unknown_nodes));
+        parts.push(format!("{} nodes of unknown cost not included", cost.unknown_nodes));
     }
     parts.join(", ")
 }

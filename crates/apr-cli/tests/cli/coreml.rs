@@ -43,7 +43,7 @@ fn a_network_is_inspected_validated_compared_and_converted() {
     sandbox
         .apr("convert coreml/network.mlmodel -o out.safetensors")
         .ok()
-        .says(&["the network of 19 layers"]);
+        .says(&["model.graph (companion file)"]);
     sandbox.apr("diff coreml/network.mlmodel out.safetensors").ok().says(&["SAME"]);
     sandbox.apr("lint coreml/network.mlmodel").ok();
     sandbox.apr("convert coreml/table3.mlmodel -o table.safetensors").ok();
@@ -60,7 +60,7 @@ fn a_package_is_a_folder_with_a_model_and_its_weights() {
     assert_eq!(report["format"], "coreml-package", "{report}");
     sandbox.apr(&format!("tensors {package}")).ok().says(&["int4_blocks", "f16", "[6, 32]"]);
     sandbox.apr(&format!("validate {package}")).ok();
-    sandbox.apr(&format!("import {package} -o p.apr")).ok().says(&["the program of"]);
+    sandbox.apr(&format!("import {package} -o p.apr")).ok();
     sandbox.apr(&format!("diff {package} p.apr")).ok().says(&["SAME"]);
     sandbox.apr(&format!("convert {package} -o p.safetensors")).ok();
     let model = format!("{package}/Data/com.apple.CoreML/model.mlmodel");
@@ -78,4 +78,24 @@ fn what_the_loading_program_would_run_is_found() {
     let report = sandbox.apr("scan coreml/hazards.mlmodel");
     report.says(&["MySwish", "c/choice/ifBranch/swish", "../elsewhere/other.mlmodelc"]);
     sandbox.apr("scan coreml/network.mlmodel").ok();
+}
+
+#[test]
+fn layers_and_operations_are_shown() {
+    let sandbox = models();
+    sandbox.apr("graph coreml/network.mlmodel").ok().says(&[
+        "coreml::convolution",
+        "operators of Core ML (domain 'coreml') are shown and not checked",
+    ]);
+    sandbox
+        .apr("graph coreml/network.mlmodel --node conv")
+        .ok()
+        .says(&["tensor conv/weight", "kernelSize = [3, 3]"]);
+    sandbox.apr("graph coreml/program18.mlpackage").ok().says(&["coreml::linear"]);
+    sandbox.apr("import coreml/program18.mlpackage -o p.apr").ok();
+    sandbox.apr("graph p.apr").ok().says(&["coreml::linear"]);
+    sandbox.apr("graph coreml/others.mlmodel").ok().says(&["inner/model0"]);
+    sandbox
+        .apr("convert coreml/network.mlmodel -o n.onnx")
+        .fails(4, &["E003", "without a known counterpart in ONNX", "convolution"]);
 }

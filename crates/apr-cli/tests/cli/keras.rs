@@ -60,3 +60,28 @@ fn a_damaged_model_is_an_error_with_its_place() {
     sandbox.write("none.keras", b"PK\x03\x04");
     sandbox.apr("inspect none.keras").fails(4, &["none.keras"]);
 }
+
+#[test]
+fn layers_are_shown_with_their_variables() {
+    let sandbox = models();
+    for model in ["small.keras", "small.h5"] {
+        sandbox.apr(&format!("graph {model}")).ok().says(&[
+            "keras::LSTM",
+            "f32[batch, 5, 4]",
+            "operators of Keras (domain 'keras') are shown and not checked",
+        ]);
+        sandbox.apr(&format!("graph {model} --node out")).ok().says(&[
+            "keras::Dense",
+            "tensor out/kernel",
+            "units = 2",
+        ]);
+    }
+    sandbox.apr("import small.keras -o small.apr").ok();
+    sandbox.apr("graph small.apr --unfold").ok().says(&["keras::LSTM", "keras::inner"]);
+    sandbox
+        .apr("convert small.keras -o small.onnx")
+        .fails(4, &["E003", "operators of Keras without a known counterpart in ONNX", "LSTM"]);
+    sandbox
+        .apr("graph small.weights.h5")
+        .fails(4, &["E003", "no graph of its own (it has no configuration of a model)"]);
+}

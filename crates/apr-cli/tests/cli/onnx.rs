@@ -152,6 +152,13 @@ fn a_model_prepared_for_onnxruntime_is_read_by_its_initializers() {
     sandbox.apr("inspect model.ort").ok().says(&["onnxruntime's own format (.ort)"]);
     sandbox.apr("tensors model.ort").ok().says(&["choice/then_branch/inner", "weight"]);
     sandbox.apr("validate model.ort").ok();
-    sandbox.apr("convert model.ort -o ort.safetensors").ok().says(&["the graph of 12 operators"]);
+    sandbox
+        .apr("convert model.ort -o ort.safetensors")
+        .ok()
+        .says(&["model.graph (companion file)"]);
+    sandbox.apr("graph model.ort").ok().says(&["Gemm", "f32[batch, 3]"]);
+    // Its operators are those of ONNX.
+    sandbox.apr("convert model.ort -o ort.onnx").ok();
+    sandbox.apr("graph ort.onnx --node dense").ok().says(&["Gemm", "tensor weight"]);
     sandbox.apr("diff model.ort ort.safetensors").ok().says(&["SAME"]);
 }

@@ -52,7 +52,10 @@ fn checkpoints_and_graphs_become_tensors_of_other_formats() {
     sandbox.apr("diff tf/objects.index tf/snappy.index").ok().says(&["SAME"]);
     sandbox.apr("import tf/objects.index -o objects.apr").ok();
     sandbox.apr("diff tf/objects.index objects.apr").ok().says(&["SAME"]);
-    sandbox.apr("convert tf/frozen.pb -o frozen.safetensors").ok().says(&["the graph of"]);
+    sandbox
+        .apr("convert tf/frozen.pb -o frozen.safetensors")
+        .ok()
+        .says(&["model.graph (companion file)"]);
     sandbox.apr("diff tf/frozen.pb frozen.safetensors").ok().says(&["SAME"]);
     sandbox.apr("tensors tf/js/model.json").ok().says(&["dense/kernel", "u8", "f16"]);
     sandbox.apr("validate tf/js/model.json").ok();
@@ -91,4 +94,19 @@ fn what_is_compiled_for_a_device_is_named_with_what_to_use_instead() {
     sandbox.apr("inspect m.engine").fails(4, &["TensorRT engine is recognised", "ONNX file"]);
     sandbox.apr("inspect m.pte").fails(4, &["schema 12", ".pt2"]);
     sandbox.apr("inspect m.mlmodelc").fails(4, &["compiled Core ML model", ".mlpackage"]);
+}
+
+#[test]
+fn graphs_are_shown_and_checkpoints_have_none() {
+    let sandbox = models();
+    sandbox.apr("graph tf/saved").ok().says(&[
+        "tensorflow::",
+        "operators of TensorFlow (domain 'tensorflow') are shown and not checked",
+    ]);
+    sandbox.apr("import tf/saved -o saved.apr").ok();
+    sandbox.apr("graph saved.apr").ok().says(&["tensorflow::"]);
+    sandbox.apr("convert tf/saved -o saved.onnx").fails(4, &["E003", "operators of TensorFlow"]);
+    sandbox
+        .apr("graph tf/objects.index")
+        .fails(4, &["E003", "no graph of its own (a checkpoint of TensorFlow has variables only)"]);
 }

@@ -31,8 +31,11 @@ fn a_model_is_inspected_validated_and_compared() {
 #[test]
 fn weights_and_scales_become_tensors_of_other_formats_and_what_is_left_is_said() {
     let sandbox = models();
-    let left = ["words (no format here holds elements of string)", "the graph of 4 operators"];
-    sandbox.apr("convert labels.tflite -o out.safetensors").ok().says(&left);
+    let left = ["words (no format here holds elements of string)"];
+    sandbox
+        .apr("convert labels.tflite -o out.safetensors")
+        .ok()
+        .says(&[left[0], "model.graph, labels.txt, vocabulary.txt (companion file)"]);
     sandbox.apr("diff labels.tflite out.safetensors").ok().says(&["SAME"]);
     sandbox.apr("import labels.tflite -o out.apr").ok().says(&left);
     let report = sandbox.apr("inspect out.apr --json").ok().json();
@@ -94,4 +97,109 @@ fn a_damaged_model_is_an_error_with_its_place() {
     sandbox.apr("inspect cut.tflite").fails(4, &["E002", "cut.tflite"]);
     sandbox.write("other.tflite", b"\0\0\0\0TFL3");
     sandbox.apr("inspect other.tflite").fails(4, &["E002", "leads to itself"]);
+}
+
+/// The graph of a model of others, from the file and after an import.
+#[test]
+fn a_graph_is_shown_from_the_file_and_from_apr() {
+    let sandbox = Sandbox::new();
+    let fixture = fixture("tflite").join("lowered.tflite");
+    sandbox.write("m.tflite", std::fs::read(fixture).expect("the fixture"));
+    sandbox.apr("import m.tflite -o m.apr").ok();
+    for file in ["m.tflite", "m.apr"] {
+        sandbox.apr(&format!("graph {file}")).ok().says(&[
+            "tflite::DEPTHWISE_CONV_2D",
+            "f32[1, 7, 6, 3]",
+            "operators of TensorFlow Lite (domain 'tflite') are shown and not checked",
+        ]);
+        sandbox.apr(&format!("graph {file} --node depthwise_conv_2d_1")).ok().says(&[
+            "tflite::DEPTHWISE_CONV_2D",
+            "tensor depthwise/kernel",
+            "padding = SAME",
+            "depth_multiplier = 2",
+            "dilation_w_factor = 2",
+        ]);
+    }
+    let report = sandbox.apr("graph m.apr --format json").ok().json();
+    assert_eq!(report["parts"][0]["operators"]["tflite::CONV_2D"], 1, "{report}");
+    assert_eq!(report["unused_tensors"], Value::Null, "{report}");
+    // In operators of ONNX, as `convert` writes them.
+    sandbox.apr("graph m.tflite --opset 19").ok().says(&["ai.onnx 19", "Conv", "FLOP"]);
+    sandbox.apr("graph m.tflite --format svg -o m.svg").ok();
+    sandbox.apr("graph m.tflite --format dot").ok().says(&["tflite::CONV_2D"]);
+    sandbox.apr("validate m.tflite").ok().says(&["1 notice"]);
+    sandbox.apr("inspect m.tflite").ok().says(&["Computes", "16 nodes"]);
+}
+
+/// Expected values: Google's interpreter (`fixtures/tflite/lowered.py`).
+#[test]
+fn models_compute_what_the_interpreter_does() {
+    let sandbox = Sandbox::new();
+    let read = |name: &str| std::fs::read(fixture("tflite").join(name)).expect("the fixture");
+    let expected: Value = serde_json::from_slice(&read("lowered.json")).expect("JSON");
+    for (name, expected) in expected.as_object().expect("an object") {
+        sandbox.write("m.tflite", read(name));
+        compute(&sandbox, expected, 1e-6);
+    }
+
+    let Some(folder) = apr_testkit::locate::shared_data("tflite") else { return };
+    let expected: Value = serde_json::from_slice(&read("outputs.json")).expect("JSON");
+    for (name, expected) in expected.as_object().expect("an object") {
+        sandbox.write("m.tflite", std::fs::read(folder.join(name)).expect("a model"));
+        // Where weights alone are integers, the interpreter quantizes activations, too.
+        let is_hybrid = name.contains("kws_ref_model_float32");
+        let tolerance = if is_hybrid { 1e-2 } else { 1e-6 };
+        compute(&sandbox, expected, tolerance);
+    }
+}
+
+/// Runs `m.tflite`, and its export in ONNX.
+fn compute(sandbox: &Sandbox, expected: &Value, tolerance: f64) {
+    let shape: Vec<usize> = serde_json::from_value(expected["shape"].clone()).expect("sizes");
+    let is_integer = expected["dtype"] == "int8";
+    let scale = if is_integer { 90.0 } else { 64.0 };
+    let mut values: Vec<Value> = (0..shape.iter().product::<usize>())
+        .map(|at| {
+            let value = ((at as f64) * 0.7).sin() * scale;
+            let value = value.round_ties_even();
+            if is_integer { json!(value as i64) } else { json!(value / scale) }
+        })
+        .collect();
+    for size in shape.iter().rev() {
+        values = values.chunks(*size).map(|row| json!(row)).collect();
+    }
+    sandbox.write("x.json", values[0].to_string());
+    sandbox.apr("convert m.tflite -o m.onnx -f").ok();
+    for model in ["m.tflite", "m.onnx"] {
+        sandbox.apr(&format!("run {model} -i x.json -o y.json -f")).ok();
+        let found: Value = serde_json::from_slice(&sandbox.read("y.json")).expect("JSON");
+        let found = flat(&found);
+        let wanted = flat(&expected["output"]);
+        assert_eq!(found.len(), wanted.len());
+        let tolerance = if is_integer { 0.0 } else { tolerance };
+        for (found, wanted) in found.iter().zip(&wanted) {
+            assert!((found - wanted).abs() <= tolerance, "{expected}: {found} for {wanted}");
+        }
+    }
+}
+
+/// All numbers in nested lists and objects.
+fn flat(value: &Value) -> Vec<f64> {
+    match value {
+        Value::Array(items) => items.iter().flat_map(flat).collect(),
+        Value::Object(entries) => entries.values().flat_map(flat).collect(),
+        value => value.as_f64().into_iter().collect(),
+    }
+}
+
+#[test]
+fn operators_that_onnx_lacks_are_named() {
+    let sandbox = models();
+    sandbox.apr("convert kinds.tflite -o kinds.onnx").fails(
+        4,
+        &["E003", "operators of TensorFlow Lite without a known counterpart in ONNX", "Mine"],
+    );
+    assert!(!sandbox.path("kinds.onnx").exists());
+    sandbox.write("x.json", "[1]");
+    sandbox.apr("run kinds.tflite -i x=x.json").fails(4, &["E003", "Mine"]);
 }

@@ -9,7 +9,7 @@ use crate::finding::{cut, shown_path};
 use crate::infer::Versions;
 use crate::{
     Body, Constant, ConstantData, Findings, Function, Graph, MAX_DEPTH, Node, Op, Operator,
-    Severity, Value, ValueOrigin,
+    Severity, Value, ValueOrigin, foreign,
 };
 
 /// Checks names, order, operators and functions. Types are checked by [`crate::infer`].
@@ -40,6 +40,7 @@ pub fn check(graph: &Graph) -> Findings {
         findings: Findings::default(),
         functions: HashMap::new(),
         said: HashSet::new(),
+        is_foreign: graph.opsets.iter().any(|opset| foreign(&opset.domain).is_some()),
     };
     checker.opsets();
     checker.functions();
@@ -56,6 +57,8 @@ struct Checker<'g> {
     functions: HashMap<&'g Op, &'g Function>,
     /// What is said once, not for every node.
     said: HashSet<String>,
+    /// Whether the operators are another program's.
+    is_foreign: bool,
 }
 
 /// Where a body stands.
@@ -131,7 +134,9 @@ impl<'g> Checker<'g> {
             let prefix = format!("{}/", cut(&function.op.to_string()));
             let place = BodyPosition { prefix, opsets, function: Some(function), depth: 0 };
             self.body(&function.body, None, &place);
-            if let Some((value, _)) = function.body.weights().next() {
+            // Other programs keep constants in functions.
+            let is_foreign = foreign(&function.op.domain).is_some();
+            if let Some((value, _)) = function.body.weights().next().filter(|_| !is_foreign) {
                 let message = format!(
                     "it has the weight '{}' inside; a function gets its weights as inputs",
                     value.name
@@ -254,7 +259,10 @@ impl<'g> Checker<'g> {
     ) {
         match &value.origin {
             ValueOrigin::Missing if used => {
-                self.error(place, format!("value '{}' is used, but has no producer", value.name));
+                // Other programs read what nothing wrote: scratch memory, parts of a graph.
+                let severity = if self.is_foreign { Severity::Warning } else { Severity::Error };
+                let message = format!("value '{}' is used, but has no producer", value.name);
+                self.findings.add(severity, place.prefix.trim_end_matches('/'), message);
             }
             ValueOrigin::Outer(id)
                 if around.is_none_or(|around| around.values.len() <= id.0 as usize) =>

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::{BodyPosition, Checker};
 use crate::finding::shown_path;
-use crate::{AttributeKind, AttributeValue, Findings, Node, Occurs, Operator, Severity};
+use crate::{AttributeKind, AttributeValue, Findings, Node, Occurs, Operator, Severity, foreign};
 
 impl Checker<'_> {
     pub(super) fn node(&mut self, node: &Node, position: usize, place: &BodyPosition<'_>) {
@@ -15,6 +15,11 @@ impl Checker<'_> {
         problems.extend(references(node, place));
         if let Some(function) = self.functions.get(&node.op) {
             problems.extend(call_problems(node, function));
+        } else if let Some(program) = foreign(&node.op.domain) {
+            let domain = &node.op.domain;
+            let message =
+                format!("operators of {program} (domain '{domain}') are shown and not checked");
+            self.once(Severity::Notice, &String::new, message);
         } else if !Operator::knows_domain(&node.op.domain) {
             let message = format!("unknown operator domain '{}'", node.op.domain);
             self.once(Severity::Notice, &path, message);

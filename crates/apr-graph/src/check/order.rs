@@ -37,7 +37,7 @@ pub(super) fn late(body: &Body) -> Vec<(usize, ValueId, usize)> {
 }
 
 /// For each node, those that read what it makes.
-pub(super) fn readers(body: &Body) -> Vec<Vec<usize>> {
+pub(crate) fn readers(body: &Body) -> Vec<Vec<usize>> {
     let makers = makers(body);
     let mut readers = vec![Vec::new(); body.nodes.len()];
     for (position, node) in body.nodes.iter().enumerate() {

@@ -128,7 +128,53 @@ impl Class {
     }
 
     /// What an operator is about, by its name.
+    /// The class of another program's operator, by what its name has in it.
+    fn of_foreign(name: &str) -> Self {
+        const NAMES: [(Class, &[&str]); 5] = [
+            (Class::Norm, &["norm"]),
+            (
+                Class::Activation,
+                &["relu", "softmax", "sigmoid", "tanh", "logistic", "gelu", "swish", "activation"],
+            ),
+            (
+                Class::Product,
+                &["conv", "matmul", "dense", "connected", "linear", "innerproduct", "lstm", "gru"],
+            ),
+            (Class::Lookup, &["embedding", "gather", "lookup"]),
+            (
+                Class::Movement,
+                &[
+                    "reshape",
+                    "transpose",
+                    "concat",
+                    "split",
+                    "slice",
+                    "squeeze",
+                    "expand",
+                    "flatten",
+                    "shape",
+                    "cast",
+                    "identity",
+                    "pad",
+                    "pack",
+                    "dropout",
+                    "variable",
+                    "quantize",
+                ],
+            ),
+        ];
+        let name = name.to_ascii_lowercase();
+        let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+        let found = NAMES.iter().find(|(_, parts)| has(parts));
+        found.map_or(Self::Arithmetic, |(class, _)| *class)
+    }
+
     fn of(op: &str) -> Self {
+        if let Some((domain, name)) = op.split_once("::")
+            && crate::foreign(domain).is_some()
+        {
+            return Self::of_foreign(name);
+        }
         const PRODUCTS: [&str; 9] = [
             "MatMul",
             "Gemm",
@@ -467,5 +513,8 @@ mod tests {
         assert_eq!(Class::of("com.microsoft::MatMulNBits"), Class::Product);
         assert_eq!(Class::of("LayerNormalization"), Class::Norm);
         assert_eq!(Class::of("Anything"), Class::Arithmetic);
+        assert_eq!(Class::of("tflite::DEPTHWISE_CONV_2D"), Class::Product);
+        assert_eq!(Class::of("keras::BatchNormalization"), Class::Norm);
+        assert_eq!(Class::of("tensorflow::Mul"), Class::Arithmetic);
     }
 }

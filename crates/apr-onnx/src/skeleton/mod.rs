@@ -27,10 +27,11 @@ use apr_core::{
     ByteSource, CheckpointReader, Error, Limits, Result, StoredRange, Unlisted, check_file_name,
 };
 use apr_graph::Graph;
+use apr_skeleton::Holed;
 
 use crate::reader::{OnnxReader, open_skeleton};
 use cut::{HEAD, Header, MAGIC, VERSIONS};
-use holed::{Holed, Others};
+use holed::Others;
 
 pub use cut::COMPANION;
 pub(crate) use cut::Uncut;

@@ -7,13 +7,14 @@ mod runnable;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apr_arch::Family;
 use apr_blocks::{GraphOptions, graphs};
 use apr_core::Progress;
 use apr_graph::outline::{NodeView, ValueEnd};
 use apr_graph::{Cost, Findings, Graph, Inference, Use, check, cost, infer, upgrade, uses};
 use apr_llama::is_in_gguf_layout;
-use apr_registry::{CheckpointReader, Code, Error, Pipeline, Result, onnx};
+use apr_registry::{
+    CheckpointReader, Code, Error, Escaped, Pipeline, Result, keras, onnx, tensorflow,
+};
 use apr_source::Source;
 use apr_view::{View, named};
 use serde::Serialize;
@@ -24,7 +25,7 @@ pub use runnable::{Runnable, with_graphs};
 
 use crate::import::restore;
 use crate::inline::ValidationConfig;
-use crate::own_graph::own_graph;
+use crate::own_graph::own_graphs;
 use crate::tensors::{TensorRow, TensorsOptions, list};
 
 /// The graphs of a model.
@@ -117,15 +118,15 @@ fn about(source: &Source<'_>, error: Error) -> Error {
 /// How GGUF's tensors of factors for rotary positions begin.
 const ROTARY: &str = "rope_";
 
-/// The graph of the model's file, where that has one.
+/// The graphs of the model's file, where that has some.
 ///
 /// # Errors
 /// E002 where it is damaged, E007 when reading fails, E008 over the limits.
 pub fn of_file(source: &Source<'_>) -> Result<Option<Computed>> {
-    Ok(own_graph(source)?.map(|(graph, unused)| Computed {
+    Ok(own_graphs(source)?.map(|own| Computed {
         origin: GraphOrigin::File,
-        parts: vec![GraphPart::new("model", graph)],
-        unused,
+        parts: own.parts.into_iter().map(|(name, graph)| GraphPart::new(&name, graph)).collect(),
+        unused: own.unused,
     }))
 }
 
@@ -147,23 +148,54 @@ pub(crate) fn without_family(source: &Source<'_>) -> Error {
     Error::version(unknown_family(source)).in_file(source.name())
 }
 
-/// That no family is known for a model: what it says of itself, which families there are, and how
-/// to name or describe one.
+/// That no family is known for a model without a graph: what it says of itself, why it has no
+/// graph, and how to name or describe a family.
 pub(crate) fn unknown_family(source: &Source<'_>) -> String {
-    let families = source.families();
-    let said = match families.stranger(source.reader().metadata()) {
+    let reader = source.reader();
+    let said = match source.families().stranger(reader.metadata()) {
         Some(name) => format!("unknown family '{name}'"),
         None => "unknown family: no metadata names it, and the tensor names match none".to_owned(),
     };
-    let names: Vec<&str> = families.iter().map(Family::name).collect();
+    let why = without_graph(reader).map_or_else(String::new, |why| format!(" ({why})"));
     format!(
-        "{said}, so the graph can't be built. `architecture` NAME sets one of the known families \
-         ({}); `family_table` FILE defines another (docs/families.md)",
-        names.join(", ")
+        "{said}, and the file has no graph of its own{why}. `architecture` NAME sets one of the \
+         known families, `family_table` FILE defines another (docs/families.md)"
     )
 }
 
+/// Why a file of a format that can have a graph has none.
+fn without_graph(reader: &dyn CheckpointReader) -> Option<String> {
+    let format = reader.format();
+    if format == &tensorflow::CHECKPOINT {
+        return Some("a checkpoint of TensorFlow has variables only".to_owned());
+    }
+    if format != &keras::HDF5 && format != &keras::ARCHIVE {
+        return None;
+    }
+    let own = reader.metadata().object(keras::METADATA);
+    Some(match own.and_then(|own| own.get("model_config")?.get("class_name")?.as_str()) {
+        Some(class) => {
+            format!("its configuration, of class '{}', lists no layers", Escaped::short(class))
+        }
+        None => "it has no configuration of a model".to_owned(),
+    })
+}
+
 impl Computed {
+    /// The same in operators of ONNX, where the file has another program's.
+    ///
+    /// # Errors
+    /// E003 where there are operators without a counterpart: with their names.
+    pub fn in_onnx(&self, source: &Source<'_>) -> Result<Self> {
+        if self.origin != GraphOrigin::File {
+            return Ok(self.clone());
+        }
+        let Some(own) = own_graphs(source)? else { return Ok(self.clone()) };
+        let parts = own.in_onnx(source.reader()).map_err(|error| error.in_file(source.name()))?;
+        let parts = parts.into_iter().map(|(name, graph)| GraphPart::new(&name, graph));
+        Ok(Self { parts: parts.collect(), ..self.clone() })
+    }
+
     /// The same with the operators of another version of ONNX.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use apr_source::Source;
 use apr_source::naming::canonical;
 
 use super::{about, for_graphs, without_family};
-use crate::own_graph::own_graph;
+use crate::own_graph::own_graphs;
 use crate::tied::with_untied;
 
 /// A graph that can run.
@@ -41,9 +41,19 @@ pub fn with_graphs<R, E: From<Error>>(
 ) -> Result<R, E> {
     // The graph in the file has the head that it has: another one is the family's.
     if options.task.is_none()
-        && let Some((graph, _)) = own_graph(source)?
+        && let Some(own) = own_graphs(source)?
     {
-        return then(source.reader(), &[Runnable { name: "model".to_owned(), graph }]);
+        match own.in_onnx(source.reader()) {
+            Ok(parts) => {
+                let parts = parts.into_iter().map(|(name, graph)| Runnable { name, graph });
+                return then(source.reader(), &parts.collect::<Vec<_>>());
+            }
+            Err(error) if source.family()?.is_none() => {
+                return Err(error.in_file(source.name()).into());
+            }
+            // The family says the same in operators that run.
+            Err(_) => {}
+        }
     }
     let view = for_graphs(source)?;
     let restored = source.through(&view);

@@ -24,7 +24,7 @@ use super::wishes::WITH_BLOCKS;
 
 use crate::graph::without_family;
 use crate::import::{Foreign, Prepared};
-use crate::own_graph::own_graph;
+use crate::own_graph::{is_skeleton, own_graphs};
 use crate::tied::with_untied;
 
 /// The first version of ONNX's format in which weights need not be inputs.
@@ -61,7 +61,7 @@ impl Job {
         *view.metadata_mut() = Metadata::new();
 
         // The graph is written anew; the old one's skeleton is of no use.
-        view.keep_companions(|name| name != onnx::skeleton::COMPANION);
+        view.keep_companions(|name| !is_skeleton(name));
         let asked = self.weights.quantize.as_ref();
         let in_blocks = asked.map(|asked| in_blocks(&view, known.reader(), known.family()?, asked));
         let in_blocks = in_blocks.transpose()?;
@@ -143,8 +143,15 @@ impl Job {
         source: &Source<'v>,
         storage: &Storage,
     ) -> Result<Computation<'v>, JobError> {
-        if let Some((graph, _)) = own_graph(source)? {
-            return self.own_computation(source, graph, storage);
+        if let Some(own) = own_graphs(source)? {
+            match own.in_onnx(source.reader()) {
+                Ok(graphs) => return self.own_computation(source, graphs, storage),
+                Err(error) if source.family()?.is_none() => {
+                    return Err(error.in_file(source.name()).into());
+                }
+                // The family says the same in operators of ONNX.
+                Err(_) => {}
+            }
         }
         let Some(family) = source.family()? else {
             return Err(without_family(source).into());
@@ -161,35 +168,36 @@ impl Job {
         Ok(Computation { view, models, warnings })
     }
 
-    /// The graph of the file that the model came from, with the operators that are wished for.
+    /// The graphs of the file that the model came from, with the operators that are wished for.
     fn own_computation<'v>(
         &self,
         source: &Source<'v>,
-        mut graph: Graph,
+        graphs: Vec<(String, Graph)>,
         storage: &Storage,
     ) -> Result<Computation<'v>, JobError> {
         self.graph.check_own()?;
 
-        // A graph of other operators alone has no version of ONNX's.
-        let own = graph.opset("");
-        let usual = own.or(self.graph.opset).unwrap_or_else(Operator::newest);
-        let is_raised = self.weights.quantize.is_some() && usual < WITH_BLOCKS;
-        let usual = if is_raised { WITH_BLOCKS } else { usual };
-        let opset = self.graph.at_least(usual, source.reader(), storage)?;
-        let graph = if own.is_none_or(|own| own == opset.version) {
-            graph
-        } else {
-            // Some operators are changed by the types of what they read.
-            infer(&mut graph);
-            upgrade(&graph, opset.version)?
-        };
-
         let stem = self.target.file_name.rsplit_once('.').map_or("model", |(stem, _)| stem);
-        Ok(Computation {
-            view: View::new(source.reader()),
-            models: vec![(stem.to_owned(), graph)],
-            warnings: is_raised.then(blocks_raise).into_iter().chain(opset.raised).collect(),
-        })
+        let is_one = graphs.len() == 1;
+        let (mut models, mut warnings) = (Vec::with_capacity(graphs.len()), Vec::new());
+        for (name, mut graph) in graphs {
+            // A graph of other operators alone has no version of ONNX's.
+            let own = graph.opset("");
+            let usual = own.or(self.graph.opset).unwrap_or_else(Operator::newest);
+            let is_raised = self.weights.quantize.is_some() && usual < WITH_BLOCKS;
+            let usual = if is_raised { WITH_BLOCKS } else { usual };
+            let opset = self.graph.at_least(usual, source.reader(), storage)?;
+            if own.is_some_and(|own| own != opset.version) {
+                // Some operators are changed by the types of what they read.
+                infer(&mut graph);
+                graph = upgrade(&graph, opset.version)?;
+            }
+            let name = if is_one { stem.to_owned() } else { name };
+            models.push((name, graph));
+            warnings.extend(is_raised.then(blocks_raise).into_iter().chain(opset.raised));
+        }
+        warnings.dedup();
+        Ok(Computation { view: View::new(source.reader()), models, warnings })
     }
 
     /// The layout of the output with these models in it.

@@ -10,7 +10,7 @@ use apr_graph::{
 };
 use apr_quantize::TensorTarget;
 use apr_registry::onnx::write::Model;
-use apr_registry::{CheckpointReader, Code, DType, onnx};
+use apr_registry::{CheckpointReader, Code, DType};
 use apr_source::Source;
 use apr_source::naming::canonical;
 use apr_tensor::cast::can_cast;
@@ -22,7 +22,7 @@ use super::planned::{Parts, Planned};
 
 use crate::graph::unknown_family;
 use crate::import::{Foreign, Prepared};
-use crate::own_graph::own_graph;
+use crate::own_graph::{is_skeleton, own_graphs};
 use crate::tied::with_untied;
 
 /// Version of ONNX's operators that programs are written from, or a newer one.
@@ -67,7 +67,7 @@ impl Job {
         }
 
         // The program says what the graph's skeleton would.
-        view.keep_companions(|name| name != onnx::skeleton::COMPANION);
+        view.keep_companions(|name| !is_skeleton(name));
         let (targets, dequantized) = self.stored(&view);
         warnings.extend(dequantized);
         let job = Self { target, ..self.clone() };
@@ -105,14 +105,15 @@ impl Job {
         source: &Source<'_>,
         warnings: &mut Vec<String>,
     ) -> Result<Program, JobError> {
-        if let Some((mut graph, _)) = own_graph(source)? {
-            self.graph.check_own()?;
-            // The program is written for operators of this version on.
-            if graph.opset("").is_some_and(|opset| opset < OPSET) {
-                infer(&mut graph);
-                graph = upgrade(&graph, OPSET)?;
+        if let Some(own) = own_graphs(source)? {
+            match own.in_onnx(source.reader()) {
+                Ok(graphs) => return self.own_program(graphs),
+                Err(error) if source.family()?.is_none() => {
+                    return Ok(Program::Unknown(error.message().to_owned()));
+                }
+                // The family says the same in operators of ONNX.
+                Err(_) => {}
             }
-            return Ok(Program::Graphs(vec![("forward".to_owned(), written_out(&graph)?)]));
         }
 
         let Some(family) = source.family()? else {
@@ -139,6 +140,22 @@ impl Job {
             let mut graph = part.graph;
             rename(&mut graph.body, &names);
             Ok((part.name.to_owned(), written_out(&graph)?))
+        });
+        Ok(Program::Graphs(graphs.collect::<Result<_, JobError>>()?))
+    }
+
+    /// The program of the graphs that the model's file has.
+    fn own_program(&self, graphs: Vec<(String, Graph)>) -> Result<Program, JobError> {
+        self.graph.check_own()?;
+        let is_one = graphs.len() == 1;
+        let graphs = graphs.into_iter().map(|(name, mut graph)| {
+            // The program is written for operators of this version on.
+            if graph.opset("").is_some_and(|opset| opset < OPSET) {
+                infer(&mut graph);
+                graph = upgrade(&graph, OPSET)?;
+            }
+            let name = if is_one { "forward".to_owned() } else { name };
+            Ok((name, written_out(&graph)?))
         });
         Ok(Program::Graphs(graphs.collect::<Result<_, JobError>>()?))
     }

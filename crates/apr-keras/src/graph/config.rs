@@ -1,0 +1,189 @@
+//! Configurations: which layers a model has, and what each call of one reads.
+
+use apr_graph::{Attribute, AttributeValue, Dim, ElementType, TensorType, ValueType};
+use serde_json::{Map, Value};
+
+/// Most bytes of a setting that is an object, as text.
+const MOST_TEXT: usize = 4096;
+
+/// What a call reads: an output of a call of a layer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct TensorRef {
+    pub(super) layer: String,
+    /// Which call of the layer.
+    pub(super) call: u64,
+    /// Which of its outputs.
+    pub(super) output: u64,
+}
+
+/// Whether a configuration is one of a model whose layers it lists.
+pub(super) fn is_model(config: &Value) -> bool {
+    layers(config).is_some()
+}
+
+/// The layers of a model; `None` for what is no model, or has a class of a program's own.
+pub(super) fn layers(config: &Value) -> Option<&Vec<Value>> {
+    let own = config.get("config")?;
+    // Before 2.2.3 a sequential model's configuration was the list itself.
+    let layers = own.as_array().or_else(|| own.get("layers")?.as_array())?;
+    layers.iter().all(|layer| layer.get("class_name").is_some()).then_some(layers)
+}
+
+/// Whether the layers of a model follow each other.
+pub(super) fn is_sequential(config: &Value) -> bool {
+    config.get("class_name").and_then(Value::as_str) == Some("Sequential")
+}
+
+/// The class of a layer.
+pub(super) fn class(layer: &Value) -> &str {
+    layer.get("class_name").and_then(Value::as_str).unwrap_or("Layer")
+}
+
+/// The name of a layer or a model; empty where it has none.
+pub(super) fn name(layer: &Value) -> &str {
+    let own = layer.get("name").or_else(|| layer.get("config")?.get("name"));
+    own.and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The calls of a layer, each with what it reads in order; and shapes of what is read, where the
+/// file says them.
+pub(super) fn calls(layer: &Value) -> Vec<Vec<(TensorRef, Option<ValueType>)>> {
+    let nodes = layer.get("inbound_nodes").and_then(Value::as_array).into_iter().flatten();
+    nodes
+        .map(|node| {
+            let mut found = Vec::new();
+            references(node, &mut found);
+            found
+        })
+        .collect()
+}
+
+/// All references in a value, in order: lists of a name and two numbers, and what Keras 3 writes.
+pub(super) fn references(value: &Value, found: &mut Vec<(TensorRef, Option<ValueType>)>) {
+    match value {
+        Value::Array(items) => match reference(items) {
+            Some(own) => {
+                found.push((own, None));
+                // Behind the numbers there may be arguments with tensors of their own.
+                items.iter().skip(3).for_each(|item| references(item, found));
+            }
+            None => items.iter().for_each(|item| references(item, found)),
+        },
+        Value::Object(object) => {
+            let config = object.get("config").and_then(Value::as_object);
+            let history = config.and_then(|config| config.get("keras_history")?.as_array());
+            match history.and_then(|history| reference(history)) {
+                Some(own) => {
+                    let kind = config.and_then(|config| tensor_type(config, "shape"));
+                    found.push((own, kind));
+                }
+                None => object.values().for_each(|item| references(item, found)),
+            }
+        }
+        _ => {}
+    }
+}
+
+fn reference(items: &[Value]) -> Option<TensorRef> {
+    let [layer, call, output, ..] = items else { return None };
+    Some(TensorRef {
+        layer: layer.as_str()?.to_owned(),
+        call: call.as_u64()?,
+        output: output.as_u64()?,
+    })
+}
+
+/// What goes into a layer that is an input, or the first of a sequential model.
+pub(super) fn input_type(layer: &Value) -> ValueType {
+    let config = layer.get("config").and_then(Value::as_object);
+    let keys = ["batch_input_shape", "batch_shape"];
+    let found = keys.iter().find_map(|key| tensor_type(config?, key));
+    let unknown = TensorType { element: Some(ElementType::F32), shape: None };
+    found.unwrap_or(ValueType::Tensor(unknown))
+}
+
+/// The type with the shape that an entry has: null for a size that is not known.
+fn tensor_type(config: &Map<String, Value>, key: &str) -> Option<ValueType> {
+    let sizes = config.get(key)?.as_array()?;
+    if sizes.len() > apr_graph::MAX_RANK {
+        return None;
+    }
+    let dim = |(position, size): (usize, &Value)| match (size.as_u64(), position) {
+        (Some(size), _) => Dim::fixed(size),
+        (None, 0) => Dim::symbol("batch"),
+        (None, _) => Dim::Unknown,
+    };
+    let element = match dtype(config.get("dtype")).unwrap_or("float32") {
+        "float32" => ElementType::F32,
+        "float16" => ElementType::F16,
+        "bfloat16" => ElementType::BF16,
+        "float64" => ElementType::F64,
+        "int32" => ElementType::I32,
+        "int64" => ElementType::I64,
+        "uint8" => ElementType::U8,
+        "int8" => ElementType::I8,
+        "bool" => ElementType::Bool,
+        "string" => ElementType::Text,
+        _ => return None,
+    };
+    Some(ValueType::tensor(element, sizes.iter().enumerate().map(dim)))
+}
+
+/// The name of a dtype, which Keras 3 has in a policy.
+fn dtype(value: Option<&Value>) -> Option<&str> {
+    let value = value?;
+    value.as_str().or_else(|| value.get("config")?.get("name")?.as_str())
+}
+
+/// What a layer is configured with, as attributes. Null is left out, and so are models and layers
+/// within, which are nodes.
+pub(super) fn attributes(layer: &Value) -> Vec<Attribute> {
+    let config = layer.get("config").and_then(Value::as_object).into_iter().flatten();
+    let named = |(key, value): (&String, &Value)| {
+        let value = match key.as_str() {
+            "name" | "layers" | "input_layers" | "output_layers" => return None,
+            "dtype" => AttributeValue::from(dtype(Some(value))?),
+            _ => attribute(value)?,
+        };
+        Some(Attribute { name: key.as_str().into(), value })
+    };
+    config.filter_map(named).collect()
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "attributes are single precision")]
+fn attribute(value: &Value) -> Option<AttributeValue> {
+    match value {
+        Value::Null => None,
+        Value::Bool(value) => Some(AttributeValue::Int((*value).into())),
+        Value::Number(number) => match number.as_i64() {
+            Some(number) => Some(AttributeValue::Int(number)),
+            None => Some(AttributeValue::Float(number.as_f64()? as f32)),
+        },
+        Value::String(text) => Some(AttributeValue::from(text.as_str())),
+        Value::Array(items) if !items.is_empty() && items.iter().all(Value::is_i64) => {
+            Some(AttributeValue::Ints(items.iter().filter_map(Value::as_i64).collect()))
+        }
+        Value::Array(items) if !items.is_empty() && items.iter().all(Value::is_number) => {
+            let floats = items.iter().filter_map(Value::as_f64).map(|float| float as f32);
+            Some(AttributeValue::Floats(floats.collect()))
+        }
+        Value::Array(items) if items.is_empty() => None,
+        // An initializer or a regularizer: its class says most.
+        value => {
+            let text = serde_json::to_string(value).ok()?;
+            match value.get("class_name").and_then(Value::as_str) {
+                Some(class) if value.get("config").is_none_or(is_plain) => {
+                    Some(AttributeValue::from(class))
+                }
+                _ if text.len() <= MOST_TEXT => Some(AttributeValue::from(text.as_str())),
+                _ => None,
+            }
+        }
+    }
+}
+
+/// Whether an object has nothing but a name and numbers.
+fn is_plain(config: &Value) -> bool {
+    let entries = config.as_object().into_iter().flatten();
+    entries.clone().all(|(_, value)| !value.is_object() && !value.is_array())
+}

@@ -1,0 +1,75 @@
+//! Products of matrices.
+
+use apr_graph::{Node, ValueId};
+
+use super::layout::{Layout, Lowering, with};
+
+impl Lowering<'_> {
+    /// Lowers an operator of this kind; `None` for another, and for one that can't be.
+    pub(super) fn matrix(&mut self, node: &Node) -> Option<()> {
+        match &*node.op.name {
+            "FULLY_CONNECTED" => self.fully_connected(node),
+            "BATCH_MATMUL" => self.batch_matmul(node),
+            _ => None,
+        }
+    }
+
+    fn fully_connected(&mut self, node: &Node) -> Option<()> {
+        let is_plain = node.text("weights_format").is_none_or(|format| format == "DEFAULT");
+        let (input, kernel) = (node.input(0)?, node.input(1)?);
+        (is_plain && self.rank(kernel)? == 2).then_some(())?;
+        let inner = i64::try_from(self.size(kernel, 1)?).ok()?;
+        let name = self.name(node, Layout::Natural)?;
+        let mut x = self.floats(node, 0, Layout::Natural)?;
+        let is_row = self.rank(input)? == 2 && self.size(input, 1) == self.size(kernel, 1);
+        if !is_row {
+            // All dimensions are rows but for what a row of the matrix takes.
+            let shape = self.main.ints(&[-1, inner]);
+            x = self.main.op("Reshape", [x, shape]).output(&format!("{name}/rows"));
+        }
+        let w = self.floats(node, 1, Layout::Natural)?;
+        let bias = match node.input(2) {
+            Some(_) => Some(self.floats(node, 2, Layout::Natural)?),
+            None => None,
+        };
+        let gemm = with(self.main.op("Gemm", [x, w]), bias).attribute("transB", 1);
+        let mut y: ValueId = gemm.output(&name);
+        let (output, _) = self.output(node)?;
+        if self.rank(output)? != 2 {
+            let shape = self.target(output)?;
+            let shape = self.main.ints(&shape);
+            y = self.main.op("Reshape", [y, shape]).output(&format!("{name}/shaped"));
+        }
+        self.end(node, y, Layout::Natural)
+    }
+
+    fn batch_matmul(&mut self, node: &Node) -> Option<()> {
+        let name = self.name(node, Layout::Natural)?;
+        let mut sides =
+            [self.floats(node, 0, Layout::Natural)?, self.floats(node, 1, Layout::Natural)?];
+        for (side, setting) in ["adj_x", "adj_y"].into_iter().enumerate() {
+            if node.int(setting).unwrap_or_default() == 0 {
+                continue;
+            }
+            let rank = i64::try_from(self.rank(node.input(side)?)?).ok()?;
+            let mut perm: Vec<i64> = (0..rank).collect();
+            let last = perm.len().checked_sub(2)?;
+            perm.swap(last, last + 1);
+            let name = format!("{name}/{setting}");
+            sides[side] =
+                self.main.op("Transpose", [sides[side]]).attribute("perm", perm).output(&name);
+        }
+        let y = self.main.op("MatMul", sides).output(&name);
+        self.end_plain(node, y, Layout::Natural)
+    }
+
+    /// The sizes of a value; -1 for one that is not known.
+    pub(super) fn target(&self, id: ValueId) -> Option<Vec<i64>> {
+        let shape = self.from.value(id).shape()?;
+        let sizes: Vec<i64> = shape
+            .iter()
+            .map(|dim| dim.size().and_then(|size| i64::try_from(size).ok()).unwrap_or(-1))
+            .collect();
+        (sizes.iter().filter(|size| **size < 0).count() <= 1).then_some(sizes)
+    }
+}
