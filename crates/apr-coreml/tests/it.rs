@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use apr_core::{ByteSource, CheckpointReader, Code, Error, IoCause, Limits, Result, SourceSet};
 use apr_coreml::{CoremlReader, HazardKind, METADATA, graphs_of, hazards};
-use apr_graph::{Body, Severity, ValueOrigin, check};
+use apr_graph::{Body, Node, Severity, ValueOrigin, check};
 use apr_testkit::{corrupt, locate, peak_memory, read_everything};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -401,10 +401,13 @@ fn manifests_lead_to_a_model_of_the_package() {
 }
 
 /// Compares nodes with what coremltools finds; the order of a node's inputs is not that of a map.
+/// Constants that are computed from others when a model is loaded are not listed there.
 fn compare_body(file: &str, body: &Body, expected: &Value) {
     let expected = expected.as_array().expect("a list");
-    assert_eq!(body.nodes.len(), expected.len(), "{file}");
-    for (node, expected) in body.nodes.iter().zip(expected) {
+    let is_listed = |node: &&Node| !node.op.name.starts_with("constexpr_");
+    let nodes: Vec<&Node> = body.nodes.iter().filter(is_listed).collect();
+    assert_eq!(nodes.len(), expected.len(), "{file}");
+    for (node, expected) in nodes.into_iter().zip(expected) {
         let name = |id: apr_graph::ValueId| &body.value(id).name;
         let is_computed = |id: &apr_graph::ValueId| {
             !matches!(body.value(*id).origin, ValueOrigin::Weight(_) | ValueOrigin::Constant(_))

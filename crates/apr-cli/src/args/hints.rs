@@ -60,9 +60,8 @@ const OPTIONS: [(&[&str], &str); 13] = [
 ];
 
 /// Commands of other tools.
-const COMMANDS: [(&[&str], &str); 16] = [
+const COMMANDS: [(&[&str], &str); 15] = [
     (&["list", "dir", "layers", "weights"], "`apr tensors MODEL` lists the tensors"),
-    (&["version", "--version"], "`apr --version` prints it"),
     (
         &["show", "cat", "view", "open", "describe", "head", "dump", "metadata", "stat"],
         "`apr inspect MODEL` shows what a model is",

@@ -290,9 +290,9 @@ pub(crate) struct ExplainArgs {
 pub(crate) struct GraphArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
-    /// Output format
-    #[arg(long, value_enum, value_name = "FORMAT", default_value = "tree")]
-    pub(crate) format: GraphFormat,
+    /// Output format [default: by the extension of --output, else tree]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) format: Option<GraphFormat>,
     /// Output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -324,6 +324,21 @@ pub(crate) struct GraphArgs {
     /// Task of the head, such as text-generation or CausalLM [default: by the configuration]
     #[arg(long, value_name = "TASK")]
     pub(crate) task: Option<String>,
+}
+
+impl GraphArgs {
+    /// The format that is named, or that the output's name has.
+    pub(crate) fn format(&self) -> GraphFormat {
+        let extension = self.output.as_deref().and_then(|path| path.extension());
+        let extension = extension.map(|end| end.to_string_lossy().to_ascii_lowercase());
+        self.format.unwrap_or(match extension.as_deref() {
+            Some("svg") => GraphFormat::Svg,
+            Some("dot" | "gv") => GraphFormat::Dot,
+            Some("mmd") => GraphFormat::Mermaid,
+            Some("json") => GraphFormat::Json,
+            _ => GraphFormat::Tree,
+        })
+    }
 }
 
 /// How a graph is shown.

@@ -74,7 +74,7 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
     }
     let drawn = drawn(&graph, args)?;
     if let Some(why) =
-        drawn.as_deref().filter(|_| args.format == GraphFormat::Mermaid).and_then(beyond_mermaid)
+        drawn.as_deref().filter(|_| args.format() == GraphFormat::Mermaid).and_then(beyond_mermaid)
     {
         let folded = |scene| beyond_mermaid(&mermaid(scene, &Depth::Levels(0))).is_none();
         let helps = graph.parts.first().is_some_and(|part| folded(&part.structure));
@@ -112,7 +112,7 @@ fn chosen(found: &Computed, name: &str) -> Outcome<Vec<apr_ops::graph::GraphPart
 
 /// What goes to a file or a pipe as it is; `None` where the report is shown.
 fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
-    let text = match args.format {
+    let text = match args.format() {
         GraphFormat::Tree => return Ok(None),
         GraphFormat::Json => {
             let mut json = Vec::new();
@@ -134,7 +134,7 @@ fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
 
     let scene = &part.structure;
     let depth = args.depth.map_or_else(|| Depth::that_fits(scene, BOXES), Depth::Levels);
-    Ok(Some(match args.format {
+    Ok(Some(match args.format() {
         GraphFormat::Dot => dot(scene, &depth),
         GraphFormat::Mermaid => mermaid(scene, &depth),
         _ => svg(scene, &depth).map_err(|error| {

@@ -34,7 +34,7 @@ struct VersionReport {
     formats: Vec<FormatSupport>,
 }
 
-/// A format, and what is done with it.
+/// A format that is read, or recognised to say what it is.
 #[derive(Serialize)]
 struct FormatSupport {
     id: &'static str,
@@ -86,6 +86,6 @@ fn render(out: &mut dyn Write, report: &VersionReport) -> io::Result<()> {
         chosen.map(|format| format.name).collect::<Vec<_>>().join(", ")
     };
     writeln!(out, "reads and writes: {}", named(true))?;
-    writeln!(out, "reads: {}", named(false))?;
+    writeln!(out, "reads or recognises: {}", named(false))?;
     writeln!(out, "{DIM}apr version --json lists them with their extensions{DIM:#}")
 }

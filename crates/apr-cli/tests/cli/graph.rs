@@ -15,6 +15,8 @@ fn a_tree_folds_layers_and_a_picture_shows_them_once() {
         svg.starts_with("<svg") && svg.contains("× 2") && svg.contains("prefers-color-scheme:dark")
     );
     sandbox.apr(&line("--format svg -o m.svg")).fails(1, &["E007", "exists already"]);
+    sandbox.apr(&line("-o named.svg")).clean();
+    assert_eq!(std::fs::read_to_string(sandbox.path("named.svg")).expect("a picture"), svg);
     sandbox.apr(&line("--node layers.1/attention/query")).clean().says(&[
         "MatMul",
         "layers.1.attn.q_proj.weight",

@@ -44,7 +44,6 @@ fn words_of_other_tools_get_the_word_of_this_one() {
         ("quantize m.apr --outtype q8_0 -o x.apr", "-t TYPE (--type)"),
         ("keygen -o key --force", "-f (--overwrite)"),
         ("list m.apr", "`apr tensors MODEL`"),
-        ("version", "`apr --version`"),
         ("compare m.apr n.apr", "`apr diff A B`"),
         ("m.apr", "`apr inspect m.apr`"),
         ("convert m.apr x.gguf", "`apr convert MODEL -o x.gguf`"),
@@ -169,6 +168,19 @@ fn version_and_help_are_on_standard_output() {
         "cache",
     ] {
         sandbox.apr(&format!("{command} --help")).clean().says(&["Usage: apr", command]);
+    }
+}
+
+#[test]
+fn a_binary_says_what_it_can_do() {
+    let sandbox = Sandbox::new();
+    sandbox.apr("version").clean().says(&["features: ", "reads and writes: ", "GGUF"]);
+    let report = sandbox.apr("version --json").ok().json();
+    assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
+    let formats = report["formats"].as_array().expect("a list");
+    for (id, writes) in [("safetensors", true), ("gguf", true), ("tflite", false)] {
+        let format = formats.iter().find(|format| format["id"] == id);
+        assert_eq!(format.expect("it is known")["writes"], writes, "{id}");
     }
 }
 

@@ -33,6 +33,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("an APR1 file has one dtype; --precision casts", "advice_about_outputs_helps"),
     ("--pickle-class {}", "advice_about_hostile_files_helps"),
     ("apr tensors {file} --hist {tensor}", "advice_about_models_that_do_not_fit_helps"),
+    (
+        "apr lora convert ADAPTER --base MODEL",
+        "an_adapter_is_told_by_its_folder_its_file_and_what_is_made_of_it",
+    ),
+    ("--prune-method fisher takes weights", "gradients_weigh_weights_as_torch_measures_them"),
+    ("apr version --json lists them", "a_binary_says_what_it_can_do"),
     ("a conversation does not take {}", "a_conversation_refuses_what_it_does_not_take"),
     ("; --relaxed writes it nevertheless", "advice_about_models_that_do_not_fit_helps"),
     ("can't name it: pass --embed", "an_input_whose_name_is_not_utf_8_is_embedded"),

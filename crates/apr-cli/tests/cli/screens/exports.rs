@@ -74,7 +74,7 @@ fn checks_and_traces_write_the_reports_of_the_commands() {
     let tmux = on_terminal(&sandbox, (100, 40), &script);
     let _ = tmux.shows(&["21 tensors"]);
     tmux.keys(&["x"]);
-    let _ = tmux.shows(&["Validate  VALID", "Scan  DANGEROUS", "Lint"]);
+    let _ = tmux.shows(&["Validate  VALID", "Scan  NOT EXAMINED", "Lint"]);
     write(&tmux, 1, "scan.json");
     write(&tmux, 2, "lint.json");
     tmux.keys(&["i"]);
