@@ -38,6 +38,19 @@ const PLATFORMS: [Platform; 2] = [
 /// The compiler for C, on PyPI.
 const ZIG: &str = "ziglang==0.15.2";
 
+/// A compiler for C. Zig has names of its own for targets, and takes no other.
+const COMPILER: &str = "\
+#!/bin/sh
+for word do
+  shift
+  case $word in
+    --target=*) ;;
+    *) set -- \"$@\" \"$word\" ;;
+  esac
+done
+exec 'PYTHON' -m ziglang cc -target TARGET \"$@\"
+";
+
 /// Shells that have completions, and the names of the files that they look for.
 const SHELLS: [(&str, &str); 3] = [("bash", "apr"), ("zsh", "_apr"), ("fish", "apr.fish")];
 
@@ -112,12 +125,7 @@ fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
     let Platform { triple, zig: name, .. } = platform;
     let compiler = folder.join(format!("cc-{name}"));
     fs::create_dir_all(folder).map_err(Stop::failed)?;
-    // Zig has names of its own for targets, and takes no other.
-    let script = format!(
-        "#!/bin/sh\nfor word do\n  shift\n  case $word in --target=*) ;; *) set -- \"$@\" \"$word\" ;; \
-         esac\ndone\nexec '{}' -m ziglang cc -target {name} \"$@\"\n",
-        zig.display()
-    );
+    let script = COMPILER.replace("PYTHON", &zig.display().to_string()).replace("TARGET", name);
     fs::write(&compiler, script).map_err(Stop::failed)?;
     fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).map_err(Stop::failed)?;
 

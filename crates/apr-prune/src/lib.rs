@@ -3,8 +3,8 @@
 //! A [`Pruning`] says how much, and by what measure: the smallest magnitudes of each tensor or of
 //! all, what is below a threshold, or all but `n` of every `m` weights of a row. With the
 //! activations of a calibration run, magnitudes are weighed by the norm of the column's inputs
-//! (Wanda, Sun et al. 2023, arXiv:2306.11695), and each row loses its share. With gradients, weights
-//! are weighed one by one (Theis et al. 2018, arXiv:1801.05787).
+//! (Wanda, Sun et al. 2023, arXiv:2306.11695), and each row loses its share. With gradients,
+//! magnitudes are weighed one by one (Theis et al. 2018, arXiv:1801.05787).
 //!
 //! [`plan`] decides what is pruned by the model's family. [`PrunePlan::apply`] finds the
 //! thresholds, in a few passes over the weights and a bounded amount of memory, and gives a

@@ -199,8 +199,8 @@ fn shard_warning(inner: &dyn CheckpointReader, names: &[String]) -> Option<Strin
     })
 }
 
-/// What of a model's file is not its weights: of an ONNX file, and of others that have a graph. They
-/// travel also where their formats are not built in.
+/// What of a model's file is not its weights: of an ONNX file, and of others that have a graph.
+/// They travel also where their formats are not built in.
 const SKELETONS: [&str; 2] = ["model.onnx.graph", "model.graph"];
 
 /// Configuration, tokenizer, chat template, model card and licence, by the names the hub uses.

@@ -162,7 +162,9 @@ fn compute(sandbox: &Sandbox, expected: &Value, tolerance: f64) {
         .map(|at| {
             let value = ((at as f64) * 0.7).sin() * scale;
             let value = value.round_ties_even();
-            if is_integer { json!(value as i64) } else { json!(value / scale) }
+            #[expect(clippy::cast_possible_truncation, reason = "a small whole number")]
+            let whole = value as i64;
+            if is_integer { json!(whole) } else { json!(value / scale) }
         })
         .collect();
     for size in shape.iter().rev() {
