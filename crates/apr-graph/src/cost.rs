@@ -6,6 +6,8 @@ mod sizes;
 
 use std::collections::{BTreeMap, HashSet};
 
+use serde::Serialize;
+
 pub use self::sizes::Sizes;
 use self::sizes::{bytes, elements};
 use crate::finding::node_path;
@@ -15,7 +17,7 @@ use crate::{
 };
 
 /// What nodes cost.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Totals {
     /// Operations on floats: two for each multiplication that is added up, one for each element of
@@ -33,7 +35,7 @@ pub struct Totals {
 
 impl Totals {
     /// Adds another's, this many times.
-    fn add(&mut self, other: &Self, times: u64) {
+    pub(crate) fn add(&mut self, other: &Self, times: u64) {
         let add =
             |own: &mut u64, other: u64| *own = own.saturating_add(other.saturating_mul(times));
         add(&mut self.flops, other.flops);
@@ -44,7 +46,7 @@ impl Totals {
     }
 }
 
-/// A node of the main body, with all that it calls and repeats.
+/// A node of the main body or of a function, with all that it calls and repeats.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct NodeCost {
@@ -54,6 +56,8 @@ pub struct NodeCost {
     pub op: Op,
     /// What it costs.
     pub totals: Totals,
+    /// Where it calls a function, the position of that in [`Cost::functions`].
+    pub callee: Option<usize>,
 }
 
 /// A function, as one kind of call has it.
@@ -66,6 +70,8 @@ pub struct FunctionCost {
     pub calls: u64,
     /// What one call costs.
     pub each: Totals,
+    /// The nodes of its body, in their order, as one call has them.
+    pub nodes: Vec<NodeCost>,
 }
 
 /// What a graph costs for inputs of certain sizes.
@@ -155,14 +161,18 @@ impl Cost {
 #[must_use]
 pub fn cost(graph: &Graph, inference: &Inference, sizes: Sizes<'_>) -> Cost {
     let functions = graph.functions.iter().map(|function| &function.op).collect();
-    let mut counter = Counter { graph, functions, inference, sizes, signatures: Vec::new() };
+    let mut counter =
+        Counter { graph, functions, inference, sizes, signatures: Vec::new(), nodes: Vec::new() };
     for signature in &inference.signatures {
         let function = &graph.functions[signature.function.0 as usize];
         let opsets = if function.opsets.is_empty() { &graph.opsets } else { &function.opsets };
         let mut calls = Calls { list: &signature.calls, next: 0 };
+        let mut nodes = Vec::with_capacity(signature.body.nodes.len());
         // A signature comes after those that it calls.
-        let counted = counter.body(&signature.body, opsets, &mut calls, &mut |_| {});
+        let counted =
+            counter.body(&signature.body, opsets, &mut calls, &mut |node| nodes.push(node));
         counter.signatures.push(counted);
+        counter.nodes.push(nodes);
     }
 
     let mut nodes = Vec::with_capacity(graph.body.nodes.len());
@@ -200,6 +210,8 @@ struct Counted {
     totals: Totals,
     peak: u64,
     peak_at: String,
+    /// Of a node: the signature that it calls.
+    callee: Option<usize>,
 }
 
 struct Counter<'a> {
@@ -209,6 +221,8 @@ struct Counter<'a> {
     sizes: Sizes<'a>,
     /// Of the signatures so far.
     signatures: Vec<Counted>,
+    /// Nodes of the signatures so far.
+    nodes: Vec<Vec<NodeCost>>,
 }
 
 impl Counter<'_> {
@@ -234,6 +248,7 @@ impl Counter<'_> {
                 path: node_path("", position, node),
                 op: node.op.clone(),
                 totals: of_node.totals,
+                callee: of_node.callee,
             });
         }
 
@@ -242,15 +257,15 @@ impl Counter<'_> {
 
     fn node(&self, body: &Body, node: &Node, opsets: &[Opset], calls: &mut Calls<'_>) -> Counted {
         if self.functions.contains(&node.op) {
-            let counted = calls
+            let callee = calls
                 .next()
                 // The caller may hand over what was inferred of another graph.
-                .filter(|at| self.is_of(*at, node))
-                .and_then(|at| self.signatures.get(at));
+                .filter(|at| self.is_of(*at, node));
             let unknown = Totals { unknown: 1, ..Totals::default() };
-            return counted
-                .cloned()
-                .unwrap_or_else(|| Counted { totals: unknown, ..Counted::default() });
+            let counted = callee.and_then(|at| self.signatures.get(at)).cloned();
+            let counted =
+                counted.unwrap_or_else(|| Counted { totals: unknown, ..Counted::default() });
+            return Counted { callee, ..counted };
         }
 
         // Every body takes its calls off the list, whether it counts or not.
@@ -268,7 +283,7 @@ impl Counter<'_> {
             bodies.into_iter().max_by_key(|counted| counted.totals.flops).unwrap_or_default();
         let mut totals = Totals { unknown: u64::from(times.is_none()), ..Totals::default() };
         totals.add(&most.totals, times.unwrap_or(1));
-        Counted { totals, peak: most.peak, peak_at: most.peak_at }
+        Counted { totals, peak: most.peak, peak_at: most.peak_at, callee: None }
     }
 
     /// Whether a signature is of the function that a node calls.
@@ -314,7 +329,7 @@ impl Counter<'_> {
     }
 
     /// How often each signature is called: from the main body, and by those that are called.
-    fn functions(&self) -> Vec<FunctionCost> {
+    fn functions(self) -> Vec<FunctionCost> {
         let signatures = &self.inference.signatures;
         let mut times = vec![0_u64; signatures.len()];
         self.inference.calls.iter().flatten().for_each(|signature| times[*signature] += 1);
@@ -326,12 +341,13 @@ impl Counter<'_> {
             }
         }
 
-        let counted = signatures.iter().zip(&self.signatures).zip(times);
+        let counted = signatures.iter().zip(&self.signatures).zip(times).zip(self.nodes);
         counted
-            .map(|((signature, counted), calls)| FunctionCost {
+            .map(|(((signature, counted), calls), nodes)| FunctionCost {
                 function: signature.function,
                 calls,
                 each: counted.totals,
+                nodes,
             })
             .collect()
     }

@@ -311,6 +311,10 @@ pub(crate) struct GraphArgs {
     /// Part of a model that has several, such as encoder_model
     #[arg(long, value_name = "NAME")]
     pub(crate) part: Option<String>,
+    /// Show what each group and node costs: its share of all operations, FLOPs, and bytes read and
+    /// written
+    #[arg(long, conflicts_with = "node")]
+    pub(crate) costs: bool,
     /// Size of a symbolic dimension for costs, such as sequence_length=512 [default: 1 for batches,
     /// 0 for the past, else 128]
     #[arg(long, value_name = "NAME=N", value_parser = parse_named_size)]

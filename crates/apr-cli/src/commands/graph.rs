@@ -4,12 +4,14 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anstream::adapter::strip_bytes;
-use apr_graph::draw::{Branch, Depth, beyond_mermaid, dot, mermaid, parameters, svg, tree};
+use apr_graph::draw::{
+    Branch, Depth, beyond_mermaid, cost_text as item_cost, dot, mermaid, parameters, svg, tree,
+};
 use apr_graph::outline::{AttributeView, Item, ItemKind, Scene, ValueEnd, ValueView};
 use apr_graph::{Findings, Severity};
 use apr_ops::graph::{
-    Computed, CostReport, EndReport, GraphOrigin, GraphReport, NodeReport, PartReport, computed,
-    nodes, report,
+    Computed, CostReport, EndReport, GraphOrigin, GraphReport, NodeReport, PartReport,
+    ReportOptions, computed, nodes, report,
 };
 use apr_registry::Escaped;
 use apr_source::Source;
@@ -63,8 +65,11 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
         return show_node(&source, &found, name, context);
     }
 
-    let sizes = args.size.iter().cloned().collect();
-    let graph = report(&source, &found, !args.unfold, &sizes);
+    let mut options = ReportOptions::default();
+    options.fold = !args.unfold;
+    options.costs = args.costs;
+    options.sizes = args.size.iter().cloned().collect();
+    let graph = report(&source, &found, &options);
     unknown_sizes(&graph, &args.size, context);
     if graph.parts.iter().any(|part| part.structure.is_partial) {
         context.printer.warn(
@@ -200,7 +205,7 @@ fn render_part(out: &mut dyn Write, part: &PartReport, args: &GraphArgs) -> io::
 
     let scene = &part.structure;
     let depth = args.depth.map_or_else(|| Depth::that_fits(scene, ROWS), Depth::Levels);
-    render_tree(out, scene, &depth)?;
+    render_tree(out, scene, &depth, &summary.cost)?;
     render_findings(out, &part.findings)
 }
 
@@ -259,7 +264,13 @@ fn render_ends(out: &mut dyn Write, label: &str, ends: &[EndReport]) -> io::Resu
     }
 }
 
-fn render_tree(out: &mut dyn Write, scene: &Scene, depth: &Depth) -> io::Result<()> {
+/// The rows; `whole` is what the graph costs, which shares are of.
+fn render_tree(
+    out: &mut dyn Write,
+    scene: &Scene,
+    depth: &Depth,
+    whole: &CostReport,
+) -> io::Result<()> {
     let rows = tree(scene, depth);
     let name = |row: &Branch<'_>| format!("{}{}", row.lines, Escaped(&row.item.name));
     let width = rows
@@ -268,7 +279,9 @@ fn render_tree(out: &mut dyn Write, scene: &Scene, depth: &Depth) -> io::Result<
         .max()
         .unwrap_or(0);
     let op_width = rows.iter().map(|row| op(row.item).chars().count()).max().unwrap_or(0);
-    for row in &rows {
+    let costs: Vec<String> = rows.iter().map(|row| cost(row.item, whole)).collect();
+    let cost_width = costs.iter().map(|text| text.chars().count()).max().unwrap_or(0);
+    for (row, cost) in rows.iter().zip(costs) {
         let times = times(row.item);
         let name = name(row);
         let pad = " ".repeat(width - name.chars().count() - times.chars().count());
@@ -276,8 +289,9 @@ fn render_tree(out: &mut dyn Write, scene: &Scene, depth: &Depth) -> io::Result<
             if row.item.parameters > 0 { parameters(row.item.parameters) } else { String::new() };
         let output = row.item.output.as_deref().unwrap_or_default();
         let op = Escaped(&op(row.item)).to_string();
+        let cost = if cost_width > 0 { format!("{cost:cost_width$}  ") } else { cost };
         let line = format!(
-            "{name}{BOLD}{times}{BOLD:#}{pad}  {op:op_width$}  {weights:>7}  {DIM}{}{DIM:#}",
+            "{name}{BOLD}{times}{BOLD:#}{pad}  {op:op_width$}  {weights:>7}  {cost}{DIM}{}{DIM:#}",
             Escaped(output)
         );
         writeln!(out, "{}", line.trim_end())?;
@@ -288,6 +302,18 @@ fn render_tree(out: &mut dyn Write, scene: &Scene, depth: &Depth) -> io::Result<
 
 fn times(item: &Item) -> String {
     if item.times > 1 { format!(" × {}", item.times) } else { String::new() }
+}
+
+/// ` 41 %  1.07 GFLOP, 4.20 MB`: its share of all operations, and what it costs.
+fn cost(item: &Item, whole: &CostReport) -> String {
+    let Some(cost) = &item.cost else { return String::new() };
+    let share = (u128::from(cost.flops) * 100).checked_div(u128::from(whole.flops)).unwrap_or(0);
+    let share = match (cost.flops, share) {
+        (0, _) => String::new(),
+        (_, 0) => "<1 %".to_owned(),
+        (_, share) => format!("{share} %"),
+    };
+    format!("{share:>5}  {}", item_cost(cost))
 }
 
 fn op(item: &Item) -> String {

@@ -9,6 +9,9 @@ fn a_tree_folds_layers_and_a_picture_shows_them_once() {
     let line = |options: &str| format!("graph {} {options}", model.display());
     sandbox.apr(&line("")).clean().says(&["layers.0-1 × 2", "head/logits", "input_ids", "FLOP"]);
     sandbox.apr(&line("--size sequence_length=7")).clean().says(&["sequence_length 7"]);
+    // Of one token: 2 x 128 x 128 for the queries, 2 x 128 x 256 for the gate.
+    let costs = sandbox.apr(&line("--costs --size sequence_length=1"));
+    costs.clean().says(&["  32.7 kFLOP", "  65.5 kFLOP", "<1 %"]);
     sandbox.apr(&line("--format svg -o m.svg")).clean();
     let svg = std::fs::read_to_string(sandbox.path("m.svg")).expect("a picture");
     assert!(

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::plan::{Class, class};
-use super::{Depth, parameters};
+use super::{Depth, cost_text, parameters};
 use crate::outline::{End, Item, ItemKind, Scene};
 
 /// How a language writes the parts of a flowchart. Ids are words; labels are made by
@@ -91,5 +91,6 @@ fn label(item: &Item) -> Vec<String> {
         _ => None,
     };
     let size = (item.parameters > 0).then(|| parameters(item.parameters));
-    op.into_iter().chain([name]).chain(size).collect()
+    let cost = item.cost.as_ref().map(cost_text);
+    op.into_iter().chain([name]).chain(size).chain(cost).collect()
 }

@@ -18,6 +18,7 @@ use std::collections::{BinaryHeap, HashSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use crate::Totals;
 use crate::outline::{Item, Scene};
 
 pub use dot::dot;
@@ -170,17 +171,40 @@ impl Ord for ByWeight {
 /// A number of parameters in three digits: `22.7 M`.
 #[must_use]
 pub fn parameters(count: u64) -> String {
-    const UNITS: [(u64, &str); 4] =
-        [(1_000_000_000_000, "T"), (1_000_000_000, "B"), (1_000_000, "M"), (1_000, "k")];
-    let Some((unit, suffix)) = UNITS.into_iter().find(|(unit, _)| count >= *unit) else {
-        return count.to_string();
-    };
+    three_digits(count, ["k", "M", "B", "T"]).trim_end().to_owned()
+}
+
+/// Operations and bytes in three digits: `1.07 GFLOP, 4.20 MB`. What computes nothing has bytes
+/// alone, and what has unknown sizes says so.
+#[must_use]
+pub fn cost_text(cost: &Totals) -> String {
+    const UNITS: [&str; 4] = ["k", "M", "G", "T"];
+
+    let bytes =
+        cost.weight_bytes.saturating_add(cost.read_bytes).saturating_add(cost.written_bytes);
+    let mut parts = Vec::new();
+    if cost.flops > 0 {
+        parts.push(format!("{}FLOP", three_digits(cost.flops, UNITS)));
+    }
+    parts.push(format!("{}B", three_digits(bytes, UNITS)));
+    if cost.unknown > 0 {
+        parts.push("more unknown".to_owned());
+    }
+    parts.join(", ")
+}
+
+/// A number in three digits, and the unit of the last power of 1000 that it reaches after a space:
+/// `22.7 M`, `320 `.
+fn three_digits(count: u64, units: [&str; 4]) -> String {
+    const SIZES: [u64; 4] = [1_000, 1_000_000, 1_000_000_000, 1_000_000_000_000];
+    let reached = SIZES.into_iter().zip(units).rev().find(|(size, _)| count >= *size);
+    let Some((size, unit)) = reached else { return format!("{count} ") };
     // Two decimals below 10, one below 100: three digits in all.
-    let hundredths = u128::from(count) * 100 / u128::from(unit);
+    let hundredths = u128::from(count) * 100 / u128::from(size);
     match hundredths {
-        0..1000 => format!("{}.{:02} {suffix}", hundredths / 100, hundredths % 100),
-        1000..10_000 => format!("{}.{} {suffix}", hundredths / 100, hundredths / 10 % 10),
-        _ => format!("{} {suffix}", hundredths / 100),
+        0..1000 => format!("{}.{:02} {unit}", hundredths / 100, hundredths % 100),
+        1000..10_000 => format!("{}.{} {unit}", hundredths / 100, hundredths / 10 % 10),
+        _ => format!("{} {unit}", hundredths / 100),
     }
 }
 

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::layered::{BoxPort, Placed, Shape, lay_out};
-use super::{Depth, SceneId, parameters, scene_id};
+use super::{Depth, SceneId, cost_text, parameters, scene_id};
+use crate::Totals;
 use crate::outline::{End, Item, ItemKind, Scene};
 
 /// Space between the frame of a group and what is in it.
@@ -58,10 +59,15 @@ pub struct DrawnBox {
     pub lines: Vec<String>,
     /// How often it comes, one after the other.
     pub times: u64,
-    /// Path of the first node or group that it stands for.
+    /// Path of the first node or group that it stands for, from the main body on: through the
+    /// calls of the functions that it is in, as [`NodeView::find`](crate::outline::NodeView::find)
+    /// takes it.
     pub path: String,
     /// Path and weights in full.
     pub hint: String,
+    /// What it costs, repetitions included, where the scene has costs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Totals>,
     /// The scene that opens within it, for [`Depth::Chosen`]; `None` for what can't be opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scene: Option<SceneId>,
@@ -127,7 +133,6 @@ impl Class {
         }
     }
 
-    /// What an operator is about, by its name.
     /// The class of another program's operator, by what its name has in it.
     fn of_foreign(name: &str) -> Self {
         const NAMES: [(Class, &[&str]); 5] = [
@@ -169,6 +174,7 @@ impl Class {
         found.map_or(Self::Arithmetic, |(class, _)| *class)
     }
 
+    /// The class of an operator, by its name.
     fn of(op: &str) -> Self {
         if let Some((domain, name)) = op.split_once("::")
             && crate::foreign(domain).is_some()
@@ -269,7 +275,7 @@ pub(super) fn draw(scene: &Scene, depth: &Depth) -> Drawing {
         height: height + 2.0 * PADDING,
         ..Drawing::default()
     };
-    put(&inside, PADDING, PADDING, &mut drawing);
+    put(&inside, (PADDING, PADDING), "", &mut drawing);
     drawing
 }
 
@@ -346,7 +352,8 @@ fn port_width(inside: &Inside<'_>, position: usize) -> f64 {
     text_width(&short(&port.name), 10.0) + 6.0
 }
 
-fn put(inside: &Inside<'_>, left: f64, top: f64, drawing: &mut Drawing) {
+/// Puts boxes into a drawing; `prefix` is the path of the calls that they are in, with its slash.
+fn put(inside: &Inside<'_>, (left, top): (f64, f64), prefix: &str, drawing: &mut Drawing) {
     let Inside { scene, placed, boxes } = inside;
     let inputs = scene.inputs.len();
     for (position, port) in scene.inputs.iter().enumerate() {
@@ -359,6 +366,7 @@ fn put(inside: &Inside<'_>, left: f64, top: f64, drawing: &mut Drawing) {
 
     for (sized, (x, y)) in boxes.iter().zip(&placed.boxes[inputs..]) {
         let (x, y) = (left + x, top + y);
+        let path = format!("{prefix}{}", sized.item.path);
         drawing.boxes.push(DrawnBox {
             left: x,
             top: y,
@@ -369,18 +377,29 @@ fn put(inside: &Inside<'_>, left: f64, top: f64, drawing: &mut Drawing) {
             title: title(sized.item),
             lines: sized.lines.clone(),
             times: sized.item.times,
-            path: sized.item.path.clone(),
+            path: path.clone(),
             hint: hint(sized.item),
+            cost: sized.item.cost,
             scene: sized.item.scene().filter(|scene| !scene.items.is_empty()).map(scene_id),
         });
         if let Some(inner) = &sized.inside {
             let shift = (sized.shape.width - inner.placed.width) / 2.0;
-            put(inner, x + shift, y + TITLE + PADDING - 8.0, drawing);
+            let prefix = if is_call(sized.item) { &format!("{path}/") } else { prefix };
+            put(inner, (x + shift, y + TITLE + PADDING - 8.0), prefix, drawing);
         }
     }
 
     let moved = |route: &Vec<(f64, f64)>| route.iter().map(|(x, y)| (left + x, top + y)).collect();
     drawing.routes.extend(placed.routes.iter().map(moved));
+}
+
+/// Whether the paths of what is in a group begin anew: those of the branches of a node don't.
+fn is_call(item: &Item) -> bool {
+    let ItemKind::Group { function: Some(_), scene } = &item.kind else { return false };
+    let is_below = |inner: &Item| {
+        inner.path.strip_prefix(&item.path).is_some_and(|rest| rest.starts_with('/'))
+    };
+    !scene.items.iter().any(is_below)
 }
 
 fn label(
@@ -430,6 +449,7 @@ fn frame_line(item: &Item) -> String {
     if item.parameters > 0 {
         parts.push(parameters(item.parameters));
     }
+    parts.extend(item.cost.as_ref().map(cost_text));
     parts.join(" · ")
 }
 
@@ -445,6 +465,7 @@ fn lines(item: &Item) -> Vec<String> {
                 let name = weight.tensor.rsplit('/').next().unwrap_or(&weight.tensor);
                 short(&format!("{name} {}", weight.kind.as_deref().unwrap_or_default()))
             }));
+            lines.extend(item.cost.as_ref().map(cost_text));
         }
         ItemKind::Group { .. } => {
             lines.extend(Some(frame_line(item)).filter(|line| !line.is_empty()));
@@ -499,6 +520,8 @@ fn text_width(text: &str, size: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outline::{NodeView, OutlineOptions, outline};
+    use crate::{BodyBuilder, ElementType, GraphBuilder, Meaning};
 
     #[test]
     fn long_texts_lose_their_middle() {
@@ -506,6 +529,29 @@ mod tests {
         let text = short(&long);
         assert_eq!(text.chars().count(), 47);
         assert!(text.starts_with('a') && text.ends_with('b'));
+    }
+
+    #[test]
+    fn boxes_have_paths_through_the_calls_that_they_are_in() {
+        let mut graph = GraphBuilder::new(17);
+        let mut inner = BodyBuilder::default();
+        let x = inner.parameter("x");
+        let y = inner.scope("mlp", |inner| inner.op("Relu", [x]).output("act"));
+        let z = inner.op("Neg", [y]).output("neg");
+        inner.output("z", z, Meaning::Unknown);
+        let layer = graph.function("local", "Layer", inner);
+        let main = graph.body();
+        let x = main.input("x", ElementType::F32, [2.into()], Meaning::Unknown);
+        let y = main.scope("layers", |main| main.call(&layer, [x]).output("0"));
+        main.output("y", y, Meaning::Unknown);
+        let graph = graph.finish();
+        let scene = outline(&graph, OutlineOptions::default());
+        let drawing = draw(&scene, &Depth::ALL);
+        let paths: Vec<_> = drawing.boxes.iter().map(|drawn| drawn.path.as_str()).collect();
+        assert_eq!(paths, ["x", "layers", "layers/0", "layers/0/mlp", "layers/0/neg", "y"]);
+        for path in ["layers/0/neg", "layers/0/mlp/act"] {
+            assert_eq!(NodeView::find(&graph, path).len(), 1, "{path}");
+        }
     }
 
     #[test]

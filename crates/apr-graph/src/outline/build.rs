@@ -129,6 +129,8 @@ impl<'a> Outliner<'a> {
                 kind: kind.clone(),
                 output: port.kind.clone(),
                 parameters: 0,
+                cost: None,
+                nodes: Vec::new(),
             });
         }
 
@@ -222,6 +224,8 @@ impl<'a> Outliner<'a> {
             kind,
             output: output.and_then(|value| context.kind(value)),
             parameters: context.parameters(&nodes),
+            cost: None,
+            nodes,
         }
     }
 
@@ -343,6 +347,8 @@ impl<'a> Outliner<'a> {
                     output: None,
                     parameters: context.parameters(&nodes),
                     kind: ItemKind::Group { function: None, scene: Arc::new(scene) },
+                    cost: None,
+                    nodes,
                 });
             }
         }

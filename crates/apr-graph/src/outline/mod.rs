@@ -9,6 +9,7 @@
 mod bound;
 mod build;
 mod context;
+mod costs;
 mod fold;
 mod look;
 mod members;

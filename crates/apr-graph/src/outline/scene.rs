@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use crate::TensorType;
+use crate::{TensorType, Totals};
 
 /// What is in a group, or in the whole graph: items, and what flows between them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -53,6 +53,12 @@ pub struct Item {
     pub output: Option<String>,
     /// Elements of the weights in it, those of repetitions included.
     pub parameters: u64,
+    /// What it costs, repetitions included, where [`Scene::with_costs`] has told and it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Totals>,
+    /// Positions of its nodes in the body that it is of, those of repetitions included.
+    #[serde(skip)]
+    pub(super) nodes: Vec<usize>,
 }
 
 /// What an item is.

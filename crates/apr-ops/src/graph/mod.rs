@@ -20,7 +20,9 @@ use apr_view::{View, named};
 use serde::Serialize;
 
 pub use difference::{NodeChange, StructureDiff};
-pub use report::{CostReport, EndReport, GraphReport, PartReport, PartSummary, report, summaries};
+pub use report::{
+    CostReport, EndReport, GraphReport, PartReport, PartSummary, ReportOptions, report, summaries,
+};
 pub use runnable::{Runnable, with_graphs};
 
 use crate::import::restore;

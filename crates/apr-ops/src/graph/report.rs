@@ -95,18 +95,38 @@ pub struct EndReport {
     pub meaning: Meaning,
 }
 
-/// Reports on the graphs of a model; costs are those for inputs of these sizes.
+/// How much a report on graphs shows.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ReportOptions {
+    /// Whether equal neighbours, such as layers, become one item.
+    pub fold: bool,
+    /// Whether each item of the structure has its cost.
+    pub costs: bool,
+    /// Sizes of the inputs' symbolic dimensions that costs are told for, by their names; one that
+    /// is not here has [`usual_size`].
+    pub sizes: BTreeMap<String, u64>,
+}
+
+impl Default for ReportOptions {
+    fn default() -> Self {
+        Self { fold: true, costs: false, sizes: BTreeMap::new() }
+    }
+}
+
+/// Reports on the graphs of a model.
 #[must_use]
-pub fn report(
-    source: &Source<'_>,
-    computed: &Computed,
-    fold: bool,
-    sizes: &BTreeMap<String, u64>,
-) -> GraphReport {
-    let part = |part: &GraphPart| PartReport {
-        summary: PartSummary::new(part, sizes),
-        findings: part.findings.clone(),
-        structure: outline(&part.graph, OutlineOptions { fold }),
+pub fn report(source: &Source<'_>, computed: &Computed, options: &ReportOptions) -> GraphReport {
+    let part = |part: &GraphPart| {
+        let structure = outline(&part.graph, OutlineOptions { fold: options.fold });
+        PartReport {
+            summary: PartSummary::new(part, &options.sizes),
+            findings: part.findings.clone(),
+            structure: match options.costs {
+                true => structure.with_costs(&part.cost(&options.sizes)),
+                false => structure,
+            },
+        }
     };
     GraphReport {
         file: source.name().to_owned(),

@@ -8,7 +8,9 @@ use apr_graph::uses;
 use apr_io::Threads;
 use apr_ops::diff::{Alike, DiffOptions, DiffReport, Side, alike, diff};
 use apr_ops::elements::{Selection, ValuesReport, elements};
-use apr_ops::graph::{Computed, GraphOrigin, GraphReport, computed, of_file, report};
+use apr_ops::graph::{
+    Computed, GraphOrigin, GraphReport, ReportOptions, computed, of_file, report,
+};
 use apr_ops::inspect::{InspectReport, inspect};
 use apr_ops::lint::{LintReport, lint};
 use apr_ops::physics::{Level, Physics, expectation};
@@ -170,7 +172,7 @@ fn looked(
     let family = || source.family();
     Ok(match request {
         Request::Inspect => Report::Inspect(Box::new(inspect(reader, model.name, family()?))),
-        Request::Graph => Report::Graph(report(source, bench.graphs()?, true, &Default::default())),
+        Request::Graph => Report::Graph(report(source, bench.graphs()?, &ReportOptions::default())),
         Request::Vocabulary => Report::Vocabulary(vocabulary(reader, usize::MAX)?),
         Request::Histogram(tensor) => {
             let report = histogram(reader, *tensor, BINS, threads, progress)?;
