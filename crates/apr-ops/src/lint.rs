@@ -70,6 +70,9 @@ pub struct Remark {
     pub topic: Topic,
     /// In words.
     pub message: String,
+    /// The tensor that it is about, where it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tensor: Option<String>,
 }
 
 /// The report of `apr lint`.
@@ -137,7 +140,12 @@ struct Remarks(Vec<Remark>);
 
 impl Remarks {
     fn add(&mut self, severity: Severity, topic: Topic, message: impl Into<String>) {
-        self.0.push(Remark { severity, topic, message: message.into() });
+        self.0.push(Remark { severity, topic, message: message.into(), tensor: None });
+    }
+
+    /// Adds one about a tensor.
+    fn add_of(&mut self, severity: Severity, topic: Topic, tensor: &str, message: String) {
+        self.0.push(Remark { severity, topic, message, tensor: Some(tensor.to_owned()) });
     }
 }
 
@@ -263,7 +271,7 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
             Some(canonical) if keeps_names || canonical == info.name => {}
             Some(canonical) => {
                 let message = format!("'{}' should be '{canonical}'", info.name);
-                remarks.add(Severity::Info, Topic::Naming, message);
+                remarks.add_of(Severity::Info, Topic::Naming, &info.name, message);
             }
             None if reader.metadata().auxiliary_tensor() == Some(&info.name) => {}
             None => {
@@ -271,9 +279,10 @@ fn naming_of_family(reader: &dyn CheckpointReader, model: &FamilyModel<'_>, rema
                 // Where there are more, none of them was renamed.
                 let compared =
                     if unknown <= COMPARED { &missing[..missing.len().min(COMPARED)] } else { &[] };
-                remarks.add(
+                remarks.add_of(
                     Severity::Warn,
                     Topic::Naming,
+                    &info.name,
                     not_of_family(&info.name, model, compared),
                 );
             }
@@ -312,7 +321,8 @@ fn of_adapter(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()
     }
 
     for AdapterProblem { tensor, message } in adapter.problems {
-        remarks.add(Severity::Warn, Topic::Structure, format!("'{tensor}': {message}"));
+        let message = format!("'{tensor}': {message}");
+        remarks.add_of(Severity::Warn, Topic::Structure, &tensor, message);
     }
 
     Ok(())
@@ -327,7 +337,7 @@ fn naming_of_no_family(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     for info in reader.tensors() {
         if let Some(better) = by_general_rules(&info.name, is_of_a_framework(reader)) {
             let message = format!("'{}' should be '{better}' for auto-mapping", info.name);
-            remarks.add(Severity::Info, Topic::Naming, message);
+            remarks.add_of(Severity::Info, Topic::Naming, &info.name, message);
         }
     }
 }
@@ -409,7 +419,7 @@ fn compression(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
                      smaller"
                 ),
             };
-            remarks.add(Severity::Warn, Topic::Compression, message);
+            remarks.add_of(Severity::Warn, Topic::Compression, &info.name, message);
         }
     }
 }
