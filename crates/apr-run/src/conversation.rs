@@ -34,6 +34,27 @@ impl<'g> Conversation<'g> {
         Ok(Self { generator, system, messages: Vec::new(), memory: Memory::default() })
     }
 
+    /// A conversation that goes on: `messages` are the history, the oldest first, and `memory` is
+    /// what [`into_memory`](Self::into_memory) gave of an earlier part of it. Of a memory of another
+    /// history, the common beginning is used; one of another model gives wrong answers.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    pub fn resumed(
+        generator: Generator<'g>,
+        system: Option<String>,
+        messages: Vec<(String, String)>,
+        memory: Memory,
+    ) -> RunResult<Self> {
+        Ok(Self { messages, memory, ..Self::new(generator, system)? })
+    }
+
+    /// The keys and values of what was read, for a program that keeps no generator between turns.
+    #[must_use]
+    pub fn into_memory(self) -> Memory {
+        self.memory
+    }
+
     /// What generates the answers.
     #[must_use]
     pub fn generator(&self) -> &Generator<'g> {

@@ -1,11 +1,11 @@
 //! Conversion into files that the page keeps, a piece at a time.
 
-use apr_core::{Error, FileInfo, IoCause, Serial, Sink};
+use apr_core::{Error, FileInfo, IoCause, QuantizedTypes, Serial, Sink};
 use apr_ops::job::Job;
-use apr_quantize::{Quantization, Scheme, parse_dtype};
+use apr_quantize::{Quantization, Scheme, SchemeKind, parse_dtype};
 use apr_registry::codec::Choice;
 use apr_registry::{Format, PlanOptions, targets};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 
@@ -172,6 +172,45 @@ fn job(wishes: &str) -> JsResult<Job> {
     job.validation.stop = !wishes.relaxed;
     job.title = wishes.title;
     Ok(job)
+}
+
+/// A format that a conversion writes, as a page offers it.
+#[derive(Serialize)]
+struct WrittenFormat {
+    /// Its name in wishes.
+    option: &'static str,
+    name: &'static str,
+    /// The usual extension of its files, without the dot.
+    extension: &'static str,
+    /// Whether tensors can be compressed.
+    compresses: bool,
+    /// Types and mixes that weights can be quantized to.
+    quantized: Vec<&'static str>,
+}
+
+/// Formats that are written, and what each can store.
+///
+/// # Errors
+/// None that are known.
+#[wasm_bindgen]
+pub fn formats() -> Result<String, JsValue> {
+    let written = |format: &'static Format| {
+        let target = format.target?;
+        let extension = *target.extensions.first()?;
+        let schemes = Scheme::ALL.iter().filter(|scheme| match target.quantized {
+            QuantizedTypes::All => scheme.kind() != SchemeKind::Cast,
+            QuantizedTypes::Ggml => scheme.kind() == SchemeKind::Blocks,
+            _ => false,
+        });
+        Some(WrittenFormat {
+            option: format.option?,
+            name: format.name,
+            extension,
+            compresses: target.seals,
+            quantized: schemes.map(|scheme| scheme.name()).collect(),
+        })
+    };
+    json(&targets().filter_map(written).collect::<Vec<_>>())
 }
 
 /// A format that is written, by the name of its option.

@@ -22,10 +22,12 @@ const MOST: usize = 200_000;
 /// Uses of a tensor that are listed: one that is used more often is a buffer that everything reads.
 const MOST_USES: usize = 100;
 
-/// Outlines of the parts, made when they are first asked for, by part and whether repeated layers
-/// are one.
+/// Outlines of the parts, made when they are first asked for.
 #[derive(Default)]
-pub(crate) struct Scenes(RefCell<BTreeMap<(usize, bool), Arc<Scene>>>);
+pub(crate) struct Scenes(RefCell<BTreeMap<SceneKey, Arc<Scene>>>);
+
+/// Which outline: of a part, whether repeated layers are one, and whether items have costs.
+type SceneKey = (usize, bool, bool);
 
 /// What a model computes, in short.
 #[derive(Serialize)]
@@ -68,7 +70,8 @@ impl Model {
     }
 
     /// Boxes and edges of a part with these groups open; those that fit a screen where `open` is
-    /// not given. `fold` makes one box of layers that repeat.
+    /// not given. `fold` makes one box of layers that repeat; `costs` adds what each box costs. Groups
+    /// are those of a drawing with the same two choices.
     ///
     /// # Errors
     /// Those of [`graph`](Self::graph), and a request for more boxes than can be drawn.
@@ -76,9 +79,10 @@ impl Model {
         &self,
         part: usize,
         fold: bool,
+        costs: bool,
         open: Option<Vec<usize>>,
     ) -> std::result::Result<String, JsValue> {
-        let scene = self.scene(part, fold)?;
+        let scene = self.scene((part, fold, costs))?;
         let chosen = match open {
             Some(open) => Arc::new(open.into_iter().collect::<HashSet<_>>()),
             None => match Depth::that_fits(&scene, FIRST) {
@@ -101,9 +105,10 @@ impl Model {
         &self,
         part: usize,
         fold: bool,
+        costs: bool,
         open: Vec<usize>,
     ) -> std::result::Result<String, JsValue> {
-        let scene = self.scene(part, fold)?;
+        let scene = self.scene((part, fold, costs))?;
         let depth = Depth::Chosen(Arc::new(open.into_iter().collect()));
         Ok(svg(&scene, &depth).map_err(too_many)?)
     }
@@ -161,13 +166,19 @@ impl Model {
         Ok(graphs.parts.get(part).ok_or_else(missing)?)
     }
 
-    fn scene(&self, part: usize, fold: bool) -> std::result::Result<Arc<Scene>, JsValue> {
-        let known = self.scenes.0.borrow().get(&(part, fold)).cloned();
+    fn scene(&self, key: SceneKey) -> std::result::Result<Arc<Scene>, JsValue> {
+        let known = self.scenes.0.borrow().get(&key).cloned();
         if let Some(scene) = known {
             return Ok(scene);
         }
-        let scene = Arc::new(outline(&self.part(part)?.graph, OutlineOptions { fold }));
-        self.scenes.0.borrow_mut().insert((part, fold), Arc::clone(&scene));
+        let (part, fold, costs) = key;
+        let part = self.part(part)?;
+        let mut scene = outline(&part.graph, OutlineOptions { fold });
+        if costs {
+            scene = scene.with_costs(&part.cost(&BTreeMap::new()));
+        }
+        let scene = Arc::new(scene);
+        self.scenes.0.borrow_mut().insert(key, Arc::clone(&scene));
         Ok(scene)
     }
 }

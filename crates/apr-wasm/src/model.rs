@@ -1,6 +1,8 @@
 //! A model that a page has opened.
 
 use std::cell::OnceCell;
+#[cfg(feature = "run")]
+use std::cell::RefCell;
 use std::sync::OnceLock;
 
 use apr_arch::Families;
@@ -11,6 +13,7 @@ use apr_ops::graph::{Computed, computed};
 use apr_registry::OpenOptions;
 use apr_registry::crypto::Unlock;
 use apr_source::{Architecture, Knowledge, Source};
+use apr_tokenizer::{Vocabulary, vocabulary};
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 
@@ -29,7 +32,11 @@ pub struct Model {
     pub(crate) name: String,
     knowledge: Knowledge,
     graphs: OnceCell<Computed>,
+    vocabulary: OnceCell<Option<Vocabulary>>,
     pub(crate) scenes: Scenes,
+    /// Keys and values of the conversation that goes on.
+    #[cfg(feature = "run")]
+    pub(crate) memory: RefCell<apr_infer::Memory>,
 }
 
 #[wasm_bindgen]
@@ -56,7 +63,10 @@ impl Model {
             name: called,
             knowledge: Knowledge::default(),
             graphs: OnceCell::new(),
+            vocabulary: OnceCell::new(),
             scenes: Scenes::default(),
+            #[cfg(feature = "run")]
+            memory: RefCell::default(),
         })
     }
 }
@@ -75,6 +85,17 @@ impl Model {
         let options = GraphOptions { past: false, ..GraphOptions::default() };
         let found = computed(&self.source(), &options)?;
         Ok(self.graphs.get_or_init(|| found))
+    }
+}
+
+impl Model {
+    /// All of its vocabulary, read once; `None` where it has none.
+    pub(crate) fn whole_vocabulary(&self) -> Result<Option<&Vocabulary>> {
+        if let Some(vocabulary) = self.vocabulary.get() {
+            return Ok(vocabulary.as_ref());
+        }
+        let found = vocabulary(&*self.reader, usize::MAX)?;
+        Ok(self.vocabulary.get_or_init(|| found).as_ref())
     }
 }
 

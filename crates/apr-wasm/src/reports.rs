@@ -14,7 +14,6 @@ use apr_ops::validate::ValidateOptions;
 use apr_registry::Limits;
 use apr_registry::crypto::{PublicKey, SignBlock};
 use apr_scan::{ScanSummary, scan_file};
-use apr_tokenizer::vocabulary;
 use serde::Serialize;
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
@@ -187,8 +186,8 @@ impl Model {
     /// # Errors
     /// E007 and E008 where a tokenizer file can't be read.
     pub fn vocabulary(&self, text: &str, start: usize) -> std::result::Result<String, JsValue> {
-        let all = vocabulary(&*self.reader, usize::MAX).map_err(Thrown::from)?;
-        let page = all.as_ref().map(|all| {
+        let all = self.whole_vocabulary().map_err(Thrown::from)?;
+        let page = all.map(|all| {
             let found: Vec<_> =
                 all.tokens.iter().filter(|token| token.text.contains(text)).collect();
             FoundTokens {

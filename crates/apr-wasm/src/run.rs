@@ -1,17 +1,18 @@
 //! A model that runs in the page: one thread, and answers as `apr run --json` gives them.
 
+use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use apr_graph::Meaning;
-use apr_infer::{Alone, Value, Workers};
+use apr_infer::{Alone, Memory, Value, Workers};
 use apr_registry::Error;
 use apr_run::{
-    Answers, AudioEncoder, AudioResult, Completion, Facts, GenerateOptions, GenerationOptions,
-    Generator, Given, GivenArray, Host, ImageEncoder, ImageResult, Prepared, Prompt,
-    QuestionAnswering, Remedy, RunError, RunOptions, RunReport, RunResult, Runner, TextEncoder,
-    TextTask, Tokenizer, Transcriber, Transcription, TranscriptionOptions, array_inputs, assumed,
-    inputs_of, known_inputs, report, with_runner,
+    Answers, AudioEncoder, AudioResult, Completion, Conversation, Facts, GenerateOptions,
+    GenerationOptions, Generator, Given, GivenArray, Host, ImageEncoder, ImageResult, Prepared,
+    Prompt, QuestionAnswering, Remedy, RunError, RunOptions, RunReport, RunResult, Runner,
+    TextEncoder, TextTask, Tokenizer, Transcriber, Transcription, TranscriptionOptions,
+    array_inputs, assumed, inputs_of, known_inputs, report, with_runner,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -42,6 +43,8 @@ struct RunWishes {
     /// The text is a message of a chat.
     chat: bool,
     system: Option<String>,
+    /// What was said before in the chat, the oldest first: the text goes on with it.
+    history: Option<Vec<Message>>,
     /// The text that a question is about.
     context: Option<String>,
     /// Candidate texts beside an image.
@@ -58,6 +61,15 @@ struct RunWishes {
     top_k: Option<usize>,
     top_p: Option<f32>,
     seed: u64,
+}
+
+/// A message of a chat.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Message {
+    /// `user` or `assistant`.
+    role: String,
+    text: String,
 }
 
 /// What came out.
@@ -176,7 +188,8 @@ impl Model {
         options.max_memory = 2 << 30;
         options.keeps_past = options.generates(&facts) && goes_on && wishes.want.is_empty();
         with_runner(&source, &facts, &options, host, |runner| {
-            GivenToRun { wishes, model: &self.name, on_text }.to(runner, bytes)
+            let memory = &self.memory;
+            GivenToRun { wishes, model: &self.name, on_text, memory }.to(runner, bytes)
         })
     }
 }
@@ -186,6 +199,7 @@ struct GivenToRun<'g> {
     wishes: &'g RunWishes,
     model: &'g str,
     on_text: OnText,
+    memory: &'g RefCell<Memory>,
 }
 
 impl GivenToRun<'_> {
@@ -256,19 +270,40 @@ impl GivenToRun<'_> {
     fn generated(&self, mut generator: Generator<'_>) -> RunResult<Answered> {
         let wishes = self.wishes;
         let text = wishes.text.as_deref().unwrap_or_default();
+        if let (true, Some(history)) = (wishes.chat, &wishes.history) {
+            return self.turn(generator, text, history);
+        }
         let prompt = match wishes.chat {
             true => Prompt::Chat { system: wishes.system.as_deref(), message: text },
             false => Prompt::Text(text),
         };
+        Ok(Answered::Completion(generator.generate(prompt, &mut |piece| self.tell(piece))?))
+    }
+
+    /// The answer to a message of a conversation. Keys and values of what was read stay with the
+    /// model until the next one.
+    fn turn(
+        &self,
+        generator: Generator<'_>,
+        text: &str,
+        history: &[Message],
+    ) -> RunResult<Answered> {
+        let system = self.wishes.system.clone();
+        let messages = history.iter().map(|said| (said.role.clone(), said.text.clone())).collect();
+        let memory = self.memory.take();
+        let mut conversation = Conversation::resumed(generator, system, messages, memory)?;
+        let made = conversation.turn(text, &mut |piece| self.tell(piece))?;
+        self.memory.replace(conversation.into_memory());
+        Ok(Answered::Completion(made))
+    }
+
+    fn tell(&self, piece: &str) -> apr_core::Result<()> {
         let listener: Option<&js_sys::Function> = self.on_text.dyn_ref();
-        let mut tell = |piece: &str| {
-            if let Some(listener) = listener {
-                // A listener that throws does not end the text.
-                let _ = listener.call1(&JsValue::NULL, &piece.into());
-            }
-            Ok(())
-        };
-        Ok(Answered::Completion(generator.generate(prompt, &mut tell)?))
+        if let Some(listener) = listener {
+            // A listener that throws does not end the text.
+            let _ = listener.call1(&JsValue::NULL, &piece.into());
+        }
+        Ok(())
     }
 }
 

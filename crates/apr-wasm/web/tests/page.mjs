@@ -340,6 +340,149 @@ test("a conversion writes the bytes of the command", async () => {
   await close();
 });
 
+test("costs of boxes are those of the command, and a node's value is computed", async () => {
+  const { page, problems, close } = await openPage();
+  const drawn = await page.evaluate(async () => {
+    const { open } = await import("./api/index.js");
+    const model = await open(new URL("example/model.apr", location.href));
+    return (await model.drawing(0, { costs: true })).boxes.map(({ path, times, cost }) => ({ path, times, cost }));
+  });
+  const { structure } = json("graph", join(site, "example/model.apr"), "--costs").parts[0];
+  for (const item of structure.items) {
+    assert.deepEqual(drawn.find(({ path, times }) => path === item.path && times === item.times)?.cost, item.cost, item.path);
+  }
+  await choose(page, folderFiles);
+  await view(page, "Structure");
+  await page.getByText(/\d+ boxes/).waitFor();
+  await page.getByLabel("Costs").check();
+  await page.getByText(/\d+ boxes/).waitFor();
+  await shoot(page, "costs");
+  // Of the layers only the first is shown while they are folded.
+  await page.getByPlaceholder("Find a node").fill("layers.1/attention/query_head");
+  await page.getByRole("option", { name: "layers.1/attention/query_heads" }).click();
+  await page.locator(".side .path", { hasText: "layers.1/attention/query_heads" }).waitFor();
+  assert.equal(await page.getByLabel("Fold repeated layers").isChecked(), false);
+  await shoot(page, "node");
+  await page.getByRole("button", { name: "Compute it" }).click();
+  await page.getByLabel("Text", { exact: true }).fill("12+34=");
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await page.locator(".answer h3", { hasText: "layers.1/attention/query_heads" }).waitFor({ timeout: 60_000 });
+  assert.match(await page.locator(".answer h3").innerText(), /f32 \[?1 ?[×,] ?7/u);
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("a conversation goes on with what was said", async () => {
+  const template = join(folder, "chat_template.jinja");
+  writeFileSync(template, "{{ bos_token }}{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}");
+  const { page, problems, close } = await openPage();
+  await choose(page, [...folderFiles, template]);
+  await view(page, "Run");
+  await page.getByText("Options").click();
+  await page.getByLabel("Conversation", { exact: true }).check();
+  for (const [message, answer] of [["12+34=", "46"], ["20+22=", /\d/u]]) {
+    await page.getByLabel("Text", { exact: true }).fill(message);
+    await page.getByLabel("Text", { exact: true }).press("Enter");
+    await page.locator(".said.assistant", { hasText: answer }).last().waitFor({ timeout: 60_000 });
+    await page.locator(".said.assistant", { hasText: "tokens" }).last().waitFor();
+  }
+  assert.equal(await page.locator(".said").count(), 4);
+  await shoot(page, "conversation");
+  await page.getByRole("button", { name: "Start over" }).click();
+  assert.equal(await page.locator(".said").count(), 0);
+  // The keys and values of the first turn are there in the second.
+  const reused = await page.evaluate(async ([config, weights, tokenizer, template]) => {
+    const { open } = await import("./api/index.js");
+    const file = (name, text) => new File([text], name);
+    const model = await open([file("config.json", config), file("model.safetensors", Uint8Array.from(weights)), file("tokenizer.json", tokenizer), file("chat_template.jinja", template)]);
+    const first = await model.run({ text: "12+34=", chat: true, history: [] });
+    const history = [{ role: "user", text: "12+34=" }, { role: "assistant", text: first.result.text }];
+    const second = await model.run({ text: "20+22=", chat: true, history });
+    return [first.result.reused, second.result.reused];
+  }, [readFileSync(join(llama, "config.json"), "utf8"), [...readFileSync(join(llama, "model.safetensors"))], readFileSync(join(llama, "tokenizer.json"), "utf8"), readFileSync(template, "utf8")]);
+  assert.ok(reused[0] === 0 && reused[1] > 6, String(reused));
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("formats and types are those that conversions write", async () => {
+  const { page, problems, close } = await openPage();
+  await choose(page, join(site, "example/model.apr"));
+  await view(page, "Convert");
+  const offered = async (label) => (await page.getByLabel(label).locator("option").evaluateAll((options) => options.map(({ value }) => value)));
+  const formats = await offered("Format");
+  for (const name of ["apr", "safetensors", "gguf", "onnx", "pytorch"]) assert.ok(formats.includes(name), `${name} of ${formats}`);
+  await page.getByLabel("Format").selectOption("gguf");
+  assert.ok((await offered("Weights")).includes("quantize:iq4_xs"));
+  await page.getByLabel("Weights").selectOption("quantize:q4_k_m");
+  await page.getByLabel("Format").selectOption("onnx");
+  assert.ok(!(await offered("Weights")).some((value) => value.startsWith("quantize:")));
+  assert.equal(await page.getByLabel("Weights").inputValue(), "");
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("a call that is ended takes no other with it", async () => {
+  const { page, close } = await openPage();
+  const [first, second] = await page.evaluate(async () => {
+    const { open } = await import("./api/index.js");
+    const model = await open(new URL("example/model.apr", location.href));
+    const end = new AbortController();
+    const ended = model.validate({ signal: end.signal }).catch((thrown) => thrown.name);
+    const other = model.stats("norm.weight");
+    end.abort();
+    return [await ended, (await other).stats.nan];
+  });
+  assert.deepEqual([first, second], ["AbortError", 0]);
+  await close();
+});
+
+test("a folder is opened with what lies in it", async () => {
+  const { page, problems, close } = await openPage();
+  await page.locator('input[webkitdirectory]').first().setInputFiles(llama);
+  await page.getByText("LLaMA").first().waitFor();
+  const shown = page.locator(".fact", { hasText: "Parameters" }).locator("small");
+  assert.equal(await shown.textContent(), json("inspect", llama).parameters.toLocaleString("en"));
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("the page works without a network once it was opened", async () => {
+  const own = await serve(site);
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  await page.goto(`${own.url}/`);
+  await page.evaluate(() => navigator.serviceWorker.ready);
+  await page.waitForFunction(async () => (await (await caches.open("apr-page")).keys()).length > 10);
+  await own.close();
+  await context.setOffline(true);
+  await page.reload();
+  await choose(page, join(llama, "model.safetensors"));
+  await page.locator(".fact", { hasText: "Parameters" }).waitFor();
+  await context.close();
+});
+
+test("typed models load from bytes, a server and the browser's cache", async (context) => {
+  const published = join(shared, "apr/aprender-0.20.0-linreg.aprn.apr");
+  if (!existsSync(published)) return context.skip("needs the shared data");
+  const { page, close } = await openPage();
+  writeFileSync(join(folder, "linreg.apr"), readFileSync(published));
+  const loaded = await page.evaluate(async ([bytes, url]) => {
+    const { loadCached, loadFromBytes, loadFromUrl, store } = await import("./api/typed.js");
+    const type = "linear_regression";
+    const given = Uint8Array.from(bytes);
+    await store("lr", given);
+    const refused = await loadFromBytes(given, "kmeans").catch((thrown) => thrown.code);
+    return { models: [await loadFromBytes(given, type), await loadFromUrl(url, type), await loadCached("lr", type)], none: await loadCached("absent", type), refused };
+  }, [[...readFileSync(published)], `${foreign.url}/whole/linreg.apr`]);
+  const { coefficients } = loaded.models[0];
+  assert.deepEqual(coefficients.data ?? coefficients, [1.0000004768371582, 2]);
+  assert.deepEqual(loaded.models[1], loaded.models[0]);
+  assert.deepEqual(loaded.models[2], loaded.models[0]);
+  assert.deepEqual([loaded.none, loaded.refused], [null, "E001"]);
+  await close();
+});
+
 test("axe finds no fault in any view, in either theme, wide and narrow", async () => {
   for (const colorScheme of ["light", "dark"]) {
     for (const width of [400, 1600]) {

@@ -48,7 +48,7 @@ export type Method =
   | "inspect" | "tensors" | "values" | "bytes" | "stats" | "histogram" | "distribution" | "validate"
   | "lint" | "explain" | "explainTensor" | "diff" | "vocabulary" | "companions" | "companion"
   | "graph" | "drawing" | "svg" | "node" | "searchNodes" | "uses" | "plan" | "convert" | "scan" | "verify"
-  | "run" | "tokenize" | "traffic";
+  | "formats" | "run" | "tokenize" | "traffic";
 
 /** Which module answers a call. */
 const moduleOf = (method: Method): ModuleName =>
@@ -90,6 +90,7 @@ export class Desk {
     if (method === "traffic") return { ...opened.files.traffic } satisfies Traffic;
     const name = moduleOf(method);
     const module = await this.#module(name);
+    if (method === "formats") return JSON.parse(module.formats());
     if (method === "scan") return JSON.parse(module.scan(opened.files));
     const model = this.#model(module, name, opened, spec);
     return await this.#ask(model, method, args, listeners);
@@ -104,7 +105,7 @@ export class Desk {
       case "companion":
         return model.companion(first!);
       case "svg":
-        return model.svg(first!, second!, Uint32Array.from(third!));
+        return model.svg(first!, second!, third!, Uint32Array.from(fourth!));
       case "values":
         return JSON.parse(model.values(first!, second!));
       case "stats":
@@ -120,7 +121,7 @@ export class Desk {
       case "vocabulary":
         return JSON.parse(model.vocabulary(first!, second!));
       case "drawing":
-        return JSON.parse(model.drawing(first!, second!, third && Uint32Array.from(third)));
+        return JSON.parse(model.drawing(first!, second!, third!, fourth && Uint32Array.from(fourth)));
       case "node":
         return JSON.parse(model.node(first!, second!));
       case "searchNodes":

@@ -46,6 +46,7 @@ async function filesOf(input: Input, hub?: string): Promise<{ files: FileSpec[];
   if (typeof input === "string" && input.startsWith("hf://")) return await filesOfHub(input, hub);
   if (typeof input === "string" || input instanceof URL) {
     const url = new URL(input, globalThis.location?.href);
+    if (url.pathname.endsWith("/")) return await filesOfFolder(url);
     const name = decodeURIComponent(url.pathname.split("/").pop() ?? "") || "model";
     return { files: [{ name, url: url.href }], name, title: name };
   }
@@ -71,6 +72,28 @@ async function filesOf(input: Input, hub?: string): Promise<{ files: FileSpec[];
   // Files without a folder are called by the largest, which has the weights.
   const largest = [...files].sort((one, other) => (other.blob?.size ?? 0) - (one.blob?.size ?? 0))[0];
   return { files, title: folder ?? largest?.name ?? "model" };
+}
+
+/** What `files.json` says of a folder on a server: its files, and the one that is meant. */
+interface ServedFolder {
+  title?: string;
+  name?: string | null;
+  files: { name: string; size: number }[];
+}
+
+/** The files of a folder on a server, which lists them in `files.json`. */
+async function filesOfFolder(folder: URL): Promise<{ files: FileSpec[]; name?: string; title: string }> {
+  const list = new URL("files.json", folder);
+  const response = await fetch(list).catch(() => undefined);
+  if (!response?.ok) {
+    const why = response ? `the server answers ${response.status}` : "the server can't be reached";
+    throw new AprError(`${why}: an address that ends in a slash is a folder with a files.json`, "E007", { file: list.href });
+  }
+  const { title, name, files } = (await response.json()) as ServedFolder;
+  const urlOf = (path: string) => new URL(path.split("/").map(encodeURIComponent).join("/"), folder).href;
+  const specs = files.map(({ name, size }) => ({ name, size, url: urlOf(name) }));
+  const called = title ?? (folder.pathname.split("/").at(-2) || "model");
+  return { files: specs, title: called, ...(typeof name === "string" && { name }) };
 }
 
 /** The name of a file within the folder that was chosen. */

@@ -149,14 +149,17 @@ export class Model implements AsyncDisposable {
     return this.#call("graph");
   }
 
-  /** Boxes and edges of a part, with these groups open; what fits a screen by default. */
-  drawing(part = 0, options: { fold?: boolean; open?: number[] } = {}): Promise<R.Drawing> {
-    return this.#call("drawing", [part, options.fold ?? true, options.open]);
+  /**
+   * Boxes and edges of a part, with these groups open; what fits a screen by default. `costs` adds
+   * what each box costs. Groups are numbered anew for other choices of `fold` and `costs`.
+   */
+  drawing(part = 0, options: { fold?: boolean; costs?: boolean; open?: number[] } = {}): Promise<R.Drawing> {
+    return this.#call("drawing", [part, options.fold ?? true, options.costs ?? false, options.open]);
   }
 
   /** The same as an SVG document. */
-  svg(part: number, options: { fold?: boolean; open: number[] }): Promise<string> {
-    return this.#call("svg", [part, options.fold ?? true, options.open]);
+  svg(part: number, options: { fold?: boolean; costs?: boolean; open: number[] }): Promise<string> {
+    return this.#call("svg", [part, options.fold ?? true, options.costs ?? false, options.open]);
   }
 
   /** Nodes with this path, or that make the value of this name. */
@@ -172,6 +175,11 @@ export class Model implements AsyncDisposable {
   /** The nodes that read a tensor. */
   uses(tensor: string): Promise<{ part: number; node: string }[]> {
     return this.#call("uses", [tensor]);
+  }
+
+  /** Formats that conversions write, and the types that each has. */
+  formats(): Promise<R.WrittenFormat[]> {
+    return this.#call("formats");
   }
 
   /** What a conversion would write. */

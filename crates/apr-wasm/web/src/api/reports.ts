@@ -133,7 +133,7 @@ export interface ValidateReport {
 
 /** `apr lint`. */
 export interface LintReport {
-  remarks: { severity: string; topic: string; message: string; tensors?: string[] }[];
+  remarks: { severity: string; topic: string; message: string; tensor?: string }[];
 }
 
 /** `apr scan`. */
@@ -228,8 +228,32 @@ export interface DrawnBox {
   times: number;
   path: string;
   hint: string;
+  /** What it costs, repetitions included, where costs were asked for and it is known. */
+  cost?: NodeCost;
   /** What opens within it, by its number in `open`. */
   scene?: number;
+}
+
+/** Operations on floats, and bytes that are read and written; `unknown` nodes count nothing. */
+export interface NodeCost {
+  flops: number;
+  weight_bytes: number;
+  read_bytes: number;
+  written_bytes: number;
+  unknown: number;
+}
+
+/** A format that conversions write. */
+export interface WrittenFormat {
+  /** Its name in wishes. */
+  option: string;
+  name: string;
+  /** Extension of its files, without the dot. */
+  extension: string;
+  /** Whether tensors can be compressed. */
+  compresses: boolean;
+  /** Types and mixes that weights can be quantized to. */
+  quantized: string[];
 }
 
 /** A node of a graph. */
@@ -295,6 +319,11 @@ export interface RunWishes {
   /** The text is a message of a chat, written by the model's own template. */
   chat?: boolean;
   system?: string;
+  /**
+   * What was said before in the chat, the oldest first. The text goes on with it, and the keys and
+   * values of what was read are kept for the next turn.
+   */
+  history?: Message[];
   /** The text that a question is about. */
   context?: string;
   /** Candidate texts beside an image. */
@@ -312,6 +341,12 @@ export interface RunWishes {
   topK?: number;
   topP?: number;
   seed?: number;
+}
+
+/** A message of a chat. */
+export interface Message {
+  role: "user" | "assistant";
+  text: string;
 }
 
 /** What a model made of it. */

@@ -9,6 +9,9 @@ import type { Request, Response } from "./worker.js";
 const LONG = new Set<Method>(["validate", "scan", "diff", "convert", "run", "stats", "histogram"]);
 
 interface Waiting {
+  request: Request;
+  /** Whether pieces of a text were heard, which would come twice if it were asked again. */
+  hasText: boolean;
   resolve(value: unknown): void;
   reject(error: unknown): void;
   options: CallOptions;
@@ -19,10 +22,10 @@ class Lane {
   #worker: Worker | undefined;
   readonly #waiting = new Map<number, Waiting>();
 
-  ask(call: number, request: Request, waiting: Waiting): void {
+  ask(call: number, waiting: Waiting): void {
     this.#waiting.set(call, waiting);
     this.#worker ??= this.#start();
-    this.#worker.postMessage(request);
+    this.#worker.postMessage(waiting.request);
   }
 
   tell(request: Request): void {
@@ -37,10 +40,12 @@ class Lane {
     this.#worker?.terminate();
     this.#worker = undefined;
     ended.reject(new DOMException("the call was ended", "AbortError"));
-    for (const waiting of this.#waiting.values()) {
-      waiting.reject(new AprError("another call was ended in the same worker: ask again"));
-    }
+    const others = [...this.#waiting];
     this.#waiting.clear();
+    for (const [other, waiting] of others) {
+      if (waiting.hasText) waiting.reject(new AprError("another call was ended in the same worker: ask again"));
+      else this.ask(other, waiting);
+    }
   }
 
   #start(): Worker {
@@ -64,6 +69,7 @@ class Lane {
         waiting.options.onProgress?.(response.phase, response.done, response.total);
         return;
       case "text":
+        waiting.hasText = true;
         waiting.options.onText?.(response.piece);
         return;
       case "done":
@@ -94,7 +100,8 @@ export class WorkerEngine implements Engine {
         return;
       }
       signal?.addEventListener("abort", () => lane.end(call), { once: true });
-      lane.ask(call, { kind: "call", call, id, spec, method, args }, { resolve, reject, options });
+      const request: Request = { kind: "call", call, id, spec, method, args };
+      lane.ask(call, { request, hasText: false, resolve, reject, options });
     });
   }
 

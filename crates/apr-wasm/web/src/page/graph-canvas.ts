@@ -76,6 +76,7 @@ export class GraphCanvas {
   #left = 0;
   #top = 0;
   #chosen = -1;
+  #flops = 0;
   #palette: Palette | undefined;
   #isQueued = false;
 
@@ -87,8 +88,10 @@ export class GraphCanvas {
     new ResizeObserver(() => this.#queue()).observe(this.element);
   }
 
-  /** Shows a drawing. The box of `path` stays where it is, or the whole is fitted in. */
-  show(drawing: Drawing, keep?: string): void {
+  /** Shows a drawing; of a box with costs a bar is its share of `flops`. The box of `keep` stays
+   * where it is, or the whole is fitted in. */
+  show(drawing: Drawing, flops: number, keep?: string): void {
+    this.#flops = flops;
     const before = keep === undefined ? undefined : this.#boxes.find((box) => box.path === keep);
     this.#drawing = drawing;
     this.#boxes = drawing.boxes.map((box, index) => ({ ...box, index }));
@@ -148,11 +151,24 @@ export class GraphCanvas {
     this.#queue();
   }
 
+  /** The box of a node, or of the innermost group around it that is shown. */
+  nearest(path: string): DrawnBox | undefined {
+    return this.#nearest(path);
+  }
+
+  #nearest(path: string): Box | undefined {
+    let nearest: Box | undefined;
+    for (const box of this.#boxes) {
+      // What is within a frame comes after it, and has the same path where it is the first there.
+      const isAround = box.path === path || path.startsWith(`${box.path}/`);
+      if (isAround && box.path.length >= (nearest?.path.length ?? 0)) nearest = box;
+    }
+    return nearest;
+  }
+
   /** Chooses the box of a node, and brings it to the middle; false where it is not shown. */
   reveal(path: string): boolean {
-    const found = this.#boxes.find((box) => box.path === path)
-      // A node within a closed group: the group that is nearest to it.
-      ?? this.#boxes.filter((box) => path.startsWith(`${box.path}/`)).sort((one, other) => other.path.length - one.path.length)[0];
+    const found = this.#nearest(path);
     if (!found) return false;
     if (this.#scale < READABLE) this.#scale = 0.9;
     this.#left = this.element.clientWidth / 2 / this.#scale - (found.left + found.width / 2);
@@ -348,6 +364,7 @@ export class GraphCanvas {
     context.strokeStyle = isChosen ? palette.accent : palette.border[box.class] ?? palette.edge;
     context.lineWidth = isChosen ? 3 : 1.2;
     context.stroke();
+    this.#drawShare(context, box, palette);
     if (!isReadable) return;
     const badge = box.times > 1 ? `× ${box.times}` : "";
     context.font = "600 13px system-ui, sans-serif";
@@ -369,6 +386,15 @@ export class GraphCanvas {
     for (const [index, line] of box.lines.entries()) {
       context.fillText(line, left + width / 2, top + 17 + 15 * (index + 1), width - 6);
     }
+  }
+
+  /** The share that a box has of all operations, as a bar at its lower side. */
+  #drawShare(context: CanvasRenderingContext2D, { left, top, width, height, cost, is_frame }: Box, palette: Palette): void {
+    if (!cost || is_frame || this.#flops === 0) return;
+    const share = Math.min(1, cost.flops / this.#flops);
+    if (share < 0.001) return;
+    context.fillStyle = palette.accent;
+    context.fillRect(left + 4, top + height - 4, Math.max(1, (width - 8) * share), 3);
   }
 }
 

@@ -16,6 +16,8 @@ export interface Place {
   node?: string;
   /** The part of the model whose graph is shown. */
   part?: number;
+  /** The value of the graph that is to be computed. */
+  want?: string;
 }
 
 /** What an address says. */
@@ -23,10 +25,11 @@ export function parsePlace(hash: string): Place {
   const said = new URLSearchParams(hash.replace(/^#/, ""));
   const view = said.get("view");
   const place: Place = { view: VIEWS.find((name) => name === view) ?? "overview" };
-  const [model, tensor, node, part] = ["model", "tensor", "node", "part"].map((key) => said.get(key) ?? undefined);
+  const [model, tensor, node, part, want] = ["model", "tensor", "node", "part", "want"].map((key) => said.get(key) ?? undefined);
   if (model) place.model = model;
   if (tensor) place.tensor = tensor;
   if (node) place.node = node;
+  if (want) place.want = want;
   if (part && Number.isSafeInteger(Number(part))) place.part = Number(part);
   return place;
 }
@@ -34,7 +37,7 @@ export function parsePlace(hash: string): Place {
 /** An address that says it. */
 export function addressOf(place: Place): string {
   const said = new URLSearchParams();
-  for (const key of ["model", "view", "tensor", "node", "part"] as const) {
+  for (const key of ["model", "view", "tensor", "node", "part", "want"] as const) {
     const value = place[key];
     if (value !== undefined) said.set(key, String(value));
   }

@@ -1,6 +1,6 @@
 // The models that are open, and what is asked of them once.
 
-import type { InspectReport, GraphSummary, Model, TensorsReport } from "../api/index.js";
+import type { GraphSummary, InspectReport, LintReport, Model, TensorsReport } from "../api/index.js";
 import type { Place } from "./place.js";
 
 /** An open model with what several views ask for. */
@@ -27,6 +27,10 @@ export class OpenModel {
 
   graph(): Promise<GraphSummary> {
     return this.#once("graph", () => this.model.graph());
+  }
+
+  lint(): Promise<LintReport> {
+    return this.#once("lint", () => this.model.lint());
   }
 
   #once<T>(name: string, ask: () => Promise<T>): Promise<T> {

@@ -1,36 +1,49 @@
 // The model in another format.
 
-import type { ConvertReport, ConvertWishes } from "../../api/index.js";
+import type { ConvertReport, ConvertWishes, WrittenFormat } from "../../api/index.js";
 import { fill, h, type Child } from "../dom.js";
 import { bytes, visible, whole } from "../format.js";
 import { jsonButton, save } from "../save.js";
 import type { Session } from "../session.js";
-import { Bar, failure, isEnded } from "../waiting.js";
+import { Bar, failure, isEnded, show } from "../waiting.js";
 
-const FORMATS: [string, string, string][] = [
-  ["apr", "APR", "apr"],
-  ["safetensors", "safetensors", "safetensors"],
-  ["gguf", "GGUF", "gguf"],
-  ["onnx", "ONNX", "onnx"],
-  ["pytorch", "PyTorch", "pt"],
-];
-const WEIGHTS: [string, string][] = [
-  ["", "as they are"],
-  ["precision:f32", "f32"], ["precision:f16", "f16"], ["precision:bf16", "bf16"],
-  ["quantize:q8_0", "quantized: q8_0"], ["quantize:q6_k", "quantized: q6_k"], ["quantize:q5_k_m", "quantized: q5_k_m"],
-  ["quantize:q4_k_m", "quantized: q4_k_m"], ["quantize:q4_0", "quantized: q4_0"], ["quantize:q3_k_m", "quantized: q3_k_m"],
-  ["dequantize:f16", "dequantized to f16"], ["dequantize:f32", "dequantized to f32"],
-];
+const FLOATS = ["f32", "f16", "bf16"];
 
 export function convert(session: Session, place: HTMLElement): void {
-  const format = h("select", FORMATS.map(([id, name]) => h("option", { value: id }, name)));
-  const weights = h("select", WEIGHTS.map(([id, name]) => h("option", { value: id }, name)));
+  void show(place, session.open.model.formats(), (formats) => form(session, formats));
+}
+
+/** Weights as they can be in a format. */
+function weightsOf(format: WrittenFormat): HTMLElement[] {
+  const options = (kind: string, names: string[]) => names.map((name) => h("option", { value: `${kind}:${name}` }, name));
+  return [
+    h("option", { value: "" }, "as they are"),
+    h("optgroup", { label: "Floats converted" }, options("precision", FLOATS)),
+    ...(format.quantized.length > 0 ? [h("optgroup", { label: "Quantized" }, options("quantize", format.quantized))] : []),
+    h("optgroup", { label: "Dequantized" }, options("dequantize", FLOATS)),
+  ];
+}
+
+function form(session: Session, formats: readonly WrittenFormat[]): Child {
+  const format = h("select", { onchange: () => offer() }, formats.map(({ option, name }) => h("option", { value: option }, name)));
+  const weights = h("select");
   const compress = h("input", { type: "checkbox" });
+  const chosen = () => formats.find(({ option }) => option === format.value) ?? formats[0]!;
+  const offer = () => {
+    const before = weights.value;
+    fill(weights, weightsOf(chosen()));
+    weights.value = before;
+    // What the format does not have is no choice.
+    if (weights.selectedIndex < 0) weights.value = "";
+    compress.disabled = !chosen().compresses;
+    if (compress.disabled) compress.checked = false;
+  };
+  offer();
   const relaxed = h("input", { type: "checkbox" });
   const result = h("div", { role: "status" });
   const wishes = (): ConvertWishes => {
     const [kind, type] = weights.value.split(":");
-    const extension = FORMATS.find(([id]) => id === format.value)?.[2] ?? format.value;
+    const { extension } = chosen();
     const stem = session.open.title.split("/").pop()!.replace(/\.[^.]+$/u, "");
     return {
       format: format.value,
@@ -62,14 +75,14 @@ export function convert(session: Session, place: HTMLElement): void {
     }
   };
   const field = (label: string, control: HTMLElement) => h("label.field", h("span", label), control);
-  fill(place, h("form.card.narrow", { onsubmit: (event: Event) => { event.preventDefault(); void start(); } },
+  return h("form.card.narrow", { onsubmit: (event: Event) => { event.preventDefault(); void start(); } },
     h("h2", "Convert"),
     h("p.dim", "Every tensor is checked on the way. The file is written to the browser's own storage, whatever its size, and saved from there."),
     h("div.options", field("Format", format), field("Weights", weights)),
     h("label.check", compress, "Compress tensors without loss (APR only)"),
     h("label.check", relaxed, "Report what is wrong and go on"),
     h("p.tools", h("button.primary", "Convert"), h("button", { type: "button", onclick: () => void plan() }, "What would be written?")),
-    result));
+    result);
 }
 
 function report(done: ConvertReport, isPlan: boolean): Child {

@@ -1,6 +1,7 @@
 // A small model, run in the page.
 
 import type { PartSummary, RunReport, RunWishes } from "../../api/index.js";
+import { Conversation } from "../conversation.js";
 import { fill, h, type Child } from "../dom.js";
 import { bytes, shape, value, visible } from "../format.js";
 import { jsonButton } from "../save.js";
@@ -31,13 +32,17 @@ class Runner {
   readonly #file = h("input", { type: "file", "aria-label": "A sound or an image", accept: "audio/*,image/*,.flac,.wav" });
   readonly #arrays = h("textarea", { rows: 3, "aria-label": "Arrays as JSON, by the names of the inputs", placeholder: '{"x": [[1, 2, 3]]}' });
   readonly #want = h("input", { type: "text", "aria-label": "Values of the graph that are wanted", placeholder: "all outputs" });
-  readonly #chat = h("input", { type: "checkbox" });
+  readonly #chat = h("input", { type: "checkbox", onchange: () => this.#name() });
+  readonly #system = h("textarea", { rows: 2, "aria-label": "System message of the conversation", placeholder: "None" });
+  readonly #start = h("button.primary", "Run");
+  readonly #conversation: Conversation;
   readonly #tokens = h("input", { type: "number", min: 1, max: 4096, value: 64, "aria-label": "Most tokens that are generated" });
   readonly #temperature = h("input", { type: "number", min: 0, max: 2, step: 0.1, value: 0, "aria-label": "Sampling temperature; 0 = greedy" });
 
   constructor(session: Session, parts: readonly PartSummary[], meanings: ReadonlySet<string>) {
     this.#session = session;
     this.#parts = parts;
+    this.#conversation = new Conversation(session.open.model, session.left);
     const takes = (meaning: string) => meanings.has(meaning);
     const takesText = takes("token_ids");
     const takesMedia = ["pixels", "waveform", "mel", "audio_features", "input_features"].some(takes) || [...meanings].some((meaning) => /audio|wave|mel|pixel|sound/u.test(meaning));
@@ -52,14 +57,27 @@ class Runner {
         !takesText && !takesMedia && field("Inputs", this.#arrays),
         takesText && h("details", h("summary", "Options"), h("div.options",
           field("Most tokens", this.#tokens), field("Sampling temperature", this.#temperature),
-          h("label.check", this.#chat, "As a chat message"))),
-        h("details", h("summary", "Values of the graph"), field("Names, separated by commas", this.#want)),
-        h("p", h("button.primary", "Run"))),
-      this.#answer);
+          h("label.check", { title: "The model's chat template writes what was said before, too" }, this.#chat, "Conversation"),
+          field("System message", this.#system))),
+        h("details", { open: session.place.want !== undefined }, h("summary", "Values of the graph"), field("Names, separated by commas", this.#want)),
+        h("p", this.#start)),
+      this.#conversation.element, this.#answer);
+    this.#text.addEventListener("keydown", (event) => {
+      // In a conversation Enter sends, as it does elsewhere; with Shift it begins a line.
+      if (!this.#chat.checked || event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      void this.#run();
+    });
     if (!takesText && !takesMedia) this.#arrays.value = "{}";
+    this.#want.value = session.place.want ?? "";
+  }
+
+  #name(): void {
+    this.#start.textContent = this.#chat.checked ? "Send" : "Run";
   }
 
   async #run(): Promise<void> {
+    if (this.#chat.checked && this.#text.value !== "") return await this.#send();
     const bar = new Bar();
     const written = h("p.completion");
     fill(this.#answer, h("section.card", h("h2", "Answer"), written, bar.element));
@@ -77,6 +95,19 @@ class Runner {
     }
   }
 
+  async #send(): Promise<void> {
+    if (this.#conversation.isAnswering) return;
+    const text = this.#text.value;
+    this.#text.value = "";
+    fill(this.#answer);
+    const system = this.#system.value.trim();
+    await this.#conversation.send(text, { ...this.#sampling(), ...(system !== "" && { system }) });
+  }
+
+  #sampling(): RunWishes {
+    return { maxTokens: Number(this.#tokens.value) || 64, temperature: Number(this.#temperature.value) || 0 };
+  }
+
   async #wishes(): Promise<{ wishes: RunWishes; media?: Uint8Array }> {
     const list = (text: string, separator: string) => text.split(separator).map((part) => part.trim()).filter(Boolean);
     const wishes: RunWishes = { want: list(this.#want.value, ",") };
@@ -87,11 +118,7 @@ class Runner {
       if (file) wishes.candidates = list(this.#context.value, "\n");
       else wishes.context = this.#context.value;
     }
-    if (text !== "") {
-      wishes.chat = this.#chat.checked;
-      wishes.maxTokens = Number(this.#tokens.value) || 64;
-      wishes.temperature = Number(this.#temperature.value) || 0;
-    }
+    if (text !== "") Object.assign(wishes, this.#sampling());
     if (this.#arrays.value.trim() !== "" && text === "" && !file) {
       try {
         wishes.arrays = JSON.parse(this.#arrays.value) as Record<string, unknown>;
@@ -108,8 +135,7 @@ class Runner {
 /** What was asked for and did nothing. */
 function unused({ kind }: RunReport, wishes: RunWishes): string[] {
   if (kind === "completion" || kind === "transcription") return [];
-  const asked = wishes.chat === true || (wishes.temperature ?? 0) !== 0;
-  return asked ? ["Sampling and chat were not used: this model generates no text."] : [];
+  return (wishes.temperature ?? 0) !== 0 ? ["The sampling temperature was not used: this model generates no text."] : [];
 }
 
 type Labels = { label: string; score: number }[];

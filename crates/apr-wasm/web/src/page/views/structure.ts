@@ -1,6 +1,6 @@
 // What the model computes, as a graph; its tensors as a tree where that is not known.
 
-import type { DrawnBox, NodeValue, NodeView, PartSummary, TensorRow } from "../../api/index.js";
+import type { DrawnBox, NodeCost, NodeValue, NodeView, PartSummary, TensorRow } from "../../api/index.js";
 import { debounced, fill, h, type Child } from "../dom.js";
 import { amount, bytes, shape, visible, whole } from "../format.js";
 import { GraphCanvas } from "../graph-canvas.js";
@@ -23,8 +23,14 @@ class StructureView {
   readonly #side = h("aside.side", { tabindex: 0, "aria-label": "The chosen box" });
   readonly #results = h("div.results", { role: "listbox", "aria-label": "Nodes found", hidden: true });
   readonly #status = h("span.dim", { role: "status" });
+  readonly #folding = h("input", { type: "checkbox", checked: true, onchange: () => {
+    this.#fold = this.#folding.checked;
+    this.#open = undefined;
+    void this.#draw();
+  } });
   #part: number;
   #fold = true;
+  #costs = false;
   #open: number[] | undefined;
 
   constructor(session: Session, place: HTMLElement, parts: readonly PartSummary[]) {
@@ -69,11 +75,12 @@ class StructureView {
       button("−", "Zoom out", () => this.#canvas.zoom(0.8)),
       button("+", "Zoom in", () => this.#canvas.zoom(1.25)),
       button("Fit", "Show all of it", () => this.#canvas.fitAll()),
-      h("label.check", h("input", { type: "checkbox", checked: this.#fold, onchange: (event: Event) => {
-        this.#fold = (event.target as HTMLInputElement).checked;
+      h("label.check", this.#folding, "Fold repeated layers"),
+      h("label.check", { title: "Operations and bytes of each box; a bar is its share of all operations" }, h("input", { type: "checkbox", checked: this.#costs, onchange: (event: Event) => {
+        this.#costs = (event.target as HTMLInputElement).checked;
         this.#open = undefined;
         void this.#draw();
-      } }), "Fold repeated layers"),
+      } }), "Costs"),
       button("SVG", "Save the picture as SVG", () => void this.#saved(this.#saveSvg())),
       button("PNG", "Save the picture as PNG", () => void this.#saved(this.#savePng())),
     );
@@ -82,10 +89,10 @@ class StructureView {
   async #draw(keep?: string): Promise<void> {
     this.#status.textContent = "laying out…";
     try {
-      const options = { fold: this.#fold, ...(this.#open && { open: this.#open }) };
+      const options = { fold: this.#fold, costs: this.#costs, ...(this.#open && { open: this.#open }) };
       const drawing = await this.#session.open.model.drawing(this.#part, options);
       this.#open = drawing.open;
-      this.#canvas.show(drawing, keep);
+      this.#canvas.show(drawing, this.#parts[this.#part]!.cost.flops, keep);
       this.#status.textContent = `${whole(drawing.boxes.length)} boxes`;
     } catch (thrown) {
       this.#status.textContent = "";
@@ -104,12 +111,16 @@ class StructureView {
   async #goTo(path: string): Promise<void> {
     // Groups are opened until the node itself is shown.
     for (let depth = 0; depth < 16; depth += 1) {
-      let nearest: DrawnBox | undefined;
-      const probe = this.#canvas.reveal(path);
-      if (probe) return;
-      nearest = this.#last;
-      if (!nearest || nearest.scene === undefined || nearest.is_frame || !path.startsWith(nearest.path)) return;
-      await this.#toggle(nearest);
+      if (this.#canvas.reveal(path)) return;
+      const nearest = this.#canvas.nearest(path);
+      if (nearest?.scene !== undefined && !nearest.is_frame) await this.#toggle(nearest);
+      else if (this.#fold) {
+        // One of the layers that stand behind the first of them.
+        this.#fold = false;
+        this.#folding.checked = false;
+        this.#open = undefined;
+        await this.#draw();
+      } else return;
     }
   }
 
@@ -119,37 +130,54 @@ class StructureView {
     this.#last = box;
     const group = box.scene !== undefined && h("p", h("button", { onclick: () => void this.#toggle(box) }, box.is_frame ? "Close the group" : "Open the group"));
     const header = [h("h2", visible(box.title)), h("p.path", visible(box.path)), box.times > 1 && h("p", `${box.times} times, one after the other`), group];
-    const lines = box.lines.map((line) => h("p.dim", visible(line)));
+    const lines = [box.lines.map((line) => h("p.dim", visible(line))), box.cost && this.#cost(box.cost)];
     fill(this.#side, header, lines);
     if (box.scene !== undefined || box.class === "end") return;
     try {
       const nodes = await this.#session.open.model.node(this.#part, box.path);
-      if (this.#last === box) fill(this.#side, header, nodes.slice(0, 1).map((node) => this.#node(node)));
+      if (this.#last === box) fill(this.#side, header, nodes.slice(0, 1).map((node) => this.#node(node, box)));
     } catch (thrown) {
       fill(this.#side, header, failure(thrown));
     }
   }
 
-  #node(node: NodeView): Child {
+  /** What a box costs, in full. */
+  #cost(cost: NodeCost): Child {
+    const all = this.#parts[this.#part]!.cost.flops;
+    const rows: [string, string][] = [
+      ["Operations", `${amount(cost.flops)}FLOP${all > 0 ? `, ${(100 * cost.flops / all).toFixed(1)} % of a run` : ""}`],
+      ["Weights read", bytes(cost.weight_bytes)], ["Values read", bytes(cost.read_bytes)], ["Written", bytes(cost.written_bytes)],
+    ];
+    if (cost.unknown > 0) rows.push(["Not counted", `${whole(cost.unknown)} nodes of unknown sizes`]);
+    return [h("h3", "Cost"), h("table.lines", h("tbody", rows.map(([what, much]) => h("tr", h("th", { scope: "row" }, what), h("td.value", much)))))];
+  }
+
+  /** `box` is the one that shows the node: its path goes through the calls that the node is in. */
+  #node(node: NodeView, box: DrawnBox): Child {
+    const calls = box.path.endsWith(node.name) ? box.path.slice(0, box.path.length - node.name.length) : "";
     return [
+      box.cost && this.#cost(box.cost),
       node.doc && h("p", visible(node.doc)),
       node.attributes.length > 0 && [h("h3", "Attributes"), h("table.lines", h("tbody", node.attributes.map(({ name, value }) =>
         h("tr", h("th", { scope: "row" }, visible(name)), h("td.value", visible(value))))))],
-      h("h3", "Inputs"), h("ul.values", node.inputs.map((input) => this.#value(input))),
-      h("h3", "Outputs"), h("ul.values", node.outputs.map((output) => this.#value(output))),
+      h("h3", "Inputs"), h("ul.values", node.inputs.map((input) => this.#value(input, calls))),
+      h("h3", "Outputs"), h("ul.values", node.outputs.map((output) => this.#value(output, calls))),
+      node.outputs.slice(0, 1).map((output) => output.name !== "" && h("p", h("button", {
+        title: "Runs the model and shows this value", onclick: () => this.#session.go({ view: "run", want: calls + output.name }),
+      }, "Compute it"))),
     ];
   }
 
-  #value(value: NodeValue): HTMLElement {
+  #value(value: NodeValue, calls: string): HTMLElement {
     const [kind, detail] = typeof value.place === "string" ? [value.place, undefined] : Object.entries(value.place)[0] ?? ["", undefined];
     const link = (text: string, go: () => void) => h("button.link", { onclick: go }, visible(text));
     const nodes = Array.isArray(detail) ? (detail as string[]).slice(0, 8) : [];
     return h("li",
       h("strong", visible(value.name) || "(left out)"), value.kind && h("span.dim", ` ${value.kind}`),
       kind === "weight" && h("div", "tensor ", link(String(detail), () => this.#session.go({ view: "tensors", tensor: String(detail) }))),
-      kind === "node" && h("div", "from ", link(String(detail), () => void this.#goTo(String(detail)))),
+      kind === "node" && h("div", "from ", link(String(detail), () => void this.#goTo(calls + String(detail)))),
       kind === "constant" && h("div.dim", `= ${visible(String(detail))}`),
-      nodes.map((node) => h("div", "to ", link(node, () => void this.#goTo(node)))),
+      nodes.map((node) => h("div", "to ", link(node, () => void this.#goTo(calls + node)))),
     );
   }
 
@@ -177,13 +205,17 @@ class StructureView {
     }
   }
 
+  #shown(): { fold: boolean; costs: boolean; open: number[] } {
+    return { fold: this.#fold, costs: this.#costs, open: this.#open ?? [] };
+  }
+
   async #saveSvg(): Promise<void> {
-    const picture = await this.#session.open.model.svg(this.#part, { fold: this.#fold, open: this.#open ?? [] });
+    const picture = await this.#session.open.model.svg(this.#part, this.#shown());
     save(new Blob([picture], { type: "image/svg+xml" }), `${this.#session.open.title}.svg`);
   }
 
   async #savePng(): Promise<void> {
-    const picture = await this.#session.open.model.svg(this.#part, { fold: this.#fold, open: this.#open ?? [] });
+    const picture = await this.#session.open.model.svg(this.#part, this.#shown());
     const image = new Image();
     image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(picture)}`;
     await image.decode().catch(() => {

@@ -66,13 +66,13 @@ async function canonical(session: Session, name: string, side: HTMLElement): Pro
 
 /** One tensor: what it is for, how its values are distributed, some of them. */
 export function one(session: Session, row: TensorRow, side: HTMLElement): void {
-  const [about, spread, grid, uses] = [h("div"), h("div"), h("div"), h("div")];
+  const [about, spread, grid, uses, remarks] = [h("div"), h("div"), h("div"), h("div"), h("div")];
   fill(side,
     h("button.back", { onclick: () => session.go({ tensor: undefined }) }, "← All tensors"),
     h("h2", visible(row.name)),
     h("p", `${row.dtype} ${shape(row.shape)}, ${whole(row.elements)} elements, ${bytes(row.bytes)}`),
     row.file !== undefined && h("p.dim", `in ${visible(row.file)}${row.offset === undefined ? "" : ` at byte ${whole(row.offset)}`}`),
-    about,
+    about, remarks,
     h("h3", "Distribution"), spread,
     h("h3", "Values"), grid,
     uses,
@@ -81,6 +81,11 @@ export function one(session: Session, row: TensorRow, side: HTMLElement): void {
   if (row.bytes <= READ_AT_ONCE) read();
   else fill(spread, h("button", { onclick: read }, `Read ${bytes(row.bytes)}`));
   values(session, row, grid);
+  session.open.lint().then((report) => {
+    if (session.left.aborted) return;
+    const said = report.remarks.filter((remark) => remark.tensor === row.name);
+    fill(remarks, said.map((remark) => h("p.notice", h("span.badge.plain", remark.severity.toLowerCase()), ` ${visible(remark.message)}`)));
+  }, () => undefined);
   session.open.model.uses(row.name).then((found) => {
     if (found.length === 0 || session.left.aborted) return;
     fill(uses, h("h3", "Read by"), h("ul.values", found.slice(0, 20).map(({ part, node }) =>
