@@ -1,5 +1,5 @@
-//! What people download: static binaries for Linux in archives, with manual pages, completions, the
-//! licences of all that is in them, a bill of materials and sums.
+//! What people download: static binaries for Linux in archives, with the page, manual pages,
+//! completions, the licences of all that is in them, a bill of materials and sums.
 //!
 //! The standard library for musl and what links it come with the toolchain. BLAKE3's vectors are in
 //! C and assembly, which Zig compiles for any processor.
@@ -12,6 +12,7 @@ use crate::process::{
     cargo, find_program, output, program, run as run_program, say, target_dir, workspace,
 };
 use crate::steps::{Outcome, Steps, Stop};
+use crate::web::{self, Wish};
 
 /// A system that the binary is built for.
 struct Platform {
@@ -73,6 +74,7 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) -> Result<(), String> {
             .collect::<Result<Vec<_>, _>>()?,
     };
 
+    web::run(steps, Wish::Build);
     let packages = target_dir().join("packages");
     let Some(zig) = steps.run("a compiler for C: Zig", find_or_install_zig) else { return Ok(()) };
     for platform in platforms {
@@ -210,6 +212,7 @@ fn package(platform: &Platform, binary: &Path, packages: &Path) -> Outcome {
             .ok_or_else(|| Stop::failed(format!("no completions for {shell}")))?;
         fs::write(pages.join("completions").join(name), script + "\n").map_err(Stop::failed)?;
     }
+    web::copy(&web::site(), &pages.join("page"))?;
     let mut pack = program("python3");
     pack.arg("xtask/dist/package.py").arg(binary).args(["--target", platform.triple]);
     run_program(pack.arg("--out").arg(packages).args(["--epoch", &epoch()?]))?;

@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 type Example = (&'static str, &'static str);
 
 /// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 54] = [
+const EXAMPLES: [(&str, &[Example]); 55] = [
     (
         "",
         &[
@@ -161,6 +161,10 @@ const EXAMPLES: [(&str, &[Example]); 54] = [
             ("apr tui llama llama-q4.gguf --compare", "compare two models tensor by tensor"),
             ("apr tui llama --prompt \"2+3=\"", "run the model, and look at each step"),
         ],
+    ),
+    (
+        "page",
+        &[("apr page llama.gguf", "open the model in the browser; any size, nothing is uploaded")],
     ),
     (
         "tokenize",

@@ -60,7 +60,7 @@ const OPTIONS: [(&[&str], &str); 13] = [
 ];
 
 /// Commands of other tools.
-const COMMANDS: [(&[&str], &str); 15] = [
+const COMMANDS: [(&[&str], &str); 16] = [
     (&["list", "dir", "layers", "weights"], "`apr tensors MODEL` lists the tensors"),
     (
         &["show", "cat", "view", "open", "describe", "head", "dump", "metadata", "stat"],
@@ -70,6 +70,10 @@ const COMMANDS: [(&[&str], &str); 15] = [
     (
         &["check", "test", "doctor", "fsck", "hash", "checksum"],
         "`apr validate MODEL` checks a model",
+    ),
+    (
+        &["serve", "web", "browse", "browser", "gui", "netron"],
+        "`apr page MODEL` opens a model in the browser",
     ),
     (&["compare", "cmp"], "`apr diff A B` compares two models"),
     (&["pack", "add"], "`apr import SOURCE -o OUT.apr` packs a model"),

@@ -15,6 +15,7 @@ mod lora;
 mod lowrank;
 mod merge;
 mod onnx;
+mod page;
 mod parts;
 mod prune;
 mod quantize;
@@ -52,6 +53,7 @@ pub(crate) use lora::{ConvertAdapterArgs, ExtractArgs, LoraAction};
 pub(crate) use lowrank::LowRankArgs;
 pub(crate) use merge::MergeArgs;
 pub(crate) use onnx::OnnxArgs;
+pub(crate) use page::PageArgs;
 pub(crate) use parts::{FinishArgs, PlanArgs, RunPartArgs};
 pub(crate) use prune::{PruneArgs, PruneMethod, PruneScope};
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs, SearchArgs};
@@ -238,6 +240,8 @@ pub(crate) enum Command {
     Graph(GraphArgs),
     /// Explore a model on a screen: tensors, statistics, histograms, values, graph, checks
     Tui(TuiArgs),
+    /// Serve the page that opens models in the browser, on this machine
+    Page(PageArgs),
     /// Run a model on text, audio, images or arrays
     Run(RunArgs),
     /// Measure tokens a second, as llama-bench does, or runs a second

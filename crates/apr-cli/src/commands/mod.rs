@@ -29,6 +29,7 @@ mod lowrank;
 mod manual;
 mod merge;
 mod nearby;
+mod page;
 mod parts;
 mod points;
 mod prune;
@@ -76,6 +77,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Explain(args) => explain::run(&args, context),
         Command::Graph(args) => graph::run(&args, context),
         Command::Tui(args) => tui::run(&args, context),
+        Command::Page(args) => page::run(&args, context),
         Command::Run(args) => run::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
         Command::Trace(args) => trace::run(&args, context),

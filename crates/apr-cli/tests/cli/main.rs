@@ -45,6 +45,7 @@ mod onnx_export;
 mod onnx_families;
 mod onnx_looks;
 mod onnx_rewritten;
+mod page;
 mod parts;
 mod points;
 mod prune;

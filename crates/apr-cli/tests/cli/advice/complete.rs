@@ -38,6 +38,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "an_adapter_is_told_by_its_folder_its_file_and_what_is_made_of_it",
     ),
     ("--prune-method fisher takes weights", "gradients_weigh_weights_as_torch_measures_them"),
+    ("--site FOLDER names them", "locations_are_opened_by_the_page_itself"),
     ("apr version --json lists them", "a_binary_says_what_it_can_do"),
     ("a conversation does not take {}", "a_conversation_refuses_what_it_does_not_take"),
     ("; --relaxed writes it nevertheless", "advice_about_models_that_do_not_fit_helps"),

@@ -1,0 +1,100 @@
+//! `apr page`: the page that opens models in the browser, served on this machine.
+
+mod listing;
+mod server;
+
+use std::env;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use apr_io::is_remote;
+use apr_registry::Error;
+use serde::Serialize;
+
+use self::listing::Folder;
+use self::server::Server;
+use crate::args::PageArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::printer::{BOLD, DIM};
+use crate::secrets;
+
+/// Where the page's files are, seen from the folder of the program: in an archive, in a system's
+/// `bin`, in a build.
+const SITES: [&str; 3] = ["page", "../share/apr/page", "../web"];
+
+/// What every folder of the page has.
+const MAIN: &str = "page/main.js";
+
+/// What is served.
+#[derive(Serialize)]
+struct PageReport {
+    /// What a browser opens.
+    address: String,
+    /// Folder of the page's files.
+    site: PathBuf,
+    /// Files of the model that the page may read.
+    files: usize,
+}
+
+/// Serves until the process is ended.
+pub(super) fn run(args: &PageArgs, context: &Context) -> Outcome {
+    let site = match &args.site {
+        Some(folder) if is_site(folder) => folder.clone(),
+        Some(folder) => {
+            let message = format!("no files of the page: {MAIN} is missing");
+            return Err(Error::format(message).in_file(&folder.display().to_string()).into());
+        }
+        None => beside_program().ok_or_else(|| {
+            Failure::General(
+                "the page's files are not beside this program: --site FOLDER names them, and \
+                 `cargo xtask web` makes them in target/web"
+                    .to_owned(),
+            )
+        })?,
+    };
+    let page = Folder::of_site(&site)?;
+    let local = args.model.as_deref().filter(|model| !is_remote(model));
+    let model = local.map(Folder::of_model).transpose()?;
+    let opened = match (&args.model, &model) {
+        (Some(location), None) => format!("#model={}", address_of(location)?),
+        (Some(_), Some(_)) => "#model=open/".to_owned(),
+        (None, _) => String::new(),
+    };
+    // Other users of this machine can reach the port, but not guess the path.
+    let mut secret = [0; 16];
+    secrets::random(&mut secret)?;
+    let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let files = model.as_ref().map_or(0, Folder::len);
+    let server = Server::bind(args.port, &secret, page, model)?;
+    let address = format!("{}{opened}", server.address());
+    context.printer.report(&PageReport { address, site, files }, render)?;
+    server.run()
+}
+
+fn render(out: &mut dyn Write, report: &PageReport) -> io::Result<()> {
+    writeln!(out, "{BOLD}{}{BOLD:#}", report.address)?;
+    writeln!(out, "{DIM}only this machine reaches it; Ctrl-C ends it{DIM:#}")
+}
+
+fn is_site(folder: &Path) -> bool {
+    folder.join(MAIN).is_file()
+}
+
+fn beside_program() -> Option<PathBuf> {
+    let program = env::current_exe().ok()?.canonicalize().ok()?;
+    let folder = program.parent()?;
+    SITES.iter().map(|site| folder.join(site)).find(|site| is_site(site))
+}
+
+/// A location as a browser reaches it.
+fn address_of(location: &Path) -> Outcome<String> {
+    let text = location.to_str().unwrap_or_default();
+    let is_known = ["hf://", "http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
+    if is_known {
+        // What ends the value within the address is written as a number.
+        return Ok(text.replace('%', "%25").replace('&', "%26").replace('#', "%23"));
+    }
+    let message = "a browser opens files, folders, hf:// and https:// locations only";
+    Err(Error::version(message).in_file(text).into())
+}

@@ -1,0 +1,291 @@
+//! A server of files on 127.0.0.1: GET and HEAD of HTTP/1.1, with ranges (RFC 9110).
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::listing::Folder;
+use crate::failure::{Failure, Outcome};
+
+/// Most bytes of a request: browsers send a few hundred.
+const REQUEST: usize = 16 << 10;
+const HEADERS: usize = 64;
+/// Connections at a time; a browser opens six.
+const CONNECTIONS: usize = 64;
+/// How long a connection may say nothing.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Path of the model's files below the page's.
+const MODEL: &str = "open/";
+/// What lists the model's files.
+const INDEX: &str = "files.json";
+
+/// What is served, and where.
+pub(super) struct Server {
+    listener: TcpListener,
+    shared: Arc<Served>,
+}
+
+struct Served {
+    address: SocketAddr,
+    /// What every path begins with: `/SECRET/`.
+    root: String,
+    page: Folder,
+    model: Option<Folder>,
+    connections: AtomicUsize,
+}
+
+/// What an answer's body is.
+enum Body<'s> {
+    File(&'s Path),
+    Bytes(&'s [u8]),
+}
+
+/// What a browser asks for.
+#[derive(Debug, PartialEq, Eq)]
+struct Request {
+    is_head: bool,
+    /// Without what follows a `?`, escapes resolved.
+    path: String,
+    host: String,
+    range: Option<(u64, Option<u64>)>,
+    keeps_open: bool,
+}
+
+impl Server {
+    /// Listens.
+    ///
+    /// # Errors
+    /// Where the port is taken.
+    pub(super) fn bind(
+        port: Option<u16>,
+        secret: &str,
+        page: Folder,
+        model: Option<Folder>,
+    ) -> Outcome<Self> {
+        let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, port.unwrap_or(0)));
+        let bound = TcpListener::bind(wanted).and_then(|it| Ok((it.local_addr()?, it)));
+        let (address, listener) = bound.map_err(|error| {
+            Failure::General(format!("can't listen on port {}: {error}", wanted.port()))
+        })?;
+        let connections = AtomicUsize::new(0);
+        let root = format!("/{secret}/");
+        Ok(Self { listener, shared: Arc::new(Served { address, root, page, model, connections }) })
+    }
+
+    /// What a browser opens.
+    pub(super) fn address(&self) -> String {
+        format!("http://{}{}", self.shared.address, self.shared.root)
+    }
+
+    /// Answers, each connection in a thread of its own.
+    ///
+    /// # Errors
+    /// Where no connection can be accepted any more.
+    pub(super) fn run(self) -> Outcome {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                // The other side is gone already.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(error) => return Err(Failure::General(format!("can't listen: {error}"))),
+            };
+            let shared = Arc::clone(&self.shared);
+            if shared.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS {
+                shared.connections.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            thread::spawn(move || {
+                // A browser that goes away in the middle is no fault of ours.
+                let _ = shared.converse(&stream);
+                shared.connections.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    }
+}
+
+impl Served {
+    fn converse(&self, stream: &TcpStream) -> io::Result<()> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        let mut input = BufReader::new(stream);
+        loop {
+            let mut out = BufWriter::new(stream);
+            let Some(head) = head(&mut input)? else { return Ok(()) };
+            let Some(request) = parsed(&head) else {
+                return refuse(&mut out, "400 Bad Request");
+            };
+            self.answer(&mut out, &request)?;
+            out.flush()?;
+            if !request.keeps_open {
+                return Ok(());
+            }
+        }
+    }
+
+    fn answer(&self, out: &mut impl Write, request: &Request) -> io::Result<()> {
+        // A page of another site whose name leads here (DNS rebinding) asks by that name.
+        let port = self.address.port();
+        if ![format!("127.0.0.1:{port}"), format!("localhost:{port}")].contains(&request.host) {
+            return refuse(out, "403 Forbidden");
+        }
+        let Some(body) = request.path.strip_prefix(&self.root).and_then(|path| self.body(path))
+        else {
+            return refuse(out, "404 Not Found");
+        };
+        let (mut file, len) = match body {
+            Body::Bytes(bytes) => (None, bytes.len() as u64),
+            Body::File(path) => match File::open(path).and_then(|it| Ok((it.metadata()?, it))) {
+                Ok((metadata, file)) => (Some(file), metadata.len()),
+                Err(_) => return refuse(out, "404 Not Found"),
+            },
+        };
+        let last = len.saturating_sub(1);
+        let range = request.range.map(|(from, to)| (from, to.unwrap_or(last).min(last)));
+        if range.is_some_and(|(from, to)| from > to || from >= len) {
+            write!(out, "HTTP/1.1 416 Range Not Satisfiable\r\ncontent-range: bytes */{len}\r\n")?;
+            return write!(out, "content-length: 0\r\n\r\n");
+        }
+        let (from, count) = range.map_or((0, len), |(from, to)| (from, to - from + 1));
+        let status = if range.is_some() { "206 Partial Content" } else { "200 OK" };
+        write!(out, "HTTP/1.1 {status}\r\ncontent-type: {}\r\n", kind_of(&request.path))?;
+        write!(
+            out,
+            "content-length: {count}\r\naccept-ranges: bytes\r\ncache-control: no-cache\r\n"
+        )?;
+        write!(out, "x-content-type-options: nosniff\r\nreferrer-policy: no-referrer\r\n")?;
+        write!(out, "cross-origin-resource-policy: same-origin\r\n")?;
+        if range.is_some() {
+            write!(out, "content-range: bytes {from}-{}/{len}\r\n", from + count - 1)?;
+        }
+        write!(out, "\r\n")?;
+        if request.is_head {
+            return Ok(());
+        }
+        match (&mut file, body) {
+            (Some(file), _) => {
+                file.seek(SeekFrom::Start(from))?;
+                let copied = io::copy(&mut file.take(count), out)?;
+                // A file that was cut in the meantime: the connection ends, so that it is noticed.
+                if copied == count { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+            }
+            (None, Body::Bytes(bytes)) => {
+                let range = usize::try_from(from).ok().zip(usize::try_from(count).ok());
+                let part = range.and_then(|(from, count)| bytes.get(from..from + count));
+                out.write_all(part.unwrap_or_default())
+            }
+            (None, Body::File(_)) => Ok(()),
+        }
+    }
+
+    /// What lies at a path below the secret.
+    fn body(&self, path: &str) -> Option<Body<'_>> {
+        match (path, path.strip_prefix(MODEL), &self.model) {
+            ("", ..) => self.page.file("index.html").map(Body::File),
+            (_, Some(INDEX), Some(model)) => model.index().map(Body::Bytes),
+            (_, Some(name), Some(model)) => model.file(name).map(Body::File),
+            (_, Some(_), None) => None,
+            _ => self.page.file(path).map(Body::File),
+        }
+    }
+}
+
+fn refuse(out: &mut impl Write, status: &str) -> io::Result<()> {
+    write!(out, "HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")?;
+    out.flush()
+}
+
+/// The lines of a request up to the empty one; `None` where the other side has hung up.
+fn head(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match input.read(&mut byte)? {
+            0 => return Ok(None),
+            _ => head.push(byte[0]),
+        }
+        if head.len() > REQUEST {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+    Ok(Some(head))
+}
+
+fn parsed(head: &[u8]) -> Option<Request> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+    let mut parsed = httparse::Request::new(&mut headers);
+    parsed.parse(head).ok().filter(httparse::Status::is_complete)?;
+    let is_head = match parsed.method? {
+        "GET" => false,
+        "HEAD" => true,
+        _ => return None,
+    };
+    let path = parsed.path?.split(['?', '#']).next()?;
+    let value = |name: &str| {
+        let found = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
+        found.and_then(|header| str::from_utf8(header.value).ok())
+    };
+    let closes = value("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+    Some(Request {
+        is_head,
+        path: percent_encoding::percent_decode_str(path).decode_utf8().ok()?.into_owned(),
+        host: value("host")?.to_owned(),
+        range: value("range").and_then(range_of),
+        keeps_open: parsed.version == Some(1) && !closes,
+    })
+}
+
+/// First and last byte of `bytes=0-499` or `bytes=500-`; other forms are ignored, as the standard
+/// allows.
+fn range_of(value: &str) -> Option<(u64, Option<u64>)> {
+    let (from, to) = value.strip_prefix("bytes=")?.split_once('-')?;
+    let to = if to.is_empty() { None } else { Some(to.parse().ok()?) };
+    Some((from.parse().ok()?, to))
+}
+
+/// Media type by the extension.
+fn kind_of(path: &str) -> &'static str {
+    match path.rsplit_once('.').map_or("html", |(_, extension)| extension) {
+        "html" => "text/html; charset=utf-8",
+        "js" => "text/javascript",
+        "css" => "text/css",
+        "svg" => "image/svg+xml",
+        "wasm" => "application/wasm",
+        "json" => "application/json",
+        "webmanifest" => "application/manifest+json",
+        _ => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_browsers_write_them() {
+        let text = b"GET /s/open/a%20b.gguf?x=1 HTTP/1.1\r\nHost: 127.0.0.1:80\r\nRange: bytes=5-9\r\n\r\n";
+        let request = Request {
+            is_head: false,
+            path: "/s/open/a b.gguf".to_owned(),
+            host: "127.0.0.1:80".to_owned(),
+            range: Some((5, Some(9))),
+            keeps_open: true,
+        };
+        assert_eq!(parsed(text), Some(request));
+        assert_eq!(parsed(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n"), None);
+        assert_eq!(parsed(b"GET / HTTP/1.1\r\n\r\n"), None, "no host");
+    }
+
+    #[test]
+    fn ranges_of_other_forms_are_ignored() {
+        assert_eq!(range_of("bytes=7-"), Some((7, None)));
+        for other in ["bytes=-5", "bytes=0-1,4-5", "items=0-1", "bytes=a-b"] {
+            assert_eq!(range_of(other), None, "{other}");
+        }
+    }
+}

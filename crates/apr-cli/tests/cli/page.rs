@@ -1,0 +1,133 @@
+//! `apr page`: the page and a model, served on this machine.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::Sandbox;
+
+/// A page that is served, until the test is over.
+struct Page {
+    process: Child,
+    host: String,
+    root: String,
+    report: Value,
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Page {
+    fn of(sandbox: &Sandbox, model: &[&str]) -> Self {
+        let site = sandbox.path("site");
+        fs::create_dir_all(site.join("page")).expect("a folder");
+        fs::write(site.join("index.html"), "<!doctype html>").expect("a file");
+        fs::write(site.join("page/main.js"), "// main").expect("a file");
+        fs::write(site.join("service-worker.js"), "// keeps").expect("a file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_apr"));
+        command.arg("page").args(model).arg("--site").arg(site).args(["--json", "--port", "0"]);
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("a process");
+        let mut lines = BufReader::new(process.stdout.take().expect("its output"));
+        let mut text = String::new();
+        let report: Value = loop {
+            lines.read_line(&mut text).expect("a line");
+            if let Ok(report) = serde_json::from_str(&text) {
+                break report;
+            }
+        };
+        let address = report["address"].as_str().expect("an address").to_owned();
+        let rest = address.strip_prefix("http://").expect("http");
+        let (host, path) = rest.split_once('/').expect("a path");
+        let root = format!("/{}", path.split('#').next().expect("a path"));
+        Self { process, host: host.to_owned(), root, report }
+    }
+
+    /// Status line and body of a request.
+    fn get(&self, path: &str, headers: &str, host: &str) -> (String, Vec<u8>) {
+        let mut stream = TcpStream::connect(&self.host).expect("a connection");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
+        write!(stream, "{request}{headers}\r\n").expect("a request");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("a head");
+        let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+        (head.lines().next().unwrap_or_default().to_owned(), answer[end + 4..].to_vec())
+    }
+
+    fn of_page(&self, path: &str) -> (String, Vec<u8>) {
+        self.get(&format!("{}{path}", self.root), "", &self.host)
+    }
+}
+
+#[test]
+fn the_page_and_the_files_of_a_folder_are_served_and_nothing_else() {
+    let sandbox = Sandbox::new();
+    let model = apr_testkit::locate::fixture("tiny-llama");
+    let page = Page::of(&sandbox, &[&model.display().to_string()]);
+    assert!(page.report["address"].as_str().expect("an address").ends_with("/#model=open/"));
+    assert_eq!(page.of_page("").1, b"<!doctype html>");
+    assert_eq!(page.of_page("page/main.js").1, b"// main");
+    let index: Value =
+        serde_json::from_slice(&page.of_page("open/files.json").1).expect("a list of files");
+    assert_eq!((&index["title"], &index["name"]), (&"tiny-llama".into(), &Value::Null));
+    let weights = fs::read(model.join("model.safetensors")).expect("weights");
+    let listed = index["files"].as_array().expect("files").iter();
+    let of_weights = listed.clone().find(|file| file["name"] == "model.safetensors");
+    assert_eq!(of_weights.expect("weights")["size"], weights.len());
+    assert_eq!(page.report["files"], listed.len());
+
+    let path = format!("{}open/model.safetensors", page.root);
+    let (status, bytes) = page.get(&path, "Range: bytes=100-163\r\n", &page.host);
+    assert_eq!((status.as_str(), &*bytes), ("HTTP/1.1 206 Partial Content", &weights[100..164]));
+    assert!(page.of_page("open/model.safetensors").1 == weights);
+    let (status, _) = page.get(&path, "Range: bytes=999999999-\r\n", &page.host);
+    assert_eq!(status, "HTTP/1.1 416 Range Not Satisfiable");
+
+    let absent =
+        ["open/../../tiny-llama/config.json", "open/absent", "../etc", "service-worker.js"];
+    for path in absent {
+        assert_eq!(page.of_page(path).0, "HTTP/1.1 404 Not Found", "{path}");
+    }
+    // Whoever does not know the path gets nothing, and no page of another name does.
+    assert_eq!(page.get("/", "", &page.host).0, "HTTP/1.1 404 Not Found");
+    assert_eq!(page.get("/open/files.json", "", &page.host).0, "HTTP/1.1 404 Not Found");
+    assert_eq!(page.get(&path, "", "evil.example").0, "HTTP/1.1 403 Forbidden");
+    assert_eq!(page.get("garbage", "bad header\r\n", &page.host).0, "HTTP/1.1 400 Bad Request");
+}
+
+#[test]
+fn a_file_comes_with_those_beside_it() {
+    let sandbox = Sandbox::new();
+    for name in ["model.gguf", "config.json", ".hidden"] {
+        fs::write(sandbox.path(name), name).expect("a file");
+    }
+    let page = Page::of(&sandbox, &[&sandbox.path("model.gguf").display().to_string()]);
+    let index: Value =
+        serde_json::from_slice(&page.of_page("open/files.json").1).expect("a list of files");
+    assert_eq!((&index["title"], &index["name"]), (&"model.gguf".into(), &"model.gguf".into()));
+    let names: Vec<_> = index["files"].as_array().expect("files").iter().collect();
+    let names: Vec<_> = names.iter().map(|file| file["name"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["config.json", "model.gguf"]);
+    assert_eq!(page.of_page("open/.hidden").0, "HTTP/1.1 404 Not Found");
+}
+
+#[test]
+fn locations_are_opened_by_the_page_itself() {
+    let sandbox = Sandbox::new();
+    let page = Page::of(&sandbox, &["hf://org/model@main"]);
+    assert!(
+        page.report["address"].as_str().expect("text").ends_with("/#model=hf://org/model@main")
+    );
+    assert_eq!(page.of_page("open/files.json").0, "HTTP/1.1 404 Not Found");
+    let site = sandbox.path("site").display().to_string();
+    sandbox.apr(&format!("page s3://bucket/model --site {site}")).fails(4, &["E003", "hf://"]);
+    sandbox.apr(&format!("page absent.gguf --site {site}")).fails(3, &["E007", "absent.gguf"]);
+    sandbox.apr("page --site absent").fails(4, &["E001", "page/main.js"]);
+}
