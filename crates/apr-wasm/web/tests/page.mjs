@@ -379,7 +379,7 @@ test("a conversation goes on with what was said", async () => {
   await choose(page, [...folderFiles, template]);
   await view(page, "Run");
   await page.getByText("Options").click();
-  await page.getByLabel("Conversation", { exact: true }).check();
+  await page.getByRole("checkbox", { name: "Conversation" }).check();
   for (const [message, answer] of [["12+34=", "46"], ["20+22=", /\d/u]]) {
     await page.getByLabel("Text", { exact: true }).fill(message);
     await page.getByLabel("Text", { exact: true }).press("Enter");

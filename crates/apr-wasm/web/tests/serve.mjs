@@ -24,7 +24,12 @@ export async function serve(site, { port = 0, mounts = {} } = {}) {
   });
   await new Promise((resolve) => server.listen(port, "127.0.0.1", resolve));
   const { port: actual } = server.address();
-  return { url: `http://127.0.0.1:${actual}`, sent, close: () => new Promise((resolve) => server.close(resolve)) };
+  const close = () => new Promise((resolve) => {
+    server.close(resolve);
+    // Those that a browser keeps open for later would be waited for.
+    server.closeAllConnections();
+  });
+  return { url: `http://127.0.0.1:${actual}`, sent, close };
 }
 
 async function answer(request, response, site, mounts, sent) {
