@@ -81,8 +81,7 @@ impl OwnGraphs {
     /// The graphs with the operators of ONNX.
     ///
     /// # Errors
-    /// E003 where there are operators that ONNX has no counterpart for, or none that is known here:
-    /// with their names.
+    /// E003 where there are operators that are not translated, with their names.
     pub(crate) fn in_onnx(self, reader: &dyn CheckpointReader) -> Result<Vec<(String, Graph)>> {
         if self.format == &tflite::FORMAT {
             return self.lowered(reader);
@@ -134,7 +133,7 @@ impl OwnGraphs {
         let mut domains = self.parts.iter().flat_map(|(_, graph)| &graph.opsets);
         let program = domains.find_map(|opset| foreign(&opset.domain));
         Error::version(format!(
-            "the graph has operators of {} without a known counterpart in ONNX: {}",
+            "the graph has {} operators that apr does not translate to ONNX: {}",
             program.unwrap_or(self.format.name),
             names.join(", ")
         ))

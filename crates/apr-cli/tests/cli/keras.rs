@@ -80,7 +80,7 @@ fn layers_are_shown_with_their_variables() {
     sandbox.apr("graph small.apr --unfold").ok().says(&["keras::LSTM", "keras::inner"]);
     sandbox
         .apr("convert small.keras -o small.onnx")
-        .fails(4, &["E003", "operators of Keras without a known counterpart in ONNX", "LSTM"]);
+        .fails(4, &["E003", "Keras operators that apr does not translate to ONNX", "LSTM"]);
     sandbox
         .apr("graph small.weights.h5")
         .fails(4, &["E003", "no graph of its own (it has no configuration of a model)"]);
