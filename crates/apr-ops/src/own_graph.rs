@@ -84,7 +84,8 @@ impl OwnGraphs {
     /// E003 where there are operators that are not translated, with their names.
     pub(crate) fn in_onnx(self, reader: &dyn CheckpointReader) -> Result<Vec<(String, Graph)>> {
         if self.format == &tflite::FORMAT {
-            return self.lowered(reader);
+            let weights = Weights { reader };
+            return self.lowered(|graph| tflite::lower::lower(graph, &weights));
         }
 
         let mut others: BTreeMap<String, u64> = BTreeMap::new();
@@ -100,12 +101,14 @@ impl OwnGraphs {
 }
 
 impl OwnGraphs {
-    /// The graphs of TensorFlow Lite in operators of ONNX.
-    fn lowered(&self, reader: &dyn CheckpointReader) -> Result<Vec<(String, Graph)>> {
-        let weights = Weights { reader };
+    /// The graphs in operators of ONNX, each as `lower` writes it.
+    fn lowered(
+        &self,
+        lower: impl Fn(&Graph) -> Result<Graph, BTreeMap<String, u64>>,
+    ) -> Result<Vec<(String, Graph)>> {
         let (mut parts, mut others) = (Vec::new(), BTreeMap::new());
         for (name, graph) in &self.parts {
-            match tflite::lower::lower(graph, &weights) {
+            match lower(graph) {
                 Ok(graph) => parts.push((name.clone(), graph)),
                 Err(found) => {
                     for (name, count) in found {
@@ -160,7 +163,7 @@ impl Weights<'_> {
     }
 }
 
-impl tflite::lower::Weights for Weights<'_> {
+impl apr_lower::Weights for Weights<'_> {
     fn constant(&self, tensor: &str) -> Option<Constant> {
         let (info, bytes) = self.small(tensor)?;
         Some(Constant {
@@ -170,7 +173,9 @@ impl tflite::lower::Weights for Weights<'_> {
             data: ConstantData::Bytes(bytes),
         })
     }
+}
 
+impl tflite::lower::Weights for Weights<'_> {
     fn affine(&self, tensor: &str) -> Option<Affine> {
         let entry = self.reader.metadata().object(keys::AFFINE)?.get(tensor)?;
         let named = |key: &str| entry.get(key).and_then(Value::as_str);
@@ -181,7 +186,7 @@ impl tflite::lower::Weights for Weights<'_> {
         let scales = named("scales")?;
         let info = self.reader.tensors().iter().find(|info| info.name == scales)?;
         let zero_points = match named("zero_points") {
-            Some(name) => Some(self.constant(name)?.as_ints()?),
+            Some(name) => Some(apr_lower::Weights::constant(self, name)?.as_ints()?),
             None => None,
         };
         let axis = entry.get("axis").and_then(Value::as_u64).unwrap_or_default();
