@@ -8,8 +8,8 @@ use apr_graph::{
 };
 use apr_registry::tflite::lower::Affine;
 use apr_registry::{
-    CheckpointReader, Error, Escaped, Format, Limits, Result, TensorInfo, graphs_of, keys, onnx,
-    tflite,
+    CheckpointReader, Error, Escaped, Format, Limits, Result, TensorInfo, graphs_of, keras, keys,
+    onnx, tflite,
 };
 use apr_source::Source;
 use apr_source::naming::original;
@@ -86,6 +86,9 @@ impl OwnGraphs {
         if self.format == &tflite::FORMAT {
             let weights = Weights { reader };
             return self.lowered(|graph| tflite::lower::lower(graph, &weights));
+        }
+        if [&keras::HDF5, &keras::ARCHIVE].contains(&self.format) {
+            return self.lowered(keras::lower::lower);
         }
 
         let mut others: BTreeMap<String, u64> = BTreeMap::new();
