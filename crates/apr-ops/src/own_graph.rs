@@ -9,7 +9,7 @@ use apr_graph::{
 use apr_registry::tflite::lower::Affine;
 use apr_registry::{
     CheckpointReader, Error, Escaped, Format, Limits, Result, TensorInfo, graphs_of, keras, keys,
-    onnx, tflite,
+    onnx, tensorflow, tflite,
 };
 use apr_source::Source;
 use apr_source::naming::original;
@@ -86,6 +86,10 @@ impl OwnGraphs {
         if self.format == &tflite::FORMAT {
             let weights = Weights { reader };
             return self.lowered(|graph| tflite::lower::lower(graph, &weights));
+        }
+        if [&tensorflow::GRAPH, &tensorflow::SAVED_MODEL].contains(&self.format) {
+            let (weights, metadata) = (Weights { reader }, reader.metadata());
+            return self.lowered(|graph| tensorflow::lower::lower(graph, &weights, metadata));
         }
         if [&keras::HDF5, &keras::ARCHIVE].contains(&self.format) {
             return self.lowered(keras::lower::lower);
