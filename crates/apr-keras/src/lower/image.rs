@@ -50,8 +50,11 @@ impl Lowering<'_> {
         let (x, axes) = self.spatial(layer, count)?;
         let name = self.name_in(&layer.name, x.order, x.id);
         let starts: Vec<i64> = crops.iter().map(|pair| pair[0]).collect();
-        let end = |pair: &[i64; 2]| if pair[1] == 0 { i64::MAX } else { -pair[1] };
-        let ends: Vec<i64> = crops.iter().map(end).collect();
+        let end = |pair: &[i64; 2]| match pair[1] {
+            0 => Some(i64::MAX),
+            size => size.checked_neg(),
+        };
+        let ends: Vec<i64> = crops.iter().map(end).collect::<Option<_>>()?;
         let main = &mut self.out.main;
         let inputs = [x.id, main.ints(&starts), main.ints(&ends), main.ints(&axes)];
         let id = main.op("Slice", inputs).output(&name);

@@ -21,14 +21,17 @@ impl Lowering<'_> {
 
     /// A variable, or as many equal numbers where the layer has none.
     fn or_all(&mut self, layer: &Layer, name: &str, value: f32, count: u64) -> Option<ValueId> {
-        /// Most numbers that are written to a graph.
-        const MOST: u64 = 1 << 20;
-
         if let Some(own) = layer.variable(&[name], usize::MAX).cloned() {
             return Some(self.out.main.weight(&own.weight.tensor, ElementType::F32, own.dims));
         }
-        let count = usize::try_from(count).ok().filter(|_| count <= MOST)?;
-        Some(self.out.main.constant(Constant::floats(&vec![value; count])))
+        let name = format!("{}/{name}", layer.name);
+        Some(self.repeated(value, &[i64::try_from(count).ok()?], &name))
+    }
+
+    /// One number in every place of a shape.
+    pub(super) fn repeated(&mut self, value: f32, shape: &[i64], name: &str) -> ValueId {
+        let (one, shape) = (self.out.main.float(value), self.out.main.ints(shape));
+        self.out.main.op("Expand", [one, shape]).output(name)
     }
 
     fn batch(&mut self, layer: &Layer) -> Option<Placed> {

@@ -8,7 +8,7 @@
 //!
 //! ONNX has the sequence first, and a direction before the batch.
 
-use apr_graph::{Constant, ElementType, ValueId, View};
+use apr_graph::{ElementType, ValueId, View};
 use apr_lower::{Order, Placed};
 
 use super::Lowering;
@@ -130,18 +130,23 @@ impl Lowering<'_> {
         let turned = main.op("Transpose", [value]).attribute("perm", perm);
         let turned = turned.output(&format!("{name}/directions"));
         let merge = layer.text("merge_mode").unwrap_or("concat");
-        let axes = main.ints(&[axis]);
         let merged = match merge {
-            "sum" => main.op("ReduceSum", [turned, axes]).attribute("keepdims", 0).output(name),
-            "ave" => main.op("ReduceMean", [turned, axes]).attribute("keepdims", 0).output(name),
-            "mul" => main.op("ReduceProd", [turned, axes]).attribute("keepdims", 0).output(name),
             "concat" => {
                 let mut shape = vec![0; usize::try_from(axis).ok()?];
                 shape.push(-1);
                 let shape = main.ints(&shape);
                 main.op("Reshape", [turned, shape]).output(name)
             }
-            _ => return None,
+            _ => {
+                let op = match merge {
+                    "sum" => "ReduceSum",
+                    "ave" => "ReduceMean",
+                    "mul" => "ReduceProd",
+                    _ => return None,
+                };
+                let axes = main.ints(&[axis]);
+                main.op(op, [turned, axes]).attribute("keepdims", 0).output(name)
+            }
         };
         Some(vec![Placed::natural(merged)])
     }
@@ -304,9 +309,8 @@ impl Lowering<'_> {
             }
         }
         if !is_double {
-            let len = usize::try_from(whole).ok()?;
-            let zeros = Constant { shape: vec![1, whole], ..Constant::floats(&vec![0.0; len]) };
-            parts.push(self.out.main.constant(zeros));
+            let shape = [1, i64::try_from(whole).ok()?];
+            parts.push(self.repeated(0.0, &shape, &format!("{name}/zeros")));
         }
         Some(self.one(parts, 1, name))
     }
