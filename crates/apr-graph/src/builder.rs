@@ -222,8 +222,8 @@ impl BodyBuilder {
         self.body.outputs.push(id);
     }
 
-    /// States what a value is.
-    pub(crate) fn set_type(&mut self, value: ValueId, kind: ValueType) {
+    /// States what a value is, where what writes it knows more than inference finds.
+    pub fn set_type(&mut self, value: ValueId, kind: ValueType) {
         self.body.value_mut(value).kind = kind;
     }
 

@@ -146,7 +146,13 @@ impl Writer {
             Order::ChannelsFirst => to_channels_first(rank),
         };
         let perm: Vec<i64> = perm.iter().filter_map(|axis| i64::try_from(*axis).ok()).collect();
+        let is_known = self.rank(placed.id).is_some();
+        let element = self.element(placed.id);
         let made = self.main.op("Transpose", [placed.id]).attribute("perm", perm).output(name);
+        if !is_known {
+            let kind = TensorType { element, shape: Some(vec![Dim::Unknown; rank]) };
+            self.main.set_type(made, ValueType::Tensor(kind));
+        }
         self.turned.insert(placed.id, made);
         self.turned.insert(made, placed.id);
         Some(made)

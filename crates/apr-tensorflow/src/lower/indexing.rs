@@ -1,6 +1,6 @@
 //! Operators that take parts of a value.
 
-use apr_graph::{Node, ValueId};
+use apr_graph::{ElementType, Node, ValueId};
 use apr_lower::{Order, Placed};
 
 use super::{Lowering, Source};
@@ -53,6 +53,8 @@ impl Lowering<'_> {
     fn one_hot(&mut self, node: &Node) -> Option<()> {
         let (_, name) = self.output(node)?;
         let indices = self.natural(node, 0)?;
+        // Runtimes have no integers of 32 bits there.
+        let indices = self.out.cast(indices, ElementType::I64, &format!("{name}/indices"));
         let depth = *self.ints(node, 1)?.first()?;
         let (on, off) = (self.natural(node, 2)?, self.natural(node, 3)?);
         let main = &mut self.out.main;

@@ -4,6 +4,7 @@
 //! variables as weights. Images have their channels first between convolutions ([`apr_lower`]).
 //! Shapes that the graph computes are numbers where the sizes of the inputs determine them.
 
+mod batch;
 mod convolution;
 mod elementwise;
 mod image;
@@ -23,6 +24,7 @@ use apr_lower::{Order, Placed, Untranslated, Weights, Writer};
 
 use crate::graph::DOMAIN;
 use signature::Signature;
+pub use signature::signatures_left_out;
 use source::Source;
 
 /// Operators that return what they get, or a variable that they stand for.
@@ -135,6 +137,7 @@ impl<'g> Lowering<'g> {
             "Conv2D" | "DepthwiseConv2dNative" | "Conv2DBackpropInput" | "AvgPool" | "MaxPool" => {
                 self.convolution(node)
             }
+            "BatchToSpaceND" | "SpaceToBatchND" => self.batch(node),
             "MatMul" | "BatchMatMul" | "BatchMatMulV2" | "BatchMatMulV3" | "Einsum" => {
                 self.matrix(node)
             }

@@ -37,8 +37,6 @@ impl Lowering<'_> {
                 let size = self.out.main.op("Size", [x]).output(&format!("{name}/long"));
                 self.of_type(node, size)
             }
-            "SpaceToBatchND" => self.space_to_batch(node),
-            "BatchToSpaceND" => self.batch_to_space(node),
             "Squeeze" => self.squeeze(node),
             "Tile" => self.with_longs(node, "Tile"),
             "Transpose" => self.transpose(node),
@@ -230,88 +228,4 @@ impl Lowering<'_> {
         let number = self.out.cast(number, to, &format!("{name}/number"));
         self.plain(node, "Expand", &[number, shape])
     }
-
-    /// Blocks of the dimensions behind the first become rows of a larger batch.
-    fn space_to_batch(&mut self, node: &Node) -> Option<()> {
-        let blocks = self.ints(node, 1)?;
-        let pads = self.ints(node, 2)?;
-        let dims = self.dims(node, 0)?;
-        (pads.len() == 2 * blocks.len() && dims.len() > blocks.len()).then_some(())?;
-        let (count, rank) = (blocks.len(), dims.len());
-        let x = self.natural(node, 0)?;
-        let (_, name) = self.output(node)?;
-        let mut around = vec![0; 2 * rank];
-        let mut shape = vec![0; 1];
-        for axis in 0..count {
-            around[axis + 1] = pads[2 * axis];
-            around[axis + 1 + rank] = pads[2 * axis + 1];
-            let size = i64::try_from(dims[axis + 1]?).ok()?;
-            let size = size.checked_add(pads[2 * axis])?.checked_add(pads[2 * axis + 1])?;
-            (blocks[axis] > 0 && size % blocks[axis] == 0).then_some(())?;
-            shape.extend([size / blocks[axis], blocks[axis]]);
-        }
-        let rest = sizes(dims.get(count + 1..)?)?;
-        let target: Vec<i64> = [-1]
-            .into_iter()
-            .chain((0..count).map(|axis| shape[1 + 2 * axis]))
-            .chain(rest.iter().copied())
-            .collect();
-        shape.extend(rest);
-        // [batch, n1, b1, n2, b2, ...] to [b1, b2, batch, n1, n2, ...].
-        let mut perm: Vec<i64> = (0..count).map(|axis| long(2 + 2 * axis)).collect();
-        perm.push(0);
-        perm.extend((0..count).map(|axis| long(1 + 2 * axis)));
-        perm.extend((1 + 2 * count..shape.len()).map(long));
-        let main = &mut self.out.main;
-        let (around, shape, target) = (main.ints(&around), main.ints(&shape), main.ints(&target));
-        let padded = main.op("Pad", [x, around]).output(&format!("{name}/padded"));
-        let split = main.op("Reshape", [padded, shape]).output(&format!("{name}/blocks"));
-        let turned = main.op("Transpose", [split]).attribute("perm", perm);
-        let turned = turned.output(&format!("{name}/turned"));
-        self.plain(node, "Reshape", &[turned, target])
-    }
-
-    /// The other way round, and what is cut off from the ends.
-    fn batch_to_space(&mut self, node: &Node) -> Option<()> {
-        let blocks = self.ints(node, 1)?;
-        let crops = self.ints(node, 2)?;
-        let dims = self.dims(node, 0)?;
-        (crops.len() == 2 * blocks.len() && dims.len() > blocks.len()).then_some(())?;
-        let count = blocks.len();
-        let x = self.natural(node, 0)?;
-        let (_, name) = self.output(node)?;
-        let own = sizes(dims.get(1..)?)?;
-        let shape: Vec<i64> = blocks.iter().copied().chain([-1]).chain(own.clone()).collect();
-        // [b1, b2, batch, n1, n2, ...] to [batch, n1, b1, n2, b2, ...].
-        let mut perm = vec![long(count)];
-        perm.extend((0..count).flat_map(|axis| [long(count + 1 + axis), long(axis)]));
-        perm.extend((2 * count + 1..shape.len()).map(long));
-        let mut target = vec![-1];
-        let (mut starts, mut ends) = (Vec::new(), Vec::new());
-        for axis in 0..count {
-            let size = own[axis].checked_mul(blocks[axis])?;
-            target.push(size);
-            starts.push(crops[2 * axis]);
-            ends.push(size.checked_sub(crops[2 * axis + 1])?);
-        }
-        target.extend(&own[count..]);
-        let axes: Vec<i64> = (1..=count).map(long).collect();
-        let main = &mut self.out.main;
-        let (shape, target) = (main.ints(&shape), main.ints(&target));
-        let split = main.op("Reshape", [x, shape]).output(&format!("{name}/blocks"));
-        let turned = main.op("Transpose", [split]).attribute("perm", perm);
-        let turned = turned.output(&format!("{name}/turned"));
-        let whole = main.op("Reshape", [turned, target]).output(&format!("{name}/whole"));
-        let inputs = [whole, main.ints(&starts), main.ints(&ends), main.ints(&axes)];
-        self.plain(node, "Slice", &inputs)
-    }
-}
-
-fn sizes(dims: &[Option<u64>]) -> Option<Vec<i64>> {
-    dims.iter().map(|size| i64::try_from((*size)?).ok()).collect()
-}
-
-/// A position that a value of at most [`apr_graph::MAX_RANK`] dimensions has.
-fn long(position: usize) -> i64 {
-    i64::try_from(position).unwrap_or(i64::MAX)
 }

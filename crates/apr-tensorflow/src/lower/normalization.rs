@@ -10,7 +10,7 @@ impl Lowering<'_> {
         match &*node.op.name {
             "BiasAdd" => self.bias_add(node),
             "LRN" => self.local_response(node),
-            _ => self.batch(node),
+            _ => self.moving(node),
         }
     }
 
@@ -28,7 +28,7 @@ impl Lowering<'_> {
     }
 
     /// By means and variances that are inputs.
-    fn batch(&mut self, node: &Node) -> Option<()> {
+    fn moving(&mut self, node: &Node) -> Option<()> {
         (node.int("is_training") == Some(0)).then_some(())?;
         let (x, order) = self.image_input(node, 0)?;
         let mut inputs = vec![x];

@@ -46,9 +46,24 @@ fn chosen(signatures: &Map<String, Value>) -> Option<&Value> {
     if let Some(own) = signatures.get(DEFAULT) {
         return Some(own);
     }
-    let mut own = signatures.iter().filter(|(name, _)| !name.starts_with("__"));
+    let mut own = signatures.iter().filter(|(name, _)| !is_internal(name));
     let (_, first) = own.next()?;
     own.next().is_none().then_some(first)
+}
+
+/// Whether a signature is one that TensorFlow itself calls.
+fn is_internal(name: &str) -> bool {
+    name.starts_with("__")
+}
+
+/// Names of the signatures of a SavedModel that [`lower`](super::lower) leaves out.
+#[must_use]
+pub fn signatures_left_out(metadata: &Metadata) -> Vec<&str> {
+    let own = metadata.object(METADATA).and_then(|own| own.get("signatures"));
+    let Some(signatures) = own.and_then(Value::as_object) else { return Vec::new() };
+    let has_default = signatures.contains_key(DEFAULT);
+    let others = signatures.keys().map(String::as_str);
+    others.filter(|name| has_default && *name != DEFAULT && !is_internal(name)).collect()
 }
 
 /// The values of a signature; `None` where one is missing.
