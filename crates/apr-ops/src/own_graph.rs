@@ -71,6 +71,40 @@ fn scales<'r>(reader: &'r dyn CheckpointReader, used: &HashSet<String>) -> HashS
         .collect()
 }
 
+impl OwnGraphs {
+    /// Whether the format states shapes for all inputs, or may leave them away.
+    pub(crate) fn may_lack_shapes(&self) -> bool {
+        [&tensorflow::GRAPH, &tensorflow::SAVED_MODEL].contains(&self.format)
+    }
+}
+
+/// Checks that the inputs of graphs have shapes, as those of an ONNX file must.
+///
+/// # Errors
+/// E003 for an input whose number of dimensions is not known.
+pub(crate) fn check_inputs(graphs: &[(String, Graph)]) -> Result<()> {
+    for (_, graph) in graphs {
+        for id in &graph.body.inputs {
+            let value = graph.body.value(*id);
+            if value.shape().is_none() {
+                return Err(Error::version(format!(
+                    "the graph does not state the number of dimensions of its input '{}', which \
+                     an ONNX file must",
+                    Escaped::short(&value.name)
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What of a SavedModel is not in its graph of ONNX's operators.
+pub(crate) fn left_out(reader: &dyn CheckpointReader) -> Option<String> {
+    let names = tensorflow::lower::signatures_left_out(reader.metadata());
+    let names: Vec<String> = names.iter().map(|name| Escaped::short(name).to_string()).collect();
+    (!names.is_empty()).then(|| format!("other signatures are left out: {}", names.join(", ")))
+}
+
 /// Whether a companion is the file of a graph without its tensors, which a file with another graph
 /// has no use for.
 pub(crate) fn is_skeleton(companion: &str) -> bool {
