@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 42] = [
+pub(crate) const PORTABLE: [&str; 43] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -32,6 +32,7 @@ pub(crate) const PORTABLE: [&str; 42] = [
     "apr-tensorflow",
     "apr-coreml",
     "apr-skeleton",
+    "apr-lower",
     "apr-ort",
     "apr-tflite",
     "apr-torchscript",

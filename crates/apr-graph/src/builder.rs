@@ -98,6 +98,11 @@ impl BodyBuilder {
         &self.body
     }
 
+    /// The same, to write what is found out of its values.
+    pub(crate) fn body_mut(&mut self) -> &mut Body {
+        &mut self.body
+    }
+
     /// What the caller of the model gives.
     pub fn input(
         &mut self,
@@ -106,7 +111,12 @@ impl BodyBuilder {
         shape: impl IntoIterator<Item = Dim>,
         meaning: Meaning,
     ) -> ValueId {
-        let id = self.body.add_value(name, ValueType::tensor(element, shape), ValueOrigin::Input);
+        self.input_of(name, ValueType::tensor(element, shape), meaning)
+    }
+
+    /// The same, of any type: the shape need not be known.
+    pub fn input_of(&mut self, name: &str, kind: ValueType, meaning: Meaning) -> ValueId {
+        let id = self.body.add_value(name, kind, ValueOrigin::Input);
         self.body.value_mut(id).meaning = meaning;
         self.body.inputs.push(id);
         self.taken.insert(name.to_owned(), 1);
@@ -212,8 +222,8 @@ impl BodyBuilder {
         self.body.outputs.push(id);
     }
 
-    /// States what a value is.
-    pub(crate) fn set_type(&mut self, value: ValueId, kind: ValueType) {
+    /// States what a value is, where what writes it knows more than inference finds.
+    pub fn set_type(&mut self, value: ValueId, kind: ValueType) {
         self.body.value_mut(value).kind = kind;
     }
 

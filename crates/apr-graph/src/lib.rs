@@ -70,7 +70,7 @@ pub use element::ElementType;
 pub use finding::{Finding, Findings, Severity};
 pub use gradient::{Gradient, Intermediates, gradient};
 pub use graph::{Function, FunctionId, Graph, Opset};
-pub use infer::{Inference, MAX_DEPTH, Signature, infer};
+pub use infer::{IncrementalInference, Inference, MAX_DEPTH, Signature, infer};
 pub use inline::inline;
 pub use meaning::Meaning;
 pub use node::{Attribute, AttributeValue, Name, Node, Op, foreign};

@@ -56,6 +56,7 @@
 
 mod graph;
 mod hdf5;
+pub mod lower;
 mod names;
 mod reader;
 mod scan;

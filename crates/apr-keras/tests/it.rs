@@ -273,8 +273,8 @@ fn layers_are_those_of_the_program() {
     }
 }
 
-#[test]
-fn configurations_that_contradict_themselves_are_errors() {
+/// The graphs of a file whose configuration is another one.
+fn configured(config: &Value) -> Result<Option<Vec<(String, apr_graph::Graph)>>> {
     use apr_core::Metadata;
 
     struct Configured {
@@ -288,21 +288,95 @@ fn configurations_that_contradict_themselves_are_errors() {
             &self.metadata
         }
     }
-    let graphs = |config: Value| {
-        let mut metadata = Metadata::new();
-        metadata.set(METADATA, json!({ "model_config": config }));
-        let reader = open(fixture("small.weights.h5")).expect("weights");
-        graphs_of(&Configured { inner: reader, metadata }, &Limits::default())
-    };
+    let mut metadata = Metadata::new();
+    metadata.set(METADATA, json!({ "model_config": config }));
+    let reader = open(fixture("small.weights.h5")).expect("weights");
+    graphs_of(&Configured { inner: reader, metadata }, &Limits::default())
+}
+
+#[test]
+fn configurations_that_contradict_themselves_are_errors() {
     let missing = json!({ "class_name": "Functional", "config": { "name": "m", "layers": [
         { "class_name": "Dense", "name": "d", "config": {},
           "inbound_nodes": [[["nowhere", 0, 0, {}]]] },
     ], "input_layers": [], "output_layers": [["d", 0, 0]] } });
-    assert_eq!(graphs(missing).expect_err("no such layer").code(), Code::Corrupt);
+    assert_eq!(configured(&missing).expect_err("no such layer").code(), Code::Corrupt);
     let mut deep = json!({ "class_name": "Dense", "config": { "name": "d" } });
     for _ in 0..40 {
         deep = json!({ "class_name": "Sequential", "config": { "name": "s", "layers": [deep] } });
     }
-    assert_eq!(graphs(deep).expect_err("too deep").code(), Code::Corrupt);
-    assert_eq!(graphs(json!({ "class_name": "Mine", "config": {} })).expect("no graph"), None);
+    assert_eq!(configured(&deep).expect_err("too deep").code(), Code::Corrupt);
+    assert_eq!(configured(&json!({ "class_name": "Mine", "config": {} })).expect("no graph"), None);
+}
+
+/// Expected values of these models are in `apr-cli`'s tests, which run them.
+#[test]
+fn lowered_graphs_are_ones_that_onnx_allows() {
+    for name in ["images.keras", "first.keras", "sequences.keras", "vectors.keras", "small.h5"] {
+        let reader = open(fixture(name)).expect("a model");
+        let graphs = graphs_of(&reader, &Limits::default()).expect("readable").expect("a graph");
+        let lowered = apr_keras::lower::lower(&graphs[0].1).expect("known layers");
+        let names = |graph: &apr_graph::Graph| -> Vec<String> {
+            graph.body.outputs.iter().map(|id| graph.body.value(*id).name.clone()).collect()
+        };
+        assert_eq!(names(&lowered), names(&graphs[0].1), "{name}");
+        let errors = check(&lowered).list.into_iter();
+        let errors: Vec<_> = errors.filter(|one| one.severity == Severity::Error).collect();
+        assert!(errors.is_empty(), "{name}: {errors:?}");
+    }
+}
+
+/// A layer of every class with settings that contradict its weights, or none.
+#[test]
+fn layers_that_can_not_be_lowered_are_named() {
+    let config = |class: &str, own: Value| {
+        let mut config = own;
+        config["name"] = json!("a");
+        let layer = json!({ "class_name": class, "config": config });
+        json!({ "class_name": "Sequential", "config": { "name": "m", "layers": [layer] } })
+    };
+    let classes = [
+        "AveragePooling2D",
+        "BatchNormalization",
+        "Bidirectional",
+        "Concatenate",
+        "Conv2D",
+        "Conv2DTranspose",
+        "Cropping2D",
+        "Dense",
+        "DepthwiseConv2D",
+        "Dot",
+        "Embedding",
+        "GRU",
+        "GlobalMaxPooling3D",
+        "LSTM",
+        "Lambda",
+        "LayerNormalization",
+        "Mine",
+        "Normalization",
+        "PReLU",
+        "Permute",
+        "RepeatVector",
+        "Reshape",
+        "SeparableConv2D",
+        "SimpleRNN",
+        "TimeDistributed",
+        "UpSampling2D",
+        "ZeroPadding2D",
+    ];
+    let settings = [
+        json!({}),
+        json!({ "batch_input_shape": [null, 4, 4, 3], "size": 0, "strides": [0, -1], "n": -1,
+            "axis": 70, "axes": -9, "padding": "same", "pool_size": i64::MAX, "kernel_size": [1],
+            "target_shape": [i64::MIN], "dims": [9, 9, 9], "layer": { "class_name": "Conv2D" } }),
+    ];
+    for class in classes {
+        for own in &settings {
+            let graphs = configured(&config(class, own.clone())).expect("readable");
+            let (_, graph) = &graphs.expect("a graph")[0];
+            if let Err(untranslated) = apr_keras::lower::lower(graph) {
+                assert_eq!(untranslated.into_iter().collect::<Vec<_>>(), [(class.to_owned(), 1)]);
+            }
+        }
+    }
 }

@@ -8,8 +8,8 @@ use apr_graph::{
 };
 use apr_registry::tflite::lower::Affine;
 use apr_registry::{
-    CheckpointReader, Error, Escaped, Format, Limits, Result, TensorInfo, graphs_of, keys, onnx,
-    tflite,
+    CheckpointReader, Error, Escaped, Format, Limits, Result, TensorInfo, graphs_of, keras, keys,
+    onnx, tensorflow, tflite,
 };
 use apr_source::Source;
 use apr_source::naming::original;
@@ -71,6 +71,40 @@ fn scales<'r>(reader: &'r dyn CheckpointReader, used: &HashSet<String>) -> HashS
         .collect()
 }
 
+impl OwnGraphs {
+    /// Whether the format states shapes for all inputs, or may leave them away.
+    pub(crate) fn may_lack_shapes(&self) -> bool {
+        [&tensorflow::GRAPH, &tensorflow::SAVED_MODEL].contains(&self.format)
+    }
+}
+
+/// Checks that the inputs of graphs have shapes, as those of an ONNX file must.
+///
+/// # Errors
+/// E003 for an input whose number of dimensions is not known.
+pub(crate) fn check_inputs(graphs: &[(String, Graph)]) -> Result<()> {
+    for (_, graph) in graphs {
+        for id in &graph.body.inputs {
+            let value = graph.body.value(*id);
+            if value.shape().is_none() {
+                return Err(Error::version(format!(
+                    "the graph does not state the number of dimensions of its input '{}', which \
+                     an ONNX file must",
+                    Escaped::short(&value.name)
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What of a SavedModel is not in its graph of ONNX's operators.
+pub(crate) fn left_out(reader: &dyn CheckpointReader) -> Option<String> {
+    let names = tensorflow::lower::signatures_left_out(reader.metadata());
+    let names: Vec<String> = names.iter().map(|name| Escaped::short(name).to_string()).collect();
+    (!names.is_empty()).then(|| format!("other signatures are left out: {}", names.join(", ")))
+}
+
 /// Whether a companion is the file of a graph without its tensors, which a file with another graph
 /// has no use for.
 pub(crate) fn is_skeleton(companion: &str) -> bool {
@@ -81,11 +115,18 @@ impl OwnGraphs {
     /// The graphs with the operators of ONNX.
     ///
     /// # Errors
-    /// E003 where there are operators that ONNX has no counterpart for, or none that is known here:
-    /// with their names.
+    /// E003 where there are operators that are not translated, with their names.
     pub(crate) fn in_onnx(self, reader: &dyn CheckpointReader) -> Result<Vec<(String, Graph)>> {
         if self.format == &tflite::FORMAT {
-            return self.lowered(reader);
+            let weights = Weights { reader };
+            return self.lowered(|graph| tflite::lower::lower(graph, &weights));
+        }
+        if [&tensorflow::GRAPH, &tensorflow::SAVED_MODEL].contains(&self.format) {
+            let (weights, metadata) = (Weights { reader }, reader.metadata());
+            return self.lowered(|graph| tensorflow::lower::lower(graph, &weights, metadata));
+        }
+        if [&keras::HDF5, &keras::ARCHIVE].contains(&self.format) {
+            return self.lowered(keras::lower::lower);
         }
 
         let mut others: BTreeMap<String, u64> = BTreeMap::new();
@@ -101,12 +142,14 @@ impl OwnGraphs {
 }
 
 impl OwnGraphs {
-    /// The graphs of TensorFlow Lite in operators of ONNX.
-    fn lowered(&self, reader: &dyn CheckpointReader) -> Result<Vec<(String, Graph)>> {
-        let weights = Weights { reader };
+    /// The graphs in operators of ONNX, each as `lower` writes it.
+    fn lowered(
+        &self,
+        lower: impl Fn(&Graph) -> Result<Graph, BTreeMap<String, u64>>,
+    ) -> Result<Vec<(String, Graph)>> {
         let (mut parts, mut others) = (Vec::new(), BTreeMap::new());
         for (name, graph) in &self.parts {
-            match tflite::lower::lower(graph, &weights) {
+            match lower(graph) {
                 Ok(graph) => parts.push((name.clone(), graph)),
                 Err(found) => {
                     for (name, count) in found {
@@ -134,7 +177,7 @@ impl OwnGraphs {
         let mut domains = self.parts.iter().flat_map(|(_, graph)| &graph.opsets);
         let program = domains.find_map(|opset| foreign(&opset.domain));
         Error::version(format!(
-            "the graph has operators of {} without a known counterpart in ONNX: {}",
+            "the graph has {} operators that apr does not translate to ONNX: {}",
             program.unwrap_or(self.format.name),
             names.join(", ")
         ))
@@ -161,7 +204,7 @@ impl Weights<'_> {
     }
 }
 
-impl tflite::lower::Weights for Weights<'_> {
+impl apr_lower::Weights for Weights<'_> {
     fn constant(&self, tensor: &str) -> Option<Constant> {
         let (info, bytes) = self.small(tensor)?;
         Some(Constant {
@@ -171,7 +214,9 @@ impl tflite::lower::Weights for Weights<'_> {
             data: ConstantData::Bytes(bytes),
         })
     }
+}
 
+impl tflite::lower::Weights for Weights<'_> {
     fn affine(&self, tensor: &str) -> Option<Affine> {
         let entry = self.reader.metadata().object(keys::AFFINE)?.get(tensor)?;
         let named = |key: &str| entry.get(key).and_then(Value::as_str);
@@ -182,7 +227,7 @@ impl tflite::lower::Weights for Weights<'_> {
         let scales = named("scales")?;
         let info = self.reader.tensors().iter().find(|info| info.name == scales)?;
         let zero_points = match named("zero_points") {
-            Some(name) => Some(self.constant(name)?.as_ints()?),
+            Some(name) => Some(apr_lower::Weights::constant(self, name)?.as_ints()?),
             None => None,
         };
         let axis = entry.get("axis").and_then(Value::as_u64).unwrap_or_default();

@@ -203,6 +203,15 @@ impl TensorProto {
         &self.dims
     }
 
+    /// Texts, in order.
+    ///
+    /// # Errors
+    /// E007 when reading fails, E008 over the limit.
+    pub(crate) fn texts(&self, walker: &mut Walker<'_>) -> Result<Vec<Vec<u8>>> {
+        let texts = self.fields.iter().filter(|field| field.number == 8);
+        texts.map(|field| field.bytes(walker)).collect()
+    }
+
     /// The values, as little-endian bytes.
     pub(crate) fn constant(
         &self,

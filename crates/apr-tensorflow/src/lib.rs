@@ -64,6 +64,7 @@ mod crc32c;
 mod dtype;
 mod graph;
 mod js;
+pub mod lower;
 mod objects;
 mod open;
 mod reader;

@@ -22,7 +22,7 @@ use crate::{CHECKPOINT, GRAPH, METADATA, SAVED_MODEL, dtype, objects, table};
 const VARIABLES: &str = "variables/variables";
 
 /// What the key of a variable ends with, behind the path of the object that it is of.
-const VALUE: &str = "/.ATTRIBUTES/VARIABLE_VALUE";
+pub(crate) const VALUE: &str = "/.ATTRIBUTES/VARIABLE_VALUE";
 
 /// What the key of an optimizer's variable has behind the path of the variable that it is about.
 const SLOT: &str = "/.OPTIMIZER_SLOT/";

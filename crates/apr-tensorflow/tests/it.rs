@@ -356,3 +356,77 @@ fn graphs_of_others_have_their_weights_and_functions() {
     assert!(graph.body.weights().count() > 20, "variables are weights");
     assert!(graph.body.values.iter().any(|value| value.origin == ValueOrigin::Input));
 }
+
+/// Small tensors of a model, for a lowering.
+struct Small<'r>(&'r TensorflowReader);
+
+impl apr_lower::Weights for Small<'_> {
+    fn constant(&self, tensor: &str) -> Option<apr_graph::Constant> {
+        let position = self.0.tensors().iter().position(|info| info.name == tensor)?;
+        let info = &self.0.tensors()[position];
+        if info.byte_len().ok()? > 1 << 20 {
+            return None;
+        }
+        let mut bytes = vec![0; usize::try_from(info.byte_len().ok()?).ok()?];
+        self.0.read_tensor(position, 0, &mut bytes).ok()?;
+        Some(apr_graph::Constant {
+            name: String::new(),
+            element: apr_graph::ElementType::from_dtype(info.dtype)?,
+            shape: info.shape.dims().to_vec(),
+            data: apr_graph::ConstantData::Bytes(bytes),
+        })
+    }
+}
+
+fn lowered(reader: &TensorflowReader, graph: &Graph) -> Result<Graph, BTreeMap<String, u64>> {
+    apr_tensorflow::lower::lower(graph, &Small(reader), reader.metadata())
+}
+
+/// Expected values of these models are in `apr-cli`'s tests, which run them.
+#[test]
+fn lowered_graphs_are_ones_that_onnx_allows() {
+    for name in ["images", "moved", "elements", "exported"] {
+        let folder = Folder::of(&fixtures().join("lowered").join(name));
+        let reader = folder.open("saved_model.pb").expect("a model");
+        let lowered = lowered(&reader, &graph_of(&reader)).expect("known operators");
+        let errors = check(&lowered).list.into_iter();
+        let errors: Vec<_> = errors.filter(|one| one.severity == Severity::Error).collect();
+        assert!(errors.is_empty(), "{name}: {errors:?}");
+        let own = reader.metadata().object(METADATA).expect("what the file says");
+        let outputs = own["signatures"]["serving_default"]["outputs"].as_object().expect("names");
+        let found = lowered.body.outputs.iter().map(|id| lowered.body.value(*id).name.clone());
+        assert_eq!(found.collect::<Vec<_>>(), outputs.keys().cloned().collect::<Vec<_>>());
+    }
+}
+
+/// Variables of one name are told apart by how the model is restored.
+#[test]
+fn a_weight_is_what_its_variable_is_restored_from() {
+    let reader = Folder::of(&fixtures().join("lowered/moved")).open("saved_model.pb");
+    let reader = reader.expect("a model");
+    let graph = graph_of(&reader);
+    let handles = graph.body.nodes.iter().filter(|node| &*node.op.name == "VarHandleOp");
+    let found: BTreeMap<String, Vec<Option<u64>>> = handles
+        .map(|node| {
+            let value = graph.body.value(node.input(0).expect("its weight"));
+            let ValueOrigin::Weight(weight) = &value.origin else { panic!("no weight") };
+            let sizes = value.shape().expect("a shape").iter().map(apr_graph::Dim::size);
+            (weight.tensor.clone(), sizes.collect())
+        })
+        .collect();
+    let expected = [("square", [5, 5]), ("table", [6, 5])]
+        .map(|(name, sizes)| (name.to_owned(), sizes.map(Some).to_vec()));
+    assert_eq!(found, BTreeMap::from(expected));
+}
+
+#[test]
+fn damaged_graphs_are_lowered_or_named() {
+    let file = fixture("lowered/images.pb");
+    for at in (0..file.len()).step_by(11) {
+        let mut file = file.clone();
+        file[at] ^= 0x55;
+        let Ok(reader) = apr_tensorflow::open(file, "a.pb", &Limits::default()) else { continue };
+        let Ok(Some(graphs)) = graphs_of(&reader, &Limits::default()) else { continue };
+        let _ = lowered(&reader, &graphs[0].1);
+    }
+}

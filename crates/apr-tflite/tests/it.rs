@@ -266,7 +266,7 @@ fn weights_of_a_graph_are_the_readers_tensors() {
 /// Small tensors of a model, for a lowering.
 struct Small(TfliteReader);
 
-impl apr_tflite::lower::Weights for Small {
+impl apr_lower::Weights for Small {
     fn constant(&self, tensor: &str) -> Option<apr_graph::Constant> {
         let info = self.0.tensors().iter().find(|info| info.name == tensor)?;
         Some(apr_graph::Constant {
@@ -276,7 +276,9 @@ impl apr_tflite::lower::Weights for Small {
             data: apr_graph::ConstantData::Bytes(bytes_of(&self.0, tensor, 1 << 20)),
         })
     }
+}
 
+impl apr_tflite::lower::Weights for Small {
     fn affine(&self, tensor: &str) -> Option<apr_tflite::lower::Affine> {
         let entry = self.0.metadata().object(keys::AFFINE)?.get(tensor)?;
         let scales = entry.get("scales")?.as_str()?.to_owned();

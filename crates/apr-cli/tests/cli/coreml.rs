@@ -97,5 +97,5 @@ fn layers_and_operations_are_shown() {
     sandbox.apr("graph coreml/others.mlmodel").ok().says(&["inner/model0"]);
     sandbox
         .apr("convert coreml/network.mlmodel -o n.onnx")
-        .fails(4, &["E003", "without a known counterpart in ONNX", "convolution"]);
+        .fails(4, &["E003", "operators that apr does not translate to ONNX", "convolution"]);
 }

@@ -35,6 +35,7 @@ mod keras;
 mod llama_cpp;
 mod lora;
 mod lora_merge;
+mod lowered;
 mod lowrank;
 mod memory;
 mod merge;

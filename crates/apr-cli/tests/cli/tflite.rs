@@ -199,7 +199,7 @@ fn operators_that_onnx_lacks_are_named() {
     let sandbox = models();
     sandbox.apr("convert kinds.tflite -o kinds.onnx").fails(
         4,
-        &["E003", "operators of TensorFlow Lite without a known counterpart in ONNX", "Mine"],
+        &["E003", "TensorFlow Lite operators that apr does not translate to ONNX", "Mine"],
     );
     assert!(!sandbox.path("kinds.onnx").exists());
     sandbox.write("x.json", "[1]");

@@ -11,7 +11,7 @@ use crate::finding::shown_path;
 use crate::operators::{self, Call, Input, Known, elements, known, type_of};
 use crate::{
     AttributeValue, Body, Dim, Findings, Function, Graph, MAX_RANK, Name, Node, Op, Operator,
-    Severity, ValueId, ValueOrigin, ValueType,
+    Opset, Severity, ValueId, ValueOrigin, ValueType,
 };
 
 /// What all bodies share.
@@ -81,17 +81,21 @@ impl Made {
 
 impl<'g> Engine<'g> {
     pub(super) fn new(graph: &'g Graph) -> Self {
-        let by_op = graph
-            .functions
+        Self::of(&graph.functions, &graph.opsets)
+    }
+
+    /// An engine for bodies with these functions and versions of operators.
+    pub(super) fn of(functions: &'g [Function], opsets: &[Opset]) -> Self {
+        let by_op = functions
             .iter()
             .enumerate()
             .map(|(position, function)| (&function.op, position))
             .collect();
         Self {
-            functions: &graph.functions,
+            functions,
             by_op,
-            opsets: Rc::new(Versions::new(&graph.opsets)),
-            of_functions: vec![None; graph.functions.len()],
+            opsets: Rc::new(Versions::new(opsets)),
+            of_functions: vec![None; functions.len()],
             cache: HashMap::new(),
             signatures: Vec::new(),
             active: Vec::new(),
@@ -166,46 +170,73 @@ impl<'g> Engine<'g> {
         }
 
         self.ranks(body, scope);
-        self.origins(body, around, &mut facts, scope);
+        self.origins(0, body, around, &mut facts, scope);
         self.ranks(body, scope);
         self.left = self.left.saturating_sub(own_steps(body));
         for position in 0..body.nodes.len() {
-            // The node is taken out meanwhile, so that the body can be read and changed.
-            let mut node = std::mem::replace(&mut body.nodes[position], placeholder());
-            let path = |node: &Node| shown_path(&scope.prefix, position, node);
-            match self.node(&mut node, Around { body, facts: &facts }, scope, position, calls) {
-                Ok(made) => {
-                    for problem in &made.problems {
-                        self.findings.add(
-                            Severity::Error,
-                            path(&node),
-                            format!("{}: {problem}", node.op),
-                        );
-                    }
-                    self.write(body, &mut facts, &node, made, &path);
-                }
-                Err(message) => self.findings.add(
-                    Severity::Error,
-                    path(&node),
-                    format!("{}: {message}", node.op),
-                ),
-            }
-
-            body.nodes[position] = node;
+            self.step(body, &mut facts, position, scope, calls);
         }
 
         facts
     }
 
-    /// Types of values that no node makes.
+    /// Follows what was written to a body since the facts were last brought up to date: from this
+    /// node on. Bodies and values around it there are none.
+    pub(super) fn extend(&mut self, body: &mut Body, facts: &mut Facts, from: usize) {
+        let first = facts.known.len();
+        let (nodes, values) = (body.nodes.len() - from, body.values.len() - first);
+        self.room = self.room.saturating_add((nodes as u64).saturating_mul(32));
+        self.left = self.left.saturating_add(((nodes + values) as u64).saturating_mul(8));
+        facts.known.resize(body.values.len(), None);
+        let (opsets, of_call) = (Rc::clone(&self.opsets), HashMap::new());
+        let scope = Scope { prefix: String::new(), opsets: &opsets, of_call: &of_call, depth: 0 };
+        self.origins(first, body, None, facts, &scope);
+        for position in from..body.nodes.len() {
+            self.step(body, facts, position, &scope, &mut Vec::new());
+        }
+    }
+
+    /// Follows one node.
+    fn step(
+        &mut self,
+        body: &mut Body,
+        facts: &mut Facts,
+        position: usize,
+        scope: &Scope<'_>,
+        calls: &mut Vec<Option<usize>>,
+    ) {
+        // The node is taken out meanwhile, so that the body can be read and changed.
+        let mut node = std::mem::replace(&mut body.nodes[position], placeholder());
+        let path = |node: &Node| shown_path(&scope.prefix, position, node);
+        match self.node(&mut node, Around { body, facts }, scope, position, calls) {
+            Ok(made) => {
+                for problem in &made.problems {
+                    self.findings.add(
+                        Severity::Error,
+                        path(&node),
+                        format!("{}: {problem}", node.op),
+                    );
+                }
+                self.write(body, facts, &node, made, &path);
+            }
+            Err(message) => {
+                let message = format!("{}: {message}", node.op);
+                self.findings.add(Severity::Error, path(&node), message);
+            }
+        }
+        body.nodes[position] = node;
+    }
+
+    /// Types of values that no node makes, from a position on.
     fn origins(
         &mut self,
+        first: usize,
         body: &mut Body,
         around: Option<Around<'_>>,
         facts: &mut Facts,
         scope: &Scope<'_>,
     ) {
-        for (value, known) in body.values.iter_mut().zip(&mut facts.known) {
+        for (value, known) in body.values.iter_mut().zip(&mut facts.known).skip(first) {
             let kind = match &value.origin {
                 ValueOrigin::Constant(constant) => {
                     *known = Known::of(constant);

@@ -4,6 +4,7 @@ mod call_key;
 mod control;
 mod engine;
 mod functions;
+mod incremental;
 mod inference;
 mod merge;
 mod versions;
@@ -12,6 +13,7 @@ use crate::Graph;
 
 pub(crate) use engine::steps;
 pub(crate) use functions::{attribute_bytes, constant_bytes};
+pub use incremental::IncrementalInference;
 pub use inference::{Inference, MAX_DEPTH, Signature};
 pub(crate) use versions::Versions;
 

@@ -5,6 +5,8 @@ use serde_json::{Map, Value};
 
 /// Most bytes of a setting that is an object, as text.
 const MOST_TEXT: usize = 4096;
+/// The same of a layer that another one wraps.
+const MOST_WRAPPED: usize = 1 << 16;
 
 /// What a call reads: an output of a call of a layer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,7 +37,7 @@ pub(super) fn is_sequential(config: &Value) -> bool {
 }
 
 /// The class of a layer.
-pub(super) fn class(layer: &Value) -> &str {
+pub(crate) fn class(layer: &Value) -> &str {
     layer.get("class_name").and_then(Value::as_str).unwrap_or("Layer")
 }
 
@@ -137,17 +139,36 @@ fn dtype(value: Option<&Value>) -> Option<&str> {
 
 /// What a layer is configured with, as attributes. Null is left out, and so are models and layers
 /// within, which are nodes.
-pub(super) fn attributes(layer: &Value) -> Vec<Attribute> {
+pub(crate) fn attributes(layer: &Value) -> Vec<Attribute> {
     let config = layer.get("config").and_then(Value::as_object).into_iter().flatten();
     let named = |(key, value): (&String, &Value)| {
         let value = match key.as_str() {
             "name" | "layers" | "input_layers" | "output_layers" => return None,
             "dtype" => AttributeValue::from(dtype(Some(value))?),
+            // What a layer wraps is looked at again when the graph is lowered.
+            "layer" | "backward_layer" => {
+                let text = serde_json::to_string(value).ok()?;
+                (text.len() <= MOST_WRAPPED).then(|| AttributeValue::from(text.as_str()))?
+            }
             _ => attribute(value)?,
         };
         Some(Attribute { name: key.as_str().into(), value })
     };
-    config.filter_map(named).collect()
+    config.filter_map(named).chain(class_of_others(layer)).collect()
+}
+
+/// What tells a class from one of Keras' layers that has its name: a function of `keras.ops`, and
+/// the name that a program registered it under.
+fn class_of_others(layer: &Value) -> Option<Attribute> {
+    let text = |key: &str| layer.get(key).and_then(Value::as_str);
+    let function = text("module").filter(|module| module.contains(".ops"));
+    let own = text("registered_name").filter(|name| name.contains('>'));
+    let (name, value) = match (own, function) {
+        (Some(own), _) => ("registered_name", own),
+        (None, Some(module)) => ("module", module),
+        (None, None) => return None,
+    };
+    Some(Attribute { name: name.into(), value: AttributeValue::from(value) })
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "attributes are single precision")]

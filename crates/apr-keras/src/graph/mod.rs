@@ -4,7 +4,7 @@
 //! nodes; a model among the layers is a function. What a layer is configured with are attributes,
 //! and its variables inputs behind those that the call has.
 
-mod config;
+pub(crate) mod config;
 mod model;
 
 use apr_core::{CheckpointReader, Limits, Result};

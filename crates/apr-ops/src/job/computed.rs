@@ -24,7 +24,7 @@ use super::wishes::WITH_BLOCKS;
 
 use crate::graph::without_family;
 use crate::import::{Foreign, Prepared};
-use crate::own_graph::{is_skeleton, own_graphs};
+use crate::own_graph::{check_inputs, is_skeleton, left_out, own_graphs};
 use crate::tied::with_untied;
 
 /// The first version of ONNX's format in which weights need not be inputs.
@@ -144,8 +144,14 @@ impl Job {
         storage: &Storage,
     ) -> Result<Computation<'v>, JobError> {
         if let Some(own) = own_graphs(source)? {
+            let may_lack_shapes = own.may_lack_shapes();
             match own.in_onnx(source.reader()) {
-                Ok(graphs) => return self.own_computation(source, graphs, storage),
+                Ok(graphs) => {
+                    if may_lack_shapes {
+                        check_inputs(&graphs).map_err(|error| error.in_file(source.name()))?;
+                    }
+                    return self.own_computation(source, graphs, storage);
+                }
                 Err(error) if source.family()?.is_none() => {
                     return Err(error.in_file(source.name()).into());
                 }
@@ -179,7 +185,8 @@ impl Job {
 
         let stem = self.target.file_name.rsplit_once('.').map_or("model", |(stem, _)| stem);
         let is_one = graphs.len() == 1;
-        let (mut models, mut warnings) = (Vec::with_capacity(graphs.len()), Vec::new());
+        let mut models = Vec::with_capacity(graphs.len());
+        let mut warnings: Vec<String> = left_out(source.reader()).into_iter().collect();
         for (name, mut graph) in graphs {
             // A graph of other operators alone has no version of ONNX's.
             let own = graph.opset("");

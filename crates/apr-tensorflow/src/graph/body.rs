@@ -51,7 +51,7 @@ impl<'b, 'w> Builder<'b, 'w> {
     /// # Errors
     /// E002 for damaged attributes, E007 when reading fails, E008 over the limit.
     pub(super) fn main(mut self, nodes: &[NodeDef], outputs: &[String]) -> Result<Body> {
-        self.nodes(nodes)?;
+        self.nodes(nodes, outputs)?;
         let mut returned = BTreeSet::new();
         for name in outputs {
             if let Some(value) = self.values.get(key(name))
@@ -90,7 +90,9 @@ impl<'b, 'w> Builder<'b, 'w> {
             self.body.inputs.push(value);
             self.values.insert(name.clone(), value);
         }
-        self.nodes(&function.nodes)?;
+        let returned: Vec<String> =
+            function.returns.iter().map(|(_, value)| value.clone()).collect();
+        self.nodes(&function.nodes, &returned)?;
         let returns: BTreeMap<&str, &str> =
             function.returns.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         for name in &function.results {
@@ -101,9 +103,9 @@ impl<'b, 'w> Builder<'b, 'w> {
         Ok(self.body)
     }
 
-    fn nodes(&mut self, nodes: &[NodeDef]) -> Result<()> {
+    fn nodes(&mut self, nodes: &[NodeDef], returned: &[String]) -> Result<()> {
         let positions = positions(nodes);
-        let outputs = outputs(nodes);
+        let outputs = outputs(nodes, &positions, returned);
         // All values first: a node may read what a later one makes.
         let mut made: Vec<Vec<ValueId>> = Vec::with_capacity(nodes.len());
         let mut kept: Vec<Vec<(String, Value)>> = Vec::with_capacity(nodes.len());
@@ -129,7 +131,7 @@ impl<'b, 'w> Builder<'b, 'w> {
         &mut self,
         node: &NodeDef,
         attributes: &[(String, Value)],
-        used: Option<&Outputs<'_>>,
+        used: Option<&Outputs>,
     ) -> Result<Vec<ValueId>> {
         let find = |name: &str| attributes.iter().find(|(other, _)| other == name);
         let dtype = find("dtype").and_then(|(_, value)| value.dtype);
@@ -152,15 +154,20 @@ impl<'b, 'w> Builder<'b, 'w> {
 
         let shapes = find("_output_shapes").map(|(_, value)| value.shapes.as_slice());
         let mut made = Vec::new();
-        for (number, output) in [(0, "")].into_iter().chain(used.into_iter().flatten().copied()) {
+        // Those between are there, too, so that each has its position.
+        let last = used.and_then(|used| used.last_key_value()).map_or(0, |(last, _)| *last);
+        for number in 0..=last {
+            self.walker.keep(size_of::<apr_graph::Value>() as u64)?;
+            let output = used.and_then(|used| used.get(&number));
             let shape = shapes.and_then(|shapes| shapes.get(number));
             let kind = match shape {
                 Some(shape) => ValueType::Tensor(tensor_type(None, Some(shape), false)),
                 None => ValueType::Unknown,
             };
-            let name = match output {
-                "" => node.name.clone(),
-                output => format!("{}:{output}", node.name),
+            let name = match (number, output) {
+                (0, _) => node.name.clone(),
+                (_, Some(output)) => format!("{}:{output}", node.name),
+                (_, None) => format!("{}:{number}", node.name),
             };
             let value = self.body.add_value(&name, kind, ValueOrigin::Missing);
             self.values.insert(name, value);
@@ -186,7 +193,8 @@ impl<'b, 'w> Builder<'b, 'w> {
         let elements = dims.iter().try_fold(1_u64, |product, &dim| product.checked_mul(dim));
         let len = elements.and_then(|count| element.stored_len(count));
         let is_setting = dims.is_empty() || !element.is_float();
-        let Some(len) = len.filter(|len| is_setting && !self.weights.all && *len <= SMALL) else {
+        let is_tensor = self.weights.tensors.contains(&name);
+        let Some(len) = len.filter(|len| is_setting && !is_tensor && *len <= SMALL) else {
             return Ok(Some((kind, ValueOrigin::Weight(WeightRef::whole(name)))));
         };
         let bytes = match values {
@@ -272,9 +280,13 @@ impl<'b, 'w> Builder<'b, 'w> {
             _ => None,
         });
         let shared = shared.filter(|name| !name.is_empty());
-        let tensor = shared
-            .and_then(|name| self.weights.variable(&name))
-            .or_else(|| self.weights.variable(&node.name))?;
+        let restored = self.weights.restored(&node.name);
+        let by_name = || {
+            shared
+                .and_then(|name| self.weights.variable(&name))
+                .or_else(|| self.weights.variable(&node.name))
+        };
+        let tensor = restored.or_else(by_name)?;
         let dtype = find("dtype").and_then(|(_, value)| value.dtype);
         let shape = find("shape").and_then(|(_, value)| value.shape.as_ref());
         let kind = ValueType::Tensor(tensor_type(dtype, shape, false));
@@ -301,7 +313,7 @@ impl<'b, 'w> Builder<'b, 'w> {
 }
 
 /// The node that an input is of.
-fn owner(input: &str) -> &str {
+pub(super) fn owner(input: &str) -> &str {
     input.split(':').next().unwrap_or_default()
 }
 
@@ -313,27 +325,51 @@ fn key(input: &str) -> &str {
     }
 }
 
-/// Outputs of a node beside its first: the number, and what inputs call it.
-type Outputs<'n> = BTreeSet<(usize, &'n str)>;
+/// Outputs of a node beside its first, and what inputs call them, by their positions.
+type Outputs = BTreeMap<usize, String>;
 
-/// Outputs beside the first that inputs name, by nodes: `1`, and in functions `indices:0`, which
-/// have no number.
-fn outputs(nodes: &[NodeDef]) -> HashMap<&str, Outputs<'_>> {
-    let mut outputs: HashMap<&str, Outputs<'_>> = HashMap::new();
-    for input in nodes.iter().flat_map(|node| &node.inputs) {
+/// Most outputs of a node.
+const MOST_OUTPUTS: usize = 4096;
+
+/// Operators with several outputs that have names of their own.
+const NAMED: [(&str, &[&str]); 8] = [
+    ("FusedBatchNorm", &["y", "batch_mean", "batch_variance"]),
+    ("FusedBatchNormV2", &["y", "batch_mean", "batch_variance"]),
+    ("FusedBatchNormV3", &["y", "batch_mean", "batch_variance"]),
+    ("MaxPoolWithArgmax", &["output", "argmax"]),
+    ("TopK", &["values", "indices"]),
+    ("TopKV2", &["values", "indices"]),
+    ("Unique", &["y", "idx"]),
+    ("UniqueV2", &["y", "idx"]),
+];
+
+/// The position of an output that a node of this operator has: `1`, or in functions the name of a
+/// list and the position there, `indices:0`.
+fn output_position(op: &str, output: &str) -> usize {
+    let Some((name, number)) = output.rsplit_once(':') else {
+        return output.parse().unwrap_or(usize::MAX);
+    };
+    let named = NAMED.iter().find(|(own, _)| *own == op);
+    let position = named.and_then(|(_, names)| names.iter().position(|own| *own == name));
+    position.or_else(|| number.parse().ok()).unwrap_or(usize::MAX)
+}
+
+/// Outputs beside the first that inputs or the caller name, by nodes.
+fn outputs<'n>(
+    nodes: &'n [NodeDef],
+    positions: &HashMap<&str, usize>,
+    returned: &'n [String],
+) -> HashMap<&'n str, Outputs> {
+    let mut outputs: HashMap<&str, Outputs> = HashMap::new();
+    for input in nodes.iter().flat_map(|node| &node.inputs).chain(returned) {
         if let Some((node, output)) = input.split_once(':')
             && !input.starts_with('^')
-            && output != "0"
+            && let Some(at) = positions.get(node)
         {
-            let number = output.parse().unwrap_or(usize::MAX);
-            outputs.entry(node).or_default().insert((number, output));
-        }
-    }
-    for names in outputs.values_mut() {
-        // The first name of a function's node is that of its first output: `MatMul:product:0`.
-        if names.first().is_some_and(|(number, name)| *number == usize::MAX && name.ends_with(":0"))
-        {
-            names.pop_first();
+            let number = output_position(&nodes[*at].op, output);
+            if number > 0 && number < MOST_OUTPUTS {
+                outputs.entry(node).or_default().insert(number, output.to_owned());
+            }
         }
     }
     outputs

@@ -9,6 +9,7 @@
 mod attributes;
 mod body;
 mod nodes;
+mod restored;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -63,8 +64,8 @@ fn read(
         (walker.message(), Vec::new())
     };
     let (nodes, functions) = definitions(&mut walker, message)?;
-    let all = nodes.iter().chain(functions.iter().flat_map(|function| &function.nodes));
-    let weights = Weights::new(reader, all);
+    let mut weights = Weights::new(reader);
+    weights.restored = restored::restored(&mut walker, &nodes, &functions)?;
     let names: HashSet<&str> = functions.iter().map(|function| function.name.as_str()).collect();
     let mut graph = Graph {
         opsets: vec![Opset { domain: DOMAIN.into(), version: VERSION }],
@@ -125,34 +126,43 @@ fn definitions(
 
 /// Which constants and variables are tensors of the checkpoint.
 struct Weights {
-    /// Names that variables have in the program, and their tensors.
-    variables: BTreeMap<String, String>,
+    /// Tensors by the nodes of their variables, where a function says how they are restored.
+    restored: HashMap<String, String>,
+    /// Names that variables have in the program, and their tensors; `None` for the name of several.
+    variables: BTreeMap<String, Option<String>>,
     /// Names of the checkpoint's tensors.
     tensors: HashSet<String>,
-    /// Whether numbers and integers are tensors too: there are no variables.
-    all: bool,
 }
 
 impl Weights {
-    fn new<'n>(
-        reader: &dyn CheckpointReader,
-        mut nodes: impl Iterator<Item = &'n NodeDef>,
-    ) -> Self {
+    fn new(reader: &dyn CheckpointReader) -> Self {
         let names = reader.metadata().object(METADATA).and_then(|own| own.get("full_names"));
         let names = names.and_then(Value::as_object).into_iter().flatten();
-        let variables =
-            names.filter_map(|(key, name)| Some((name.as_str()?.to_owned(), key.clone())));
+        let mut variables: BTreeMap<String, Option<String>> = BTreeMap::new();
+        for (key, name) in names {
+            let Some(name) = name.as_str() else { continue };
+            let entry = variables.entry(name.to_owned());
+            entry.and_modify(|several| *several = None).or_insert(Some(key.clone()));
+        }
         Self {
-            variables: variables.collect(),
+            restored: HashMap::new(),
+            variables,
             tensors: reader.tensors().iter().map(|info| info.name.clone()).collect(),
-            all: !nodes.any(|node| VARIABLES.contains(&node.op.as_str())),
         }
     }
 
     /// The tensor that a variable of a name is.
     fn variable(&self, name: &str) -> Option<&str> {
-        let by_key = self.variables.get(name).map(String::as_str);
-        by_key.or_else(|| self.tensors.get(name).map(String::as_str))
+        match self.variables.get(name) {
+            Some(key) => key.as_deref(),
+            None => self.tensors.get(name).map(String::as_str),
+        }
+    }
+
+    /// The tensor that is restored to the variable of a node.
+    fn restored(&self, node: &str) -> Option<&str> {
+        let key = self.restored.get(node)?;
+        self.tensors.get(key).map(String::as_str)
     }
 }
 

@@ -2,7 +2,9 @@
 
 use apr_graph::{ElementType, Node, Op};
 
-use super::layout::{Layout, Lowering};
+use apr_lower::Order;
+
+use super::layout::Lowering;
 
 /// Those with the same meaning in ONNX.
 const UNARY: [(&str, &str); 18] = [
@@ -73,23 +75,23 @@ impl Lowering<'_> {
     }
 
     fn unary(&mut self, node: &Node, op: &str) -> Option<()> {
-        let layout = self.layout_of(node);
+        let layout = self.order_of(node);
         let x = self.floats(node, 0, layout)?;
         let name = self.name(node, layout)?;
-        let y = if op.is_empty() { x } else { self.main.op(op, [x]).output(&name) };
+        let y = if op.is_empty() { x } else { self.out.main.op(op, [x]).output(&name) };
         self.end_plain(node, y, layout)
     }
 
     fn binary(&mut self, node: &Node, op: &str) -> Option<()> {
-        let layout = self.layout_of(node);
+        let layout = self.order_of(node);
         let (a, b) = (self.floats(node, 0, layout)?, self.floats(node, 1, layout)?);
         let name = self.name(node, layout)?;
-        let y = self.main.call(&Op::onnx(op), [a, b]).output(&name);
+        let y = self.out.main.call(&Op::onnx(op), [a, b]).output(&name);
         self.end(node, y, layout)
     }
 
     fn clip(&mut self, node: &Node, low: f32, high: f32) -> Option<()> {
-        let layout = self.layout_of(node);
+        let layout = self.order_of(node);
         let x = self.floats(node, 0, layout)?;
         let name = self.name(node, layout)?;
         let y = self.clipped(x, low, high, &name);
@@ -97,79 +99,79 @@ impl Lowering<'_> {
     }
 
     fn square(&mut self, node: &Node) -> Option<()> {
-        let layout = self.layout_of(node);
+        let layout = self.order_of(node);
         let x = self.floats(node, 0, layout)?;
         let name = self.name(node, layout)?;
-        let y = self.main.op("Mul", [x, x]).output(&name);
+        let y = self.out.main.op("Mul", [x, x]).output(&name);
         self.end_plain(node, y, layout)
     }
 
     fn rsqrt(&mut self, node: &Node) -> Option<()> {
-        let layout = self.layout_of(node);
+        let layout = self.order_of(node);
         let x = self.floats(node, 0, layout)?;
         let name = self.name(node, layout)?;
-        let root = self.main.op("Sqrt", [x]).output(&format!("{name}/sqrt"));
-        let y = self.main.op("Reciprocal", [root]).output(&name);
+        let root = self.out.main.op("Sqrt", [x]).output(&format!("{name}/sqrt"));
+        let y = self.out.main.op("Reciprocal", [root]).output(&name);
         self.end_plain(node, y, layout)
     }
 
     fn squared_difference(&mut self, node: &Node) -> Option<()> {
-        let layout = self.layout_of(node);
+        let layout = self.order_of(node);
         let (a, b) = (self.floats(node, 0, layout)?, self.floats(node, 1, layout)?);
         let name = self.name(node, layout)?;
-        let difference = self.main.op("Sub", [a, b]).output(&format!("{name}/difference"));
-        let y = self.main.op("Mul", [difference, difference]).output(&name);
+        let difference = self.out.main.op("Sub", [a, b]).output(&format!("{name}/difference"));
+        let y = self.out.main.op("Mul", [difference, difference]).output(&name);
         self.end_plain(node, y, layout)
     }
 
     fn not_equal(&mut self, node: &Node) -> Option<()> {
-        let layout = self.layout_of(node);
+        let layout = self.order_of(node);
         let (a, b) = (self.floats(node, 0, layout)?, self.floats(node, 1, layout)?);
         let name = self.name(node, layout)?;
-        let equal = self.main.op("Equal", [a, b]).output(&format!("{name}/equal"));
-        let y = self.main.op("Not", [equal]).output(&name);
+        let equal = self.out.main.op("Equal", [a, b]).output(&format!("{name}/equal"));
+        let y = self.out.main.op("Not", [equal]).output(&name);
         self.end_plain(node, y, layout)
     }
 
     fn leaky_relu(&mut self, node: &Node) -> Option<()> {
-        let layout = self.layout_of(node);
+        let layout = self.order_of(node);
         let x = self.floats(node, 0, layout)?;
         let name = self.name(node, layout)?;
         let alpha = node.float("alpha")?;
-        let y = self.main.op("LeakyRelu", [x]).attribute("alpha", alpha).output(&name);
+        let y = self.out.main.op("LeakyRelu", [x]).attribute("alpha", alpha).output(&name);
         self.end_plain(node, y, layout)
     }
 
     fn prelu(&mut self, node: &Node) -> Option<()> {
-        let x = self.floats(node, 0, Layout::Natural)?;
-        let slope = self.floats(node, 1, Layout::Natural)?;
-        let name = self.name(node, Layout::Natural)?;
-        let y = self.main.op("PRelu", [x, slope]).output(&name);
-        self.end_plain(node, y, Layout::Natural)
+        let x = self.floats(node, 0, Order::Natural)?;
+        let slope = self.floats(node, 1, Order::Natural)?;
+        let name = self.name(node, Order::Natural)?;
+        let y = self.out.main.op("PRelu", [x, slope]).output(&name);
+        self.end_plain(node, y, Order::Natural)
     }
 
     fn l2_normalization(&mut self, node: &Node) -> Option<()> {
-        let x = self.floats(node, 0, Layout::Natural)?;
-        let name = self.name(node, Layout::Natural)?;
-        let norm = self.main.op("LpNormalization", [x]).attribute("axis", -1).attribute("p", 2);
+        let x = self.floats(node, 0, Order::Natural)?;
+        let name = self.name(node, Order::Natural)?;
+        let norm = self.out.main.op("LpNormalization", [x]).attribute("axis", -1).attribute("p", 2);
         let y = norm.output(&name);
-        self.end(node, y, Layout::Natural)
+        self.end(node, y, Order::Natural)
     }
 
     fn cast(&mut self, node: &Node) -> Option<()> {
-        let layout = self.layout_of(node);
+        let layout = self.order_of(node);
         let x = self.value(node.input(0)?, layout)?;
         let (id, _) = self.output(node)?;
         let to = self.from.value(id).element()?;
         let name = self.name(node, layout)?;
         let to = i64::from(to.onnx_code());
-        let y = self.main.op("Cast", [x]).attribute("to", to).output(&name);
+        let y = self.out.main.op("Cast", [x]).attribute("to", to).output(&name);
         self.set(id, y, layout);
         Some(())
     }
 
     fn dequantize(&mut self, node: &Node) -> Option<()> {
-        let layout = self.layout_of(node);
+        let layout = self.order_of(node);
         let x = self.floats(node, 0, layout)?;
         let is_number = self.from.value(node.input(0)?).element()? != ElementType::F32;
         // A weight or input that is not dequantized would get another name.
@@ -178,22 +180,22 @@ impl Lowering<'_> {
     }
 
     fn softmax(&mut self, node: &Node) -> Option<()> {
-        let mut x = self.floats(node, 0, Layout::Natural)?;
-        let name = self.name(node, Layout::Natural)?;
+        let mut x = self.floats(node, 0, Order::Natural)?;
+        let name = self.name(node, Order::Natural)?;
         let beta = node.float("beta").unwrap_or(1.0);
         #[expect(clippy::float_cmp, reason = "1 is what most files have, and multiplies nothing")]
         if beta != 1.0 {
-            let beta = self.main.float(beta);
-            x = self.main.op("Mul", [x, beta]).output(&format!("{name}/scaled"));
+            let beta = self.out.main.float(beta);
+            x = self.out.main.op("Mul", [x, beta]).output(&format!("{name}/scaled"));
         }
-        let y = self.main.op("Softmax", [x]).attribute("axis", -1).output(&name);
-        self.end_plain(node, y, Layout::Natural)
+        let y = self.out.main.op("Softmax", [x]).attribute("axis", -1).output(&name);
+        self.end_plain(node, y, Order::Natural)
     }
 
     fn log_softmax(&mut self, node: &Node) -> Option<()> {
-        let x = self.floats(node, 0, Layout::Natural)?;
-        let name = self.name(node, Layout::Natural)?;
-        let y = self.main.op("LogSoftmax", [x]).attribute("axis", -1).output(&name);
-        self.end_plain(node, y, Layout::Natural)
+        let x = self.floats(node, 0, Order::Natural)?;
+        let name = self.name(node, Order::Natural)?;
+        let y = self.out.main.op("LogSoftmax", [x]).attribute("axis", -1).output(&name);
+        self.end_plain(node, y, Order::Natural)
     }
 }

@@ -1,8 +1,10 @@
 //! Convolutions and pools over images.
 
-use apr_graph::{Node, NodeBuilder, ValueId, ValueOrigin, View};
+use apr_graph::{Node, ValueId, ValueOrigin, View};
 
-use super::layout::{Layout, Lowering, with};
+use apr_lower::{Order, Padding, Window, with};
+
+use super::layout::Lowering;
 
 /// Sizes over height and width.
 type Sizes = [i64; 2];
@@ -37,10 +39,10 @@ impl Lowering<'_> {
             (inputs > 0 && channels.is_multiple_of(inputs)).then_some(())?;
             ([0, 3, 1, 2], channels / inputs)
         };
-        let x = self.floats(node, 0, Layout::ChannelsFirst)?;
+        let x = self.floats(node, 0, Order::ChannelsFirst)?;
         let w = self.kernel(node, &order)?;
         let bias = match node.input(2) {
-            Some(_) => Some(self.floats(node, 2, Layout::Natural)?),
+            Some(_) => Some(self.floats(node, 2, Order::Natural)?),
             None => None,
         };
         let size = [int(self.size(kernel, 1)?)?, int(self.size(kernel, 2)?)?];
@@ -50,15 +52,15 @@ impl Lowering<'_> {
             node.int("dilation_w_factor").unwrap_or(1),
         ];
         let pads = self.pads(node, size, strides, dilations)?;
-        let name = self.name(node, Layout::ChannelsFirst)?;
-        let conv = with(self.main.op("Conv", [x, w]), bias);
+        let name = self.name(node, Order::ChannelsFirst)?;
+        let conv = with(self.out.main.op("Conv", [x, w]), bias);
         let conv = conv
             .attribute("group", int(group)?)
             .attribute("kernel_shape", size)
             .attribute("strides", strides)
             .attribute("dilations", dilations);
         let y = pads.add(conv).output(&name);
-        self.end(node, y, Layout::ChannelsFirst)
+        self.end(node, y, Order::ChannelsFirst)
     }
 
     /// The kernel with its dimensions in another order.
@@ -71,13 +73,13 @@ impl Lowering<'_> {
             let (dims, element) = (dims?, value.element()?);
             let shape = order.map(|dim| dims[dim]);
             let views = vec![View::Transposed(order.to_vec())];
-            let own = self.main.viewed(&weight.tensor, views, element, shape);
+            let own = self.out.main.viewed(&weight.tensor, views, element, shape);
             return self.dequantized(node, 1, own, &moved);
         }
-        let natural = self.value(id, Layout::Natural)?;
+        let natural = self.value(id, Order::Natural)?;
         let perm: Vec<i64> = order.iter().map(|dim| *dim as i64).collect();
         let name = format!("{}/kernel", self.output(node)?.1);
-        let turned = self.main.op("Transpose", [natural]).attribute("perm", perm).output(&name);
+        let turned = self.out.main.op("Transpose", [natural]).attribute("perm", perm).output(&name);
         self.dequantized(node, 1, turned, &moved)
     }
 
@@ -98,21 +100,21 @@ impl Lowering<'_> {
             pads[axis + 2] = cut.max(0) - pads[axis];
             more[axis] = (-cut).max(0);
         }
-        let x = self.floats(node, 2, Layout::ChannelsFirst)?;
+        let x = self.floats(node, 2, Order::ChannelsFirst)?;
         let w = self.kernel(node, &[3, 0, 1, 2])?;
         let bias = match node.input(3) {
-            Some(_) => Some(self.floats(node, 3, Layout::Natural)?),
+            Some(_) => Some(self.floats(node, 3, Order::Natural)?),
             None => None,
         };
-        let name = self.name(node, Layout::ChannelsFirst)?;
-        let conv = with(self.main.op("ConvTranspose", [x, w]), bias);
+        let name = self.name(node, Order::ChannelsFirst)?;
+        let conv = with(self.out.main.op("ConvTranspose", [x, w]), bias);
         let conv = conv
             .attribute("kernel_shape", size)
             .attribute("strides", strides)
             .attribute("pads", pads)
             .attribute("output_padding", more);
         let y = conv.output(&name);
-        self.end(node, y, Layout::ChannelsFirst)
+        self.end(node, y, Order::ChannelsFirst)
     }
 
     /// An image of another size.
@@ -127,81 +129,55 @@ impl Lowering<'_> {
         let rounding = if corners || half { "round_prefer_ceil" } else { "floor" };
         let sizes = self.ints(node, 1)?;
         (sizes.len() == 2).then_some(())?;
-        let x = self.floats(node, 0, Layout::ChannelsFirst)?;
-        let sizes = self.main.ints(&sizes);
-        let name = self.name(node, Layout::ChannelsFirst)?;
+        let x = self.floats(node, 0, Order::ChannelsFirst)?;
+        let sizes = self.out.main.ints(&sizes);
+        let name = self.name(node, Order::ChannelsFirst)?;
         let resize =
-            self.main.op("Resize", [x]).optional(None).optional(None).optional(Some(sizes));
+            self.out.main.op("Resize", [x]).optional(None).optional(None).optional(Some(sizes));
         let resize = resize
             .attribute("axes", [2, 3])
             .attribute("mode", mode)
             .attribute("coordinate_transformation_mode", coordinates)
             .attribute("nearest_mode", rounding);
         let y = resize.output(&name);
-        self.end_plain(node, y, Layout::ChannelsFirst)
+        self.end_plain(node, y, Order::ChannelsFirst)
     }
 
     /// Blocks of an image to channels, or back.
     fn blocks(&mut self, node: &Node, op: &str) -> Option<()> {
         let size = node.int("block_size")?;
-        let x = self.floats(node, 0, Layout::ChannelsFirst)?;
-        let name = self.name(node, Layout::ChannelsFirst)?;
-        let y = self.main.op(op, [x]).attribute("blocksize", size).output(&name);
-        self.end_plain(node, y, Layout::ChannelsFirst)
+        let x = self.floats(node, 0, Order::ChannelsFirst)?;
+        let name = self.name(node, Order::ChannelsFirst)?;
+        let y = self.out.main.op(op, [x]).attribute("blocksize", size).output(&name);
+        self.end_plain(node, y, Order::ChannelsFirst)
     }
 
     fn pool(&mut self, node: &Node, op: &str) -> Option<()> {
-        let x = self.floats(node, 0, Layout::ChannelsFirst)?;
+        let x = self.floats(node, 0, Order::ChannelsFirst)?;
         let size = [node.int("filter_height")?, node.int("filter_width")?];
         let strides = [node.int("stride_h")?, node.int("stride_w")?];
         let pads = self.pads(node, size, strides, [1, 1])?;
-        let name = self.name(node, Layout::ChannelsFirst)?;
-        let pool = self.main.op(op, [x]).attribute("kernel_shape", size);
+        let name = self.name(node, Order::ChannelsFirst)?;
+        let pool = self.out.main.op(op, [x]).attribute("kernel_shape", size);
         let y = pads.add(pool.attribute("strides", strides)).output(&name);
-        self.end(node, y, Layout::ChannelsFirst)
+        self.end(node, y, Order::ChannelsFirst)
     }
 
-    /// What is put around an image: with `SAME`, as much as an output of `input / stride` needs,
-    /// and where that is odd, more at the end.
-    fn pads(&self, node: &Node, size: Sizes, strides: Sizes, dilations: Sizes) -> Option<Pads> {
+    /// What is put around an image.
+    fn pads(&self, node: &Node, size: Sizes, strides: Sizes, dilations: Sizes) -> Option<Padding> {
         match node.text("padding")? {
-            "VALID" => return Some(Pads::None),
-            "SAME" => {}
-            _ => return None,
-        }
-        let input = node.input(0)?;
-        let mut pads = [0; 4];
-        for axis in 0..2 {
-            let Some(len) = self.size(input, axis + 1).and_then(int) else {
-                return Some(Pads::Same);
-            };
-            let stride = strides[axis];
-            (stride > 0 && len > 0).then_some(())?;
-            let last = (len.checked_add(stride - 1)? / stride - 1).checked_mul(stride)?;
-            let reach = (size[axis] - 1).checked_mul(dilations[axis])?.checked_add(1)?;
-            let all = last.checked_add(reach)?.checked_sub(len)?.max(0);
-            pads[axis] = all / 2;
-            pads[axis + 2] = all - all / 2;
-        }
-        Some(Pads::Of(pads))
-    }
-}
-
-/// What is put around an image.
-enum Pads {
-    None,
-    /// As the sizes need, which are not known yet.
-    Same,
-    /// At the start and at the end of height and width.
-    Of([i64; 4]),
-}
-
-impl Pads {
-    fn add<'b>(&self, node: NodeBuilder<'b>) -> NodeBuilder<'b> {
-        match self {
-            Self::None => node,
-            Self::Same => node.attribute("auto_pad", "SAME_UPPER"),
-            Self::Of(pads) => node.attribute("pads", *pads),
+            "VALID" => Some(Padding::Valid),
+            "SAME" => {
+                let input = node.input(0)?;
+                let window = |axis: usize| Window {
+                    size: size[axis],
+                    stride: strides[axis],
+                    dilation: dilations[axis],
+                };
+                let lens = [self.size(input, 1), self.size(input, 2)];
+                Padding::same(&lens, &[window(0), window(1)])
+            }
+            _ => None,
         }
     }
 }

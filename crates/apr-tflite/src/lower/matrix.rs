@@ -2,7 +2,9 @@
 
 use apr_graph::{Node, ValueId};
 
-use super::layout::{Layout, Lowering, with};
+use apr_lower::{Order, with};
+
+use super::layout::Lowering;
 
 impl Lowering<'_> {
     /// Lowers an operator of this kind; `None` for another, and for one that can't be.
@@ -19,34 +21,34 @@ impl Lowering<'_> {
         let (input, kernel) = (node.input(0)?, node.input(1)?);
         (is_plain && self.rank(kernel)? == 2).then_some(())?;
         let inner = i64::try_from(self.size(kernel, 1)?).ok()?;
-        let name = self.name(node, Layout::Natural)?;
-        let mut x = self.floats(node, 0, Layout::Natural)?;
+        let name = self.name(node, Order::Natural)?;
+        let mut x = self.floats(node, 0, Order::Natural)?;
         let is_row = self.rank(input)? == 2 && self.size(input, 1) == self.size(kernel, 1);
         if !is_row {
             // All dimensions are rows but for what a row of the matrix takes.
-            let shape = self.main.ints(&[-1, inner]);
-            x = self.main.op("Reshape", [x, shape]).output(&format!("{name}/rows"));
+            let shape = self.out.main.ints(&[-1, inner]);
+            x = self.out.main.op("Reshape", [x, shape]).output(&format!("{name}/rows"));
         }
-        let w = self.floats(node, 1, Layout::Natural)?;
+        let w = self.floats(node, 1, Order::Natural)?;
         let bias = match node.input(2) {
-            Some(_) => Some(self.floats(node, 2, Layout::Natural)?),
+            Some(_) => Some(self.floats(node, 2, Order::Natural)?),
             None => None,
         };
-        let gemm = with(self.main.op("Gemm", [x, w]), bias).attribute("transB", 1);
+        let gemm = with(self.out.main.op("Gemm", [x, w]), bias).attribute("transB", 1);
         let mut y: ValueId = gemm.output(&name);
         let (output, _) = self.output(node)?;
         if self.rank(output)? != 2 {
             let shape = self.target(output)?;
-            let shape = self.main.ints(&shape);
-            y = self.main.op("Reshape", [y, shape]).output(&format!("{name}/shaped"));
+            let shape = self.out.main.ints(&shape);
+            y = self.out.main.op("Reshape", [y, shape]).output(&format!("{name}/shaped"));
         }
-        self.end(node, y, Layout::Natural)
+        self.end(node, y, Order::Natural)
     }
 
     fn batch_matmul(&mut self, node: &Node) -> Option<()> {
-        let name = self.name(node, Layout::Natural)?;
+        let name = self.name(node, Order::Natural)?;
         let mut sides =
-            [self.floats(node, 0, Layout::Natural)?, self.floats(node, 1, Layout::Natural)?];
+            [self.floats(node, 0, Order::Natural)?, self.floats(node, 1, Order::Natural)?];
         for (side, setting) in ["adj_x", "adj_y"].into_iter().enumerate() {
             if node.int(setting).unwrap_or_default() == 0 {
                 continue;
@@ -57,10 +59,10 @@ impl Lowering<'_> {
             perm.swap(last, last + 1);
             let name = format!("{name}/{setting}");
             sides[side] =
-                self.main.op("Transpose", [sides[side]]).attribute("perm", perm).output(&name);
+                self.out.main.op("Transpose", [sides[side]]).attribute("perm", perm).output(&name);
         }
-        let y = self.main.op("MatMul", sides).output(&name);
-        self.end_plain(node, y, Layout::Natural)
+        let y = self.out.main.op("MatMul", sides).output(&name);
+        self.end_plain(node, y, Order::Natural)
     }
 
     /// The sizes of a value; -1 for one that is not known.

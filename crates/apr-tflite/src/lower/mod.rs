@@ -16,21 +16,14 @@ mod pieces;
 mod quantized;
 mod shape;
 
-use std::collections::BTreeMap;
-
-use apr_graph::{Constant, Graph, Node, Opset};
+use apr_graph::{Graph, Node};
+use apr_lower::{Order, Untranslated};
 
 use crate::graph::DOMAIN;
-use layout::{Layout, Lowering};
-
-/// The version of ONNX's operators that graphs are written in.
-const OPSET: i64 = 18;
+use layout::Lowering;
 
 /// What a lowering needs to know of the checkpoint's tensors.
-pub trait Weights {
-    /// The values of a small tensor: a shape, axes, one number.
-    fn constant(&self, tensor: &str) -> Option<Constant>;
-
+pub trait Weights: apr_lower::Weights {
     /// How a tensor of integers is quantized.
     fn affine(&self, tensor: &str) -> Option<Affine>;
 }
@@ -51,29 +44,24 @@ pub struct Affine {
 /// The graph with the operators of ONNX.
 ///
 /// # Errors
-/// The operators that have no counterpart here, by their names, and how many of each there are:
-/// ONNX has none, or none for those options or elements.
-pub fn lower(graph: &Graph, weights: &dyn Weights) -> Result<Graph, BTreeMap<String, u64>> {
-    let mut lowering = Lowering::new(&graph.body, weights);
-    for node in &graph.body.nodes {
+/// The operators that are not translated, by their names: those that ONNX lacks, and those with
+/// options or elements that are not known here.
+pub fn lower(graph: &Graph, weights: &dyn Weights) -> Result<Graph, Untranslated> {
+    let body = &graph.body;
+    let mut lowering = Lowering::new(body, weights);
+    for node in &body.nodes {
         if lowering.node(node).is_none() {
-            *lowering.others.entry(node.op.name.to_string()).or_default() += 1;
+            *lowering.untranslated.entry(node.op.name.to_string()).or_default() += 1;
             lowering.leave(node);
         }
     }
-    let mut others = std::mem::take(&mut lowering.others);
-    match lowering.finish() {
-        Some(body) if others.is_empty() => {
-            let opsets = vec![Opset { domain: "".into(), version: OPSET }];
-            Ok(Graph { opsets, functions: Vec::new(), body })
-        }
-        made => {
-            if made.is_none() {
-                others.insert("an output that no operator makes".to_owned(), 1);
-            }
-            Err(others)
+    for id in &body.outputs {
+        match lowering.value(*id, Order::Natural) {
+            Some(value) => lowering.out.output(&body.value(*id).name, value),
+            None => _ = lowering.untranslated.insert("an output that no operator makes".into(), 1),
         }
     }
+    lowering.out.finish_if(lowering.untranslated)
 }
 
 impl Lowering<'_> {
@@ -103,8 +91,8 @@ impl Lowering<'_> {
     fn leave(&mut self, node: &Node) {
         for output in node.outputs.iter().flatten() {
             let name = &self.from.value(*output).name;
-            let made = self.main.call(&node.op, []).output(name);
-            self.set(*output, made, Layout::Natural);
+            let made = self.out.main.call(&node.op, []).output(name);
+            self.set(*output, made, Order::Natural);
         }
     }
 }

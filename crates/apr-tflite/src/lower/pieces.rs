@@ -2,7 +2,9 @@
 
 use apr_graph::{Node, ValueId};
 
-use super::layout::{Layout, Lowering};
+use apr_lower::Order;
+
+use super::layout::Lowering;
 
 impl Lowering<'_> {
     /// Lowers an operator of this kind; `None` for another, and for one that can't be.
@@ -24,16 +26,16 @@ impl Lowering<'_> {
 
     fn slice(&mut self, node: &Node) -> Option<()> {
         let (output, name) = self.output(node)?;
-        let x = self.value(node.input(0)?, Layout::Natural)?;
+        let x = self.value(node.input(0)?, Order::Natural)?;
         let (starts, sizes) = (self.ints(node, 1)?, self.ints(node, 2)?);
         (starts.len() == sizes.len()).then_some(())?;
         let end = |(start, size): (&i64, &i64)| {
             if *size < 0 { Some(i64::MAX) } else { start.checked_add(*size) }
         };
         let ends: Option<Vec<i64>> = starts.iter().zip(&sizes).map(end).collect();
-        let (starts, ends) = (self.main.ints(&starts), self.main.ints(&ends?));
-        let y = self.main.op("Slice", [x, starts, ends]).output(&name);
-        self.set(output, y, Layout::Natural);
+        let (starts, ends) = (self.out.main.ints(&starts), self.out.main.ints(&ends?));
+        let y = self.out.main.op("Slice", [x, starts, ends]).output(&name);
+        self.set(output, y, Order::Natural);
         Some(())
     }
 
@@ -43,7 +45,7 @@ impl Lowering<'_> {
             ["ellipsis_mask", "new_axis_mask", "offset"].iter().all(|name| flag(name) == 0);
         is_plain.then_some(())?;
         let (output, name) = self.output(node)?;
-        let x = self.value(node.input(0)?, Layout::Natural)?;
+        let x = self.value(node.input(0)?, Order::Natural)?;
         let (mut starts, mut ends) = (self.ints(node, 1)?, self.ints(node, 2)?);
         let mut steps = self.ints(node, 3)?;
         (starts.len() == ends.len() && ends.len() == steps.len() && ends.len() < 32)
@@ -69,16 +71,16 @@ impl Lowering<'_> {
         }
         let axes: Vec<i64> = (0..).take(starts.len()).collect();
         let [starts, ends, axes, steps] =
-            [starts, ends, axes, steps].map(|list| self.main.ints(&list));
+            [starts, ends, axes, steps].map(|list| self.out.main.ints(&list));
         let inputs = [x, starts, ends, axes, steps];
         let y = if gone.is_empty() {
-            self.main.op("Slice", inputs).output(&name)
+            self.out.main.op("Slice", inputs).output(&name)
         } else {
-            let cut = self.main.op("Slice", inputs).output(&format!("{name}/slice"));
-            let gone = self.main.ints(&gone);
-            self.main.op("Squeeze", [cut, gone]).output(&name)
+            let cut = self.out.main.op("Slice", inputs).output(&format!("{name}/slice"));
+            let gone = self.out.main.ints(&gone);
+            self.out.main.op("Squeeze", [cut, gone]).output(&name)
         };
-        self.set(output, y, Layout::Natural);
+        self.set(output, y, Order::Natural);
         Some(())
     }
 
@@ -109,16 +111,16 @@ impl Lowering<'_> {
     /// Outputs that follow each other along a dimension.
     fn cut(&mut self, node: &Node, input: ValueId, axis: usize, sizes: &[i64]) -> Option<()> {
         (sizes.len() == node.outputs.len()).then_some(())?;
-        let x = self.value(input, Layout::Natural)?;
-        let axes = self.main.ints(&[i64::try_from(axis).ok()?]);
+        let x = self.value(input, Order::Natural)?;
+        let axes = self.out.main.ints(&[i64::try_from(axis).ok()?]);
         let mut start = 0_i64;
         for (output, size) in node.outputs.iter().zip(sizes) {
             let end = start.checked_add(*size).filter(|end| *end >= start)?;
             if let Some(output) = output {
                 let name = self.from.value(*output).name.clone();
-                let (first, last) = (self.main.ints(&[start]), self.main.ints(&[end]));
-                let y = self.main.op("Slice", [x, first, last, axes]).output(&name);
-                self.set(*output, y, Layout::Natural);
+                let (first, last) = (self.out.main.ints(&[start]), self.out.main.ints(&[end]));
+                let y = self.out.main.op("Slice", [x, first, last, axes]).output(&name);
+                self.set(*output, y, Order::Natural);
             }
             start = end;
         }
@@ -129,28 +131,28 @@ impl Lowering<'_> {
         let (output, name) = self.output(node)?;
         let axis = self.position(node.int("axis")?, output)?;
         let axis = i64::try_from(axis).ok()?;
-        let axes = self.main.ints(&[axis]);
+        let axes = self.out.main.ints(&[axis]);
         let mut parts = Vec::with_capacity(node.inputs.len());
         for (number, input) in node.inputs.iter().enumerate() {
-            let x = self.value((*input)?, Layout::Natural)?;
+            let x = self.value((*input)?, Order::Natural)?;
             let name = format!("{name}/part{number}");
-            parts.push(self.main.op("Unsqueeze", [x, axes]).output(&name));
+            parts.push(self.out.main.op("Unsqueeze", [x, axes]).output(&name));
         }
-        let y = self.main.op("Concat", parts).attribute("axis", axis).output(&name);
-        self.set(output, y, Layout::Natural);
+        let y = self.out.main.op("Concat", parts).attribute("axis", axis).output(&name);
+        self.set(output, y, Order::Natural);
         Some(())
     }
 
     fn unpack(&mut self, node: &Node) -> Option<()> {
         let input = node.input(0)?;
         let axis = i64::try_from(self.position(node.int("axis")?, input)?).ok()?;
-        let x = self.value(input, Layout::Natural)?;
+        let x = self.value(input, Order::Natural)?;
         for (number, output) in (0..).zip(&node.outputs) {
             let Some(output) = output else { continue };
             let name = self.from.value(*output).name.clone();
-            let index = self.main.int(number);
-            let y = self.main.op("Gather", [x, index]).attribute("axis", axis).output(&name);
-            self.set(*output, y, Layout::Natural);
+            let index = self.out.main.int(number);
+            let y = self.out.main.op("Gather", [x, index]).attribute("axis", axis).output(&name);
+            self.set(*output, y, Order::Natural);
         }
         Some(())
     }
@@ -160,21 +162,21 @@ impl Lowering<'_> {
         let (output, name) = self.output(node)?;
         let input = node.input(0)?;
         let axis = i64::try_from(self.position(node.int("axis")?, input)?).ok()?;
-        let x = self.value(input, Layout::Natural)?;
-        let indices = self.value(node.input(1)?, Layout::Natural)?;
-        let y = self.main.op("Gather", [x, indices]).attribute("axis", axis).output(&name);
-        self.set(output, y, Layout::Natural);
+        let x = self.value(input, Order::Natural)?;
+        let indices = self.value(node.input(1)?, Order::Natural)?;
+        let y = self.out.main.op("Gather", [x, indices]).attribute("axis", axis).output(&name);
+        self.set(output, y, Order::Natural);
         Some(())
     }
 
     /// An operator whose second input is a list of integers.
     fn with_ints(&mut self, node: &Node, op: &str) -> Option<()> {
         let (output, name) = self.output(node)?;
-        let x = self.value(node.input(0)?, Layout::Natural)?;
+        let x = self.value(node.input(0)?, Order::Natural)?;
         let list = self.ints(node, 1)?;
-        let list = self.main.ints(&list);
-        let y = self.main.op(op, [x, list]).output(&name);
-        self.set(output, y, Layout::Natural);
+        let list = self.out.main.ints(&list);
+        let y = self.out.main.op(op, [x, list]).output(&name);
+        self.set(output, y, Order::Natural);
         Some(())
     }
 
@@ -184,17 +186,17 @@ impl Lowering<'_> {
         // The older one takes a row of conditions, for whole rows.
         let is_plain = &*node.op.name == "SELECT_V2" || self.rank(node.input(1)?)? == rank;
         is_plain.then_some(())?;
-        let condition = self.value(node.input(0)?, Layout::Natural)?;
-        let a = self.value(node.input(1)?, Layout::Natural)?;
-        let b = self.value(node.input(2)?, Layout::Natural)?;
-        let y = self.main.op("Where", [condition, a, b]).output(&name);
-        self.set(output, y, Layout::Natural);
+        let condition = self.value(node.input(0)?, Order::Natural)?;
+        let a = self.value(node.input(1)?, Order::Natural)?;
+        let b = self.value(node.input(2)?, Order::Natural)?;
+        let y = self.out.main.op("Where", [condition, a, b]).output(&name);
+        self.set(output, y, Order::Natural);
         Some(())
     }
 
     /// A dimension of a value, which is counted from the end where it is below 0.
     fn position(&self, axis: i64, id: ValueId) -> Option<usize> {
-        let axis = self.axis(axis, self.rank(id)?, Layout::Natural)?;
+        let axis = self.axis(axis, self.rank(id)?, Order::Natural)?;
         usize::try_from(axis).ok()
     }
 }

@@ -2,7 +2,9 @@
 
 use apr_graph::{AttributeValue, Constant, ConstantData, ElementType, Node, ValueId, ValueOrigin};
 
-use super::layout::{Layout, Lowering, TO_CHANNELS_FIRST, with};
+use apr_lower::{Order, with};
+
+use super::layout::{Lowering, TO_CHANNELS_FIRST};
 
 /// Scale and zero point of integers.
 struct Scale {
@@ -13,10 +15,10 @@ struct Scale {
 
 impl Lowering<'_> {
     /// An input as floats, where it stands for such, and as it is elsewhere.
-    pub(super) fn floats(&mut self, node: &Node, input: usize, layout: Layout) -> Option<ValueId> {
+    pub(super) fn floats(&mut self, node: &Node, input: usize, layout: Order) -> Option<ValueId> {
         let id = node.input(input)?;
         let value = self.value(id, layout)?;
-        let is_image = layout == Layout::ChannelsFirst && self.rank(id) == Some(4);
+        let is_image = layout == Order::ChannelsFirst && self.rank(id) == Some(4);
         let turned = |axis: usize| match is_image {
             true => TO_CHANNELS_FIRST.iter().position(|dim| *dim == axis).unwrap_or(axis),
             false => axis,
@@ -34,15 +36,15 @@ impl Lowering<'_> {
     ) -> Option<ValueId> {
         let id = node.input(input)?;
         let element = self.from.value(id).element()?;
-        let name = format!("{}/dequantized", self.main.body().value(value).name);
+        let name = format!("{}/dequantized", self.out.main.body().value(value).name);
         if element == ElementType::F16 {
             let to = i64::from(ElementType::F32.onnx_code());
-            return Some(self.main.op("Cast", [value]).attribute("to", to).output(&name));
+            return Some(self.out.main.op("Cast", [value]).attribute("to", to).output(&name));
         }
         let Some(Scale { scale, zero_point, axis }) = self.scale_of(node, input, element)? else {
             return Some(value);
         };
-        let made = with(self.main.op("DequantizeLinear", [value, scale]), zero_point);
+        let made = with(self.out.main.op("DequantizeLinear", [value, scale]), zero_point);
         let made = match axis {
             Some(axis) => made.attribute("axis", moved(axis) as i64),
             None => made,
@@ -65,10 +67,10 @@ impl Lowering<'_> {
         }
         if let ValueOrigin::Weight(weight) = &self.from.value(node.input(input)?).origin {
             let Some(affine) = self.weights.affine(&weight.tensor) else { return Some(None) };
-            let scale = self.main.weight(&affine.scales, ElementType::F32, [affine.count]);
+            let scale = self.out.main.weight(&affine.scales, ElementType::F32, [affine.count]);
             let zero_point = match &affine.zero_points {
                 Some(points) if element != ElementType::I32 => {
-                    Some(self.main.constant(integers(element, points, true)?))
+                    Some(self.out.main.constant(integers(element, points, true)?))
                 }
                 _ => None,
             };
@@ -76,32 +78,32 @@ impl Lowering<'_> {
             return Some(Some(Scale { scale, zero_point, axis }));
         }
         let Some((scale, zero_point)) = scale(node, "input", input) else { return Some(None) };
-        let scale = self.main.float(scale);
+        let scale = self.out.main.float(scale);
         let zero_point = match element {
             ElementType::I32 => None,
-            _ => Some(self.main.constant(integers(element, &[zero_point], false)?)),
+            _ => Some(self.out.main.constant(integers(element, &[zero_point], false)?)),
         };
         Some(Some(Scale { scale, zero_point, axis: None }))
     }
 
     /// Ends a node: applies its activation to what it computed, quantizes that where the output is,
     /// and lets it stand for the output.
-    pub(super) fn end(&mut self, node: &Node, value: ValueId, layout: Layout) -> Option<()> {
+    pub(super) fn end(&mut self, node: &Node, value: ValueId, layout: Order) -> Option<()> {
         let activated = self.activated(node, value)?;
         self.end_plain(node, activated, layout)
     }
 
     /// The same for an operator without an activation.
-    pub(super) fn end_plain(&mut self, node: &Node, value: ValueId, layout: Layout) -> Option<()> {
+    pub(super) fn end_plain(&mut self, node: &Node, value: ValueId, layout: Order) -> Option<()> {
         let (id, name) = self.output(node)?;
         let element = self.from.value(id).element()?;
         let quantized = matches!(element, ElementType::I8 | ElementType::U8 | ElementType::I16);
         let made = match scale(node, "output", 0).filter(|_| quantized) {
             Some((scale, zero_point)) => {
-                let scale = self.main.float(scale);
-                let zero_point = self.main.constant(integers(element, &[zero_point], false)?);
+                let scale = self.out.main.float(scale);
+                let zero_point = self.out.main.constant(integers(element, &[zero_point], false)?);
                 let name = format!("{name}/quantized");
-                self.main.op("QuantizeLinear", [value, scale, zero_point]).output(&name)
+                self.out.main.op("QuantizeLinear", [value, scale, zero_point]).output(&name)
             }
             None => value,
         };
@@ -110,20 +112,20 @@ impl Lowering<'_> {
     }
 
     fn activated(&mut self, node: &Node, value: ValueId) -> Option<ValueId> {
-        let name = format!("{}/activation", self.main.body().value(value).name);
+        let name = format!("{}/activation", self.out.main.body().value(value).name);
         Some(match node.text("fused_activation_function").unwrap_or("NONE") {
             "NONE" => value,
-            "RELU" => self.main.op("Relu", [value]).output(&name),
+            "RELU" => self.out.main.op("Relu", [value]).output(&name),
             "RELU6" => self.clipped(value, 0.0, 6.0, &name),
             "RELU_N1_TO_1" => self.clipped(value, -1.0, 1.0, &name),
-            "TANH" => self.main.op("Tanh", [value]).output(&name),
+            "TANH" => self.out.main.op("Tanh", [value]).output(&name),
             _ => return None,
         })
     }
 
     pub(super) fn clipped(&mut self, value: ValueId, low: f32, high: f32, name: &str) -> ValueId {
-        let (low, high) = (self.main.float(low), self.main.float(high));
-        self.main.op("Clip", [value, low, high]).output(name)
+        let (low, high) = (self.out.main.float(low), self.out.main.float(high));
+        self.out.main.op("Clip", [value, low, high]).output(name)
     }
 }
 

@@ -2,7 +2,9 @@
 
 use apr_graph::{ElementType, Node};
 
-use super::layout::{Layout, Lowering, TO_CHANNELS_FIRST, with};
+use apr_lower::{Order, with};
+
+use super::layout::{Lowering, TO_CHANNELS_FIRST};
 
 /// Those that reduce dimensions.
 const REDUCERS: [(&str, &str); 5] = [
@@ -40,28 +42,28 @@ impl Lowering<'_> {
     fn reshape(&mut self, node: &Node) -> Option<()> {
         let given = self.ints(node, 1).or_else(|| node.ints("new_shape").map(<[i64]>::to_vec));
         let (output, name) = self.output(node)?;
-        let x = self.value(node.input(0)?, Layout::Natural)?;
+        let x = self.value(node.input(0)?, Order::Natural)?;
         let shape = match (given, node.input(1)) {
-            (Some(given), _) => self.main.ints(&given),
+            (Some(given), _) => self.out.main.ints(&given),
             (None, Some(computed)) => {
-                let computed = self.value(computed, Layout::Natural)?;
+                let computed = self.value(computed, Order::Natural)?;
                 let to = i64::from(ElementType::I64.onnx_code());
                 let name = format!("{name}/shape");
-                self.main.op("Cast", [computed]).attribute("to", to).output(&name)
+                self.out.main.op("Cast", [computed]).attribute("to", to).output(&name)
             }
             (None, None) => {
                 let target = self.target(output)?;
-                self.main.ints(&target)
+                self.out.main.ints(&target)
             }
         };
-        let y = self.main.op("Reshape", [x, shape]).output(&name);
-        self.set(output, y, Layout::Natural);
+        let y = self.out.main.op("Reshape", [x, shape]).output(&name);
+        self.set(output, y, Order::Natural);
         Some(())
     }
 
     fn squeeze(&mut self, node: &Node) -> Option<()> {
         let (output, name) = self.output(node)?;
-        let x = self.value(node.input(0)?, Layout::Natural)?;
+        let x = self.value(node.input(0)?, Order::Natural)?;
         let mut axes = node.ints("squeeze_dims").unwrap_or_default().to_vec();
         if axes.is_empty() {
             // All dimensions of one element, as the file has them.
@@ -72,49 +74,49 @@ impl Lowering<'_> {
                 .map(|(at, _)| at)
                 .collect();
         }
-        let axes = self.main.ints(&axes);
-        let y = self.main.op("Squeeze", [x, axes]).output(&name);
-        self.set(output, y, Layout::Natural);
+        let axes = self.out.main.ints(&axes);
+        let y = self.out.main.op("Squeeze", [x, axes]).output(&name);
+        self.set(output, y, Order::Natural);
         Some(())
     }
 
     fn expand_dims(&mut self, node: &Node) -> Option<()> {
         let (output, name) = self.output(node)?;
-        let x = self.value(node.input(0)?, Layout::Natural)?;
+        let x = self.value(node.input(0)?, Order::Natural)?;
         let axes = self.ints(node, 1)?;
-        let axes = self.main.ints(&axes);
-        let y = self.main.op("Unsqueeze", [x, axes]).output(&name);
-        self.set(output, y, Layout::Natural);
+        let axes = self.out.main.ints(&axes);
+        let y = self.out.main.op("Unsqueeze", [x, axes]).output(&name);
+        self.set(output, y, Order::Natural);
         Some(())
     }
 
     fn transpose(&mut self, node: &Node) -> Option<()> {
         let (output, name) = self.output(node)?;
-        let x = self.value(node.input(0)?, Layout::Natural)?;
+        let x = self.value(node.input(0)?, Order::Natural)?;
         let perm = self.ints(node, 1)?;
-        let y = self.main.op("Transpose", [x]).attribute("perm", perm).output(&name);
-        self.set(output, y, Layout::Natural);
+        let y = self.out.main.op("Transpose", [x]).attribute("perm", perm).output(&name);
+        self.set(output, y, Order::Natural);
         Some(())
     }
 
     fn concatenation(&mut self, node: &Node) -> Option<()> {
-        let layout = self.layout_of(node);
+        let layout = self.order_of(node);
         let (output, _) = self.output(node)?;
         let rank = self.rank(output)?;
         let inputs: Option<Vec<_>> =
             (0..node.inputs.len()).map(|input| self.floats(node, input, layout)).collect();
         let axis = self.axis(node.int("axis")?, rank, layout)?;
         let name = self.name(node, layout)?;
-        let y = self.main.op("Concat", inputs?).attribute("axis", axis).output(&name);
+        let y = self.out.main.op("Concat", inputs?).attribute("axis", axis).output(&name);
         self.end(node, y, layout)
     }
 
     /// A dimension of a value of a rank, where an order has it.
-    pub(super) fn axis(&self, axis: i64, rank: usize, layout: Layout) -> Option<i64> {
+    pub(super) fn axis(&self, axis: i64, rank: usize, layout: Order) -> Option<i64> {
         let rank = i64::try_from(rank).ok()?;
         let axis = if axis < 0 { axis + rank } else { axis };
         (0..rank).contains(&axis).then_some(())?;
-        if layout == Layout::Natural {
+        if layout == Order::Natural {
             return Some(axis);
         }
         let position = TO_CHANNELS_FIRST.iter().position(|dim| *dim as i64 == axis)?;
@@ -128,7 +130,7 @@ impl Lowering<'_> {
         (given.len() == 2 * rank).then_some(())?;
         // Only what is padded is of the image.
         let first = Node { inputs: node.inputs[..1].to_vec(), ..node.clone() };
-        let layout = self.layout_of(&first);
+        let layout = self.order_of(&first);
         let x = self.floats(node, 0, layout)?;
         let mut pads = vec![0; 2 * rank];
         for axis in 0..rank {
@@ -136,13 +138,13 @@ impl Lowering<'_> {
             pads[to] = given[2 * axis];
             pads[rank + to] = given[2 * axis + 1];
         }
-        let pads = self.main.ints(&pads);
+        let pads = self.out.main.ints(&pads);
         let value = match node.input(2) {
-            Some(_) => Some(self.floats(node, 2, Layout::Natural)?),
+            Some(_) => Some(self.floats(node, 2, Order::Natural)?),
             None => None,
         };
         let name = self.name(node, layout)?;
-        let pad = with(self.main.op("Pad", [x, pads]), value).attribute("mode", mode);
+        let pad = with(self.out.main.op("Pad", [x, pads]), value).attribute("mode", mode);
         let y = pad.output(&name);
         self.end_plain(node, y, layout)
     }
@@ -156,43 +158,43 @@ impl Lowering<'_> {
         // Without the channels in the result, the order of the others stays as it is.
         let over_image = {
             let axes: Option<Vec<i64>> =
-                given.iter().map(|axis| self.axis(*axis, rank, Layout::Natural)).collect();
+                given.iter().map(|axis| self.axis(*axis, rank, Order::Natural)).collect();
             axes.is_some_and(|axes| axes == [1, 2])
         };
-        let layout = match self.layout_of(&first) {
-            Layout::ChannelsFirst if over_image || keeps != 0 => Layout::ChannelsFirst,
-            _ => Layout::Natural,
+        let layout = match self.order_of(&first) {
+            Order::ChannelsFirst if over_image || keeps != 0 => Order::ChannelsFirst,
+            _ => Order::Natural,
         };
         let axes: Option<Vec<i64>> =
             given.iter().map(|axis| self.axis(*axis, rank, layout)).collect();
         let x = self.floats(node, 0, layout)?;
-        let axes = self.main.ints(&axes?);
-        let made = if keeps == 0 { Layout::Natural } else { layout };
+        let axes = self.out.main.ints(&axes?);
+        let made = if keeps == 0 { Order::Natural } else { layout };
         let name = self.name(node, made)?;
-        let y = self.main.op(op, [x, axes]).attribute("keepdims", keeps).output(&name);
+        let y = self.out.main.op(op, [x, axes]).attribute("keepdims", keeps).output(&name);
         self.end_plain(node, y, made)
     }
 
     fn arg(&mut self, node: &Node, op: &str) -> Option<()> {
         let (output, name) = self.output(node)?;
         let rank = self.rank(node.input(0)?)?;
-        let x = self.floats(node, 0, Layout::Natural)?;
-        let axis = self.axis(*self.ints(node, 1)?.first()?, rank, Layout::Natural)?;
-        let found = self.main.op(op, [x]).attribute("axis", axis).attribute("keepdims", 0);
+        let x = self.floats(node, 0, Order::Natural)?;
+        let axis = self.axis(*self.ints(node, 1)?.first()?, rank, Order::Natural)?;
+        let found = self.out.main.op(op, [x]).attribute("axis", axis).attribute("keepdims", 0);
         let found = found.output(&format!("{name}/i64"));
         let to = i64::from(self.from.value(output).element()?.onnx_code());
-        let y = self.main.op("Cast", [found]).attribute("to", to).output(&name);
-        self.set(output, y, Layout::Natural);
+        let y = self.out.main.op("Cast", [found]).attribute("to", to).output(&name);
+        self.set(output, y, Order::Natural);
         Some(())
     }
 
     fn shape_of(&mut self, node: &Node) -> Option<()> {
         let (output, name) = self.output(node)?;
-        let x = self.value(node.input(0)?, Layout::Natural)?;
-        let shape = self.main.op("Shape", [x]).output(&format!("{name}/i64"));
+        let x = self.value(node.input(0)?, Order::Natural)?;
+        let shape = self.out.main.op("Shape", [x]).output(&format!("{name}/i64"));
         let to = i64::from(self.from.value(output).element()?.onnx_code());
-        let y = self.main.op("Cast", [shape]).attribute("to", to).output(&name);
-        self.set(output, y, Layout::Natural);
+        let y = self.out.main.op("Cast", [shape]).attribute("to", to).output(&name);
+        self.set(output, y, Order::Natural);
         Some(())
     }
 }

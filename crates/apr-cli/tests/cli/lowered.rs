@@ -1,0 +1,155 @@
+//! Models of Keras and TensorFlow, run and exported as ONNX.
+//!
+//! Expected values: Keras and TensorFlow (`fixtures/keras/lowered.py`,
+//! `fixtures/tensorflow/lowered.py`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use apr_testkit::locate::{fixture, shared_data};
+use serde_json::{Map, Value, json};
+
+use crate::support::Sandbox;
+
+fn expected(path: &str) -> Map<String, Value> {
+    let (folder, file) = path.split_once('/').expect("a folder");
+    let text = fs::read(fixture(folder).join(file)).expect("the fixture");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+/// Copies a file, or a folder with those in it.
+fn copy(sandbox: &Sandbox, from: &Path, to: &str) {
+    if !from.is_dir() {
+        sandbox.write(to, fs::read(from).expect("a file"));
+        return;
+    }
+    for entry in fs::read_dir(from).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+        copy(sandbox, &path, &format!("{to}/{name}"));
+    }
+}
+
+/// What the scripts give a model: sin(0.7 i) rounded to 1/64, or i modulo 7.
+fn input(expected: &Value) -> Value {
+    let shape: Vec<usize> = serde_json::from_value(expected["shape"].clone()).expect("sizes");
+    let is_integer = expected["dtype"].as_str().is_some_and(|dtype| dtype.starts_with("int"));
+    let mut values: Vec<Value> = (0..shape.iter().product::<usize>())
+        .map(|at| match is_integer {
+            true => json!(at % 7),
+            false => json!(((at as f64 * 0.7).sin() * 64.0).round_ties_even() / 64.0),
+        })
+        .collect();
+    for size in shape.iter().skip(1).rev() {
+        values = values.chunks(*size).map(|row| json!(row)).collect();
+    }
+    json!(values)
+}
+
+/// Graphs that do not state how many dimensions their inputs have, which ONNX files must.
+const WITHOUT_RANK: [&str; 2] = ["sonos_tract__hey_snips_3.pb", "sonos_tract__plus3.pb"];
+
+/// Runs a model and its export, and compares all outputs.
+fn compute(sandbox: &Sandbox, model: &str, expected: &Value) {
+    sandbox.write("x.json", input(expected).to_string());
+    let mut models = vec![model];
+    let export = sandbox.apr(&format!("convert {model} -o m.onnx -f"));
+    if WITHOUT_RANK.contains(&model) {
+        export.fails(4, &["E003", "does not state the number of dimensions of its input"]);
+    } else {
+        export.ok();
+        models.push("m.onnx");
+    }
+    for model in models {
+        sandbox.apr(&format!("run {model} -i x.json -o y.json -f")).ok();
+        let found: Value = serde_json::from_slice(&sandbox.read("y.json")).expect("JSON");
+        let wanted = expected["outputs"].as_object().expect("outputs");
+        for (name, wanted) in wanted {
+            // One output alone has no name there.
+            let found =
+                if wanted_alone(expected) && !found.is_object() { &found } else { &found[name] };
+            let (found, wanted) = (flat(found), flat(wanted));
+            assert_eq!(found.len(), wanted.len(), "{model}: {name}");
+            for (at, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+                let tolerance = 1e-5 + 1e-4 * wanted.abs();
+                assert!(
+                    (found - wanted).abs() <= tolerance,
+                    "{model}: {name}[{at}]: {found} for {wanted}"
+                );
+            }
+        }
+    }
+}
+
+fn wanted_alone(expected: &Value) -> bool {
+    expected["outputs"].as_object().is_some_and(|outputs| outputs.len() == 1)
+}
+
+/// All numbers in nested lists and objects; a truth is 1 or 0.
+fn flat(value: &Value) -> Vec<f64> {
+    match value {
+        Value::Array(items) => items.iter().flat_map(flat).collect(),
+        Value::Object(entries) => entries.values().flat_map(flat).collect(),
+        Value::Bool(truth) => vec![f64::from(u8::from(*truth))],
+        value => value.as_f64().into_iter().collect(),
+    }
+}
+
+/// Runs all models of a list.
+fn compute_all(list: &str, folder: &Path) {
+    let sandbox = Sandbox::new();
+    for (name, expected) in expected(list) {
+        copy(&sandbox, &folder.join(&name), &name);
+        compute(&sandbox, &name, &expected);
+    }
+}
+
+#[test]
+fn layers_compute_what_keras_does() {
+    compute_all("keras/lowered.json", &fixture("keras"));
+}
+
+#[test]
+fn nodes_compute_what_tensorflow_does() {
+    compute_all("tensorflow/lowered.json", &fixture("tensorflow").join("lowered"));
+}
+
+#[test]
+fn models_of_others_compute_what_their_programs_do() {
+    let folder = |name: &str| -> Option<PathBuf> { shared_data(name) };
+    if let Some(keras) = folder("keras") {
+        compute_all("keras/outputs.json", &keras);
+    }
+    if let Some(tensorflow) = folder("tensorflow") {
+        compute_all("tensorflow/outputs.json", &tensorflow);
+    }
+}
+
+#[test]
+fn operators_that_are_not_translated_are_named_and_nothing_is_written() {
+    let sandbox = Sandbox::new();
+    let refused = [
+        (fixture("keras").join("refused.keras"), "Keras", "Embedding, Lambda"),
+        (fixture("tensorflow").join("refused.pb"), "TensorFlow", "MatrixInverse"),
+    ];
+    for (file, program, names) in refused {
+        copy(&sandbox, &file, "m");
+        let message = format!("{program} operators that apr does not translate to ONNX: {names}");
+        sandbox.apr("convert m -o m.onnx").fails(4, &["E003", &message]);
+        assert!(!sandbox.path("m.onnx").exists());
+        sandbox.write("x.json", "[[1]]");
+        sandbox.apr("run m -i x.json").fails(4, &["E003", &message]);
+    }
+}
+
+#[test]
+fn a_signature_names_inputs_and_outputs() {
+    let sandbox = Sandbox::new();
+    copy(&sandbox, &fixture("tensorflow").join("lowered"), "tf");
+    let left = ["other signatures are left out: serve"];
+    sandbox.apr("convert tf/exported -o exported.onnx").ok().says(&left);
+    sandbox.apr("import tf/exported -o exported.apr").ok();
+    for model in ["tf/exported", "exported.apr"] {
+        sandbox.apr(&format!("graph {model} --opset 18")).ok().says(&["image", "output_0", "Conv"]);
+    }
+}

@@ -1,0 +1,180 @@
+//! A layer: its class, its configuration and its variables.
+
+use apr_graph::{Attribute, AttributeValue, Dim, ElementType, Value, WeightRef};
+use apr_lower::Placed;
+
+use crate::graph::config;
+
+/// A call of a layer.
+pub(super) struct Layer {
+    pub(super) class: String,
+    /// What its first output is called.
+    pub(super) name: String,
+    pub(super) attributes: Vec<Attribute>,
+    pub(super) inputs: Vec<Placed>,
+    pub(super) variables: Vec<Variable>,
+}
+
+/// A variable of a layer.
+#[derive(Debug, Clone)]
+pub(super) struct Variable {
+    /// With the layer's name in front: `dense/kernel`.
+    pub(super) name: String,
+    pub(super) weight: WeightRef,
+    pub(super) dims: Vec<u64>,
+}
+
+impl Variable {
+    /// `None` for one that is not of single precision.
+    pub(super) fn new(name: &str, weight: &WeightRef, value: &Value) -> Option<Self> {
+        let dims: Option<Vec<u64>> = value.shape()?.iter().map(Dim::size).collect();
+        // The numbers behind an optimizer or a random generator are no floats.
+        let is_state = name.ends_with("seed_generator_state") || name.ends_with("/count");
+        (is_state || value.element() == Some(ElementType::F32)).then_some(())?;
+        Some(Self { name: name.to_owned(), weight: weight.clone(), dims: dims? })
+    }
+}
+
+impl Layer {
+    fn attribute(&self, name: &str) -> Option<&AttributeValue> {
+        let found = self.attributes.iter().find(|attribute| &*attribute.name == name);
+        found.map(|attribute| &attribute.value)
+    }
+
+    /// The input of a layer that has one.
+    pub(super) fn only(&self) -> Option<Placed> {
+        match self.inputs.as_slice() {
+            [one] => Some(*one),
+            _ => None,
+        }
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        match self.attribute(name)? {
+            AttributeValue::Text(bytes) => std::str::from_utf8(bytes).ok(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn int(&self, name: &str) -> Option<i64> {
+        match self.attribute(name)? {
+            AttributeValue::Int(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// Whether a setting is true.
+    pub(super) fn is_set(&self, name: &str) -> bool {
+        self.int(name).is_some_and(|value| value != 0)
+    }
+
+    /// Whether a setting that is true by default is so.
+    pub(super) fn is_kept(&self, name: &str) -> bool {
+        self.int(name) != Some(0)
+    }
+
+    /// Whether a setting is there, and not null.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.attribute(name).is_some()
+    }
+
+    pub(super) fn float(&self, name: &str) -> Option<f32> {
+        match self.attribute(name)? {
+            AttributeValue::Float(value) => Some(*value),
+            #[expect(clippy::cast_precision_loss, reason = "settings are small numbers")]
+            AttributeValue::Int(value) => Some(*value as f32),
+            _ => None,
+        }
+    }
+
+    /// Floats: a list, or one.
+    pub(super) fn floats(&self, name: &str) -> Option<Vec<f32>> {
+        match self.attribute(name)? {
+            AttributeValue::Floats(values) => Some(values.clone()),
+            #[expect(clippy::cast_precision_loss, reason = "settings are small numbers")]
+            AttributeValue::Ints(values) => Some(values.iter().map(|one| *one as f32).collect()),
+            _ => self.float(name).map(|one| vec![one]),
+        }
+    }
+
+    pub(super) fn ints(&self, name: &str) -> Option<Vec<i64>> {
+        match self.attribute(name)? {
+            AttributeValue::Ints(values) => Some(values.clone()),
+            AttributeValue::Int(value) => Some(vec![*value]),
+            _ => None,
+        }
+    }
+
+    /// Sizes of so many dimensions; one number is that of all.
+    pub(super) fn sizes(&self, name: &str, count: usize) -> Option<Vec<i64>> {
+        match self.ints(name)? {
+            one if one.len() == 1 => Some(vec![one[0]; count]),
+            all if all.len() == count => Some(all),
+            _ => None,
+        }
+    }
+
+    /// Pairs of numbers for each of so many dimensions: nested lists, one pair, or a number.
+    pub(super) fn pairs(&self, name: &str, count: usize) -> Option<Vec<[i64; 2]>> {
+        if let Some(text) = self.text(name) {
+            let pairs: Vec<[i64; 2]> = serde_json::from_str(text).ok()?;
+            return (pairs.len() == count).then_some(pairs);
+        }
+        match self.ints(name)?.as_slice() {
+            [one] => Some(vec![[*one; 2]; count]),
+            [start, end] if count == 1 => Some(vec![[*start, *end]]),
+            each if each.len() == count => Some(each.iter().map(|one| [*one; 2]).collect()),
+            _ => None,
+        }
+    }
+
+    /// Whether images have their channels first.
+    pub(super) fn is_channels_first(&self) -> bool {
+        self.text("data_format") == Some("channels_first")
+    }
+
+    /// A variable by what it is called, in one version of Keras or another; by its number where the
+    /// file does not say.
+    pub(super) fn variable(&self, names: &[&str], number: usize) -> Option<&Variable> {
+        let own = |variable: &&Variable| {
+            let last = variable.name.rsplit('/').next().unwrap_or_default();
+            names.contains(&last)
+        };
+        let numbered = format!("/{number}");
+        let by_number = || self.variables.iter().find(|one| one.name.ends_with(&numbered));
+        self.variables.iter().find(own).or_else(by_number)
+    }
+
+    /// Whether it is a layer of Keras, or a function of two tensors that computes what the layer of
+    /// its name does.
+    pub(super) fn is_of_keras(&self) -> bool {
+        let is_same = ["Add", "Maximum", "Minimum", "Multiply", "Subtract"];
+        !self.has("registered_name")
+            && (!self.has("module") || is_same.contains(&self.class.as_str()))
+    }
+
+    /// Whether it computes in single precision, with weights that are as the file has them.
+    pub(super) fn is_single_precision(&self) -> bool {
+        let is_single = self.text("dtype").is_none_or(|dtype| {
+            dtype == "float32" || (self.class == "Embedding" && dtype.starts_with("int"))
+        });
+        is_single && !self.has("quantization_config") && !self.has("lora_rank")
+    }
+
+    /// The layer that a setting has, with the same inputs and those variables that `is_own` finds.
+    pub(super) fn inner(
+        &self,
+        setting: &str,
+        name: String,
+        is_own: impl Fn(&Variable) -> bool,
+    ) -> Option<Self> {
+        let config: serde_json::Value = serde_json::from_str(self.text(setting)?).ok()?;
+        Some(Self {
+            class: config::class(&config).to_owned(),
+            name,
+            attributes: config::attributes(&config),
+            inputs: self.inputs.clone(),
+            variables: self.variables.iter().filter(|one| is_own(one)).cloned().collect(),
+        })
+    }
+}

@@ -1,0 +1,274 @@
+//! The graph that is written.
+
+use std::collections::{HashMap, HashSet};
+
+use apr_graph::{
+    BodyBuilder, Dim, ElementType, Graph, IncrementalInference, Meaning, NodeBuilder, Opset,
+    TensorType, ValueId, ValueType, View, WeightRef,
+};
+
+use crate::order::{Order, Placed, to_channels_first, to_natural};
+use crate::{OPSET, Untranslated};
+
+/// Adds an input to a node where there is one: one that is left out at the end is not written.
+pub fn with(node: NodeBuilder<'_>, input: Option<ValueId>) -> NodeBuilder<'_> {
+    match input {
+        Some(_) => node.optional(input),
+        None => node,
+    }
+}
+
+/// Writes a graph of ONNX's operators, and knows the types of what it wrote. The crate's page has
+/// an example.
+#[derive(Debug)]
+pub struct Writer {
+    /// What is written; any node may be added.
+    pub main: BodyBuilder,
+    types: IncrementalInference,
+    /// The same value in the other order.
+    turned: HashMap<ValueId, ValueId>,
+}
+
+impl Default for Writer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Writer {
+    /// An empty graph.
+    #[must_use]
+    pub fn new() -> Self {
+        let types = IncrementalInference::new(&opsets());
+        Self { main: BodyBuilder::default(), types, turned: HashMap::new() }
+    }
+
+    /// What the caller of the model gives; floats of any shape where the file says nothing.
+    pub fn input(&mut self, name: &str, kind: &ValueType) -> Placed {
+        let mut tensor = match kind {
+            ValueType::Tensor(tensor) => tensor.clone(),
+            _ => TensorType::default(),
+        };
+        tensor.element.get_or_insert(ElementType::F32);
+        Placed::natural(self.main.input_of(name, ValueType::Tensor(tensor), Meaning::Unknown))
+    }
+
+    /// The type of a value, as far as it is known.
+    pub fn kind(&mut self, id: ValueId) -> &ValueType {
+        self.types.extend(&mut self.main);
+        self.main.value_type(id)
+    }
+
+    /// The elements of a value.
+    pub fn element(&mut self, id: ValueId) -> Option<ElementType> {
+        match self.kind(id) {
+            ValueType::Tensor(tensor) => tensor.element,
+            _ => None,
+        }
+    }
+
+    /// The sizes of a value.
+    pub fn shape(&mut self, id: ValueId) -> Option<Vec<Dim>> {
+        match self.kind(id) {
+            ValueType::Tensor(tensor) => tensor.shape.clone(),
+            _ => None,
+        }
+    }
+
+    /// The number of a value's dimensions.
+    pub fn rank(&mut self, id: ValueId) -> Option<usize> {
+        match self.kind(id) {
+            ValueType::Tensor(tensor) => tensor.shape.as_ref().map(Vec::len),
+            _ => None,
+        }
+    }
+
+    /// The size of a dimension, where it is a number.
+    pub fn size(&mut self, id: ValueId, axis: usize) -> Option<u64> {
+        match self.kind(id) {
+            ValueType::Tensor(tensor) => tensor.shape.as_ref()?.get(axis)?.size(),
+            _ => None,
+        }
+    }
+
+    /// The elements of a small tensor of integers, where all are known.
+    pub fn ints(&mut self, id: ValueId) -> Option<Vec<i64>> {
+        self.types.extend(&mut self.main);
+        self.types.elements(id)?.iter().map(Dim::as_integer).collect()
+    }
+
+    /// The elements of a small tensor of integers, as far as they are known.
+    pub fn elements(&mut self, id: ValueId) -> Option<Vec<Option<i64>>> {
+        self.types.extend(&mut self.main);
+        Some(self.types.elements(id)?.iter().map(Dim::as_integer).collect())
+    }
+
+    /// A value in an order: transposed where it is in the other one, once. `None` where the number
+    /// of its dimensions is not known, or there is but one order.
+    pub fn ordered(&mut self, placed: Placed, order: Order) -> Option<ValueId> {
+        if placed.order == order {
+            return Some(placed.id);
+        }
+        let rank = self.rank(placed.id)?;
+        self.ordered_of(placed, order, rank)
+    }
+
+    /// The same of a value that has so many dimensions, whatever is known of them.
+    pub fn ordered_of(&mut self, placed: Placed, order: Order, rank: usize) -> Option<ValueId> {
+        let name = self.main.body().value(placed.id).name.clone();
+        let name = match order {
+            Order::Natural => {
+                let own = name.strip_suffix(suffix(rank));
+                own.map_or(format!("{name}/natural"), str::to_owned)
+            }
+            Order::ChannelsFirst => Self::name_in(&name, order, rank),
+        };
+        self.ordered_as(placed, order, rank, &name)
+    }
+
+    /// The same, where a transposition is called so.
+    pub fn ordered_as(
+        &mut self,
+        placed: Placed,
+        order: Order,
+        rank: usize,
+        name: &str,
+    ) -> Option<ValueId> {
+        if placed.order == order {
+            return Some(placed.id);
+        }
+        if let Some(known) = self.turned.get(&placed.id) {
+            return Some(*known);
+        }
+        (rank >= 3).then_some(())?;
+        let perm = match order {
+            Order::Natural => to_natural(rank),
+            Order::ChannelsFirst => to_channels_first(rank),
+        };
+        let perm: Vec<i64> = perm.iter().filter_map(|axis| i64::try_from(*axis).ok()).collect();
+        let is_known = self.rank(placed.id).is_some();
+        let element = self.element(placed.id);
+        let made = self.main.op("Transpose", [placed.id]).attribute("perm", perm).output(name);
+        if !is_known {
+            let kind = TensorType { element, shape: Some(vec![Dim::Unknown; rank]) };
+            self.main.set_type(made, ValueType::Tensor(kind));
+        }
+        self.turned.insert(placed.id, made);
+        self.turned.insert(made, placed.id);
+        Some(made)
+    }
+
+    /// Whether a value is there with its channels first alone.
+    #[must_use]
+    pub fn is_turned(&self, placed: Placed) -> bool {
+        placed.order == Order::ChannelsFirst && !self.turned.contains_key(&placed.id)
+    }
+
+    /// The name of a value in an order, which is called so in the natural one.
+    #[must_use]
+    pub fn name_in(name: &str, order: Order, rank: usize) -> String {
+        match order {
+            Order::Natural => name.to_owned(),
+            Order::ChannelsFirst => format!("{name}{}", suffix(rank)),
+        }
+    }
+
+    /// The order in which a node over these values costs no transposition: that with channels first
+    /// where one of them is in it alone, and all can be.
+    pub fn order_of(&mut self, values: &[Placed]) -> Order {
+        let is_turned = values.iter().any(|placed| self.is_turned(*placed));
+        let ranks: Vec<Option<usize>> = values.iter().map(|one| self.rank(one.id)).collect();
+        let is_one_rank = ranks.windows(2).all(|pair| pair[0] == pair[1]);
+        match ranks.first() {
+            Some(Some(3..)) if is_turned && is_one_rank => Order::ChannelsFirst,
+            _ => Order::Natural,
+        }
+    }
+
+    /// A tensor of the checkpoint, that a node combines by broadcasting with values of this rank in
+    /// this order. `None` for a shape that has no such view.
+    pub fn weight(
+        &mut self,
+        weight: &WeightRef,
+        element: ElementType,
+        dims: &[u64],
+        order: Order,
+        rank: usize,
+    ) -> Option<ValueId> {
+        let mut views = weight.views.clone();
+        let shape = match (order, dims) {
+            (Order::Natural, _) | (_, []) => dims.to_vec(),
+            (Order::ChannelsFirst, [channels]) => {
+                // Broadcasting goes along the last dimension, which is another one there.
+                let mut shape = vec![1; rank.checked_sub(1)?];
+                shape[0] = *channels;
+                views.push(View::Reshaped(shape.clone()));
+                shape
+            }
+            (Order::ChannelsFirst, dims) if dims.len() == rank => {
+                let axes = to_channels_first(rank);
+                let shape = axes.iter().map(|axis| dims[*axis]).collect();
+                views.push(View::Transposed(axes));
+                shape
+            }
+            _ => return None,
+        };
+        Some(self.main.viewed(&weight.tensor, views, element, shape))
+    }
+
+    /// A value with other elements; itself where it has them.
+    pub fn cast(&mut self, id: ValueId, to: ElementType, name: &str) -> ValueId {
+        if self.element(id) == Some(to) {
+            return id;
+        }
+        self.main.op("Cast", [id]).attribute("to", i64::from(to.onnx_code())).output(name)
+    }
+
+    /// Makes a value an output of the graph.
+    pub fn output(&mut self, name: &str, value: ValueId) {
+        self.main.output(name, value, Meaning::Unknown);
+    }
+
+    /// The graph.
+    #[must_use]
+    pub fn finish(self) -> Graph {
+        let mut body = self.main.finish();
+        // An output takes its name, which another value may have had: each value has its own.
+        let outputs: HashSet<ValueId> = body.outputs.iter().copied().collect();
+        let mut taken: HashSet<String> =
+            outputs.iter().map(|id| body.value(*id).name.clone()).collect();
+        for position in 0..body.values.len() {
+            let id = ValueId(u32::try_from(position).unwrap_or(u32::MAX));
+            if outputs.contains(&id) || taken.insert(body.value(id).name.clone()) {
+                continue;
+            }
+            let name = body.value(id).name.clone();
+            let free = (1_u64..).map(|number| format!("{name}/value{number}"));
+            if let Some(free) = free.into_iter().find(|free| taken.insert(free.clone())) {
+                body.value_mut(id).name = free;
+            }
+        }
+        Graph { opsets: opsets(), functions: Vec::new(), body }
+    }
+
+    /// The graph, where all was translated.
+    ///
+    /// # Errors
+    /// What was not.
+    pub fn finish_if(self, untranslated: Untranslated) -> Result<Graph, Untranslated> {
+        if untranslated.is_empty() { Ok(self.finish()) } else { Err(untranslated) }
+    }
+}
+
+fn opsets() -> Vec<Opset> {
+    vec![Opset { domain: "".into(), version: OPSET }]
+}
+
+/// What names of values with channels first end with.
+fn suffix(rank: usize) -> &'static str {
+    match rank {
+        3 => "/ncw",
+        4 => "/nchw",
+        _ => "/ncdhw",
+    }
+}

@@ -1,0 +1,201 @@
+//! Graphs of TensorFlow in the operators of ONNX.
+//!
+//! What a signature computes is written: its nodes, with functions in the place of their calls and
+//! variables as weights. Images have their channels first between convolutions ([`apr_lower`]).
+//! Shapes that the graph computes are numbers where the sizes of the inputs determine them.
+
+mod batch;
+mod convolution;
+mod elementwise;
+mod image;
+mod indexing;
+mod matrix;
+mod movement;
+mod normalization;
+mod reduce;
+mod signature;
+mod source;
+
+use std::collections::HashSet;
+
+use apr_core::Metadata;
+use apr_graph::{Body, Graph, Node, ValueId, ValueOrigin, inline};
+use apr_lower::{Order, Placed, Untranslated, Weights, Writer};
+
+use crate::graph::DOMAIN;
+use signature::Signature;
+pub use signature::signatures_left_out;
+use source::Source;
+
+/// Operators that return what they get, or a variable that they stand for.
+const PASSED: [&str; 14] = [
+    "CheckNumerics",
+    "DisableCopyOnRead",
+    "EnsureShape",
+    "Identity",
+    "IdentityN",
+    "PlaceholderWithDefault",
+    "PreventGradient",
+    "ReadVariableOp",
+    "Snapshot",
+    "StopGradient",
+    "VarHandleOp",
+    "Variable",
+    "VariableV2",
+    "AutoReloadVariable",
+];
+
+/// A model's graph ([`crate::graphs_of`]) with the operators of ONNX. Of a SavedModel it is the
+/// signature `serving_default`, or the only one, whose names inputs and outputs have; `metadata` is
+/// that of its reader.
+///
+/// # Errors
+/// The operators that are not translated, by their names: those that ONNX lacks, and those with
+/// settings that are not known here.
+pub fn lower(
+    graph: &Graph,
+    weights: &dyn Weights,
+    metadata: &Metadata,
+) -> Result<Graph, Untranslated> {
+    let Ok(flat) = inline(graph) else {
+        return Err([("functions that can't be written in place".to_owned(), 1)].into());
+    };
+    let body = &flat.body;
+    let signature = Signature::of(body, metadata);
+    if signature.outputs.is_empty() {
+        return Err([("a graph that returns nothing".to_owned(), 1)].into());
+    }
+    let needed = needed(body, &signature);
+    let mut lowering = Lowering::new(body, weights, &signature, &needed);
+    for node in &body.nodes {
+        let is_needed = |id: &ValueId| needed.contains(id) && signature.input(*id).is_none();
+        if node.outputs.iter().flatten().any(is_needed) && lowering.node(node).is_none() {
+            *lowering.untranslated.entry(node.op.name.to_string()).or_default() += 1;
+            lowering.leave(node);
+        }
+    }
+    for (name, id) in &signature.outputs {
+        match lowering.value(*id, Order::Natural) {
+            Some(value) => lowering.out.output(name, value),
+            None => _ = lowering.untranslated.insert("an output that no node makes".into(), 1),
+        }
+    }
+    lowering.out.finish_if(lowering.untranslated)
+}
+
+/// The values that the outputs are computed from, themselves included.
+fn needed(body: &Body, signature: &Signature) -> HashSet<ValueId> {
+    let mut needed = HashSet::new();
+    let mut open: Vec<ValueId> = signature.outputs.iter().map(|(_, id)| *id).collect();
+    while let Some(id) = open.pop() {
+        if needed.insert(id)
+            && signature.input(id).is_none()
+            && let ValueOrigin::Node(node) = body.value(id).origin
+        {
+            open.extend(body.node(node).inputs.iter().flatten());
+        }
+    }
+    needed
+}
+
+/// A graph that is being lowered.
+struct Lowering<'g> {
+    from: &'g Body,
+    weights: &'g dyn Weights,
+    out: Writer,
+    /// What stands for the values of `from`.
+    values: Vec<Option<Source>>,
+    untranslated: Untranslated,
+}
+
+impl<'g> Lowering<'g> {
+    fn new(
+        from: &'g Body,
+        weights: &'g dyn Weights,
+        signature: &Signature,
+        needed: &HashSet<ValueId>,
+    ) -> Self {
+        let mut out = Writer::new();
+        let mut values: Vec<Option<Source>> =
+            from.values.iter().map(|value| Source::fixed(value, weights)).collect();
+        for (id, name, kind) in &signature.inputs {
+            if needed.contains(id) {
+                values[id.0 as usize] = Some(Source::Made(out.input(name, kind)));
+            }
+        }
+        Self { from, weights, out, values, untranslated: Untranslated::new() }
+    }
+
+    /// Lowers a node; `None` where that can't be done.
+    fn node(&mut self, node: &Node) -> Option<()> {
+        (&*node.op.domain == DOMAIN).then_some(())?;
+        let op = &*node.op.name;
+        if PASSED.contains(&op) {
+            return self.pass(node);
+        }
+        match op {
+            "Conv2D" | "DepthwiseConv2dNative" | "Conv2DBackpropInput" | "AvgPool" | "MaxPool" => {
+                self.convolution(node)
+            }
+            "BatchToSpaceND" | "SpaceToBatchND" => self.batch(node),
+            "MatMul" | "BatchMatMul" | "BatchMatMulV2" | "BatchMatMulV3" | "Einsum" => {
+                self.matrix(node)
+            }
+            "BiasAdd" | "FusedBatchNorm" | "FusedBatchNormV2" | "FusedBatchNormV3" | "LRN" => {
+                self.normalization(node)
+            }
+            "DepthToSpace"
+            | "SpaceToDepth"
+            | "ResizeBilinear"
+            | "ResizeNearestNeighbor"
+            | "Pad"
+            | "PadV2"
+            | "MirrorPad" => self.image(node),
+            _ => {
+                let moved = self.movement(node).or_else(|| self.indexing(node));
+                let reduced = moved.or_else(|| self.reduce(node));
+                reduced.or_else(|| self.elementwise(node))
+            }
+        }
+    }
+
+    /// A node whose outputs are its inputs.
+    fn pass(&mut self, node: &Node) -> Option<()> {
+        for (position, output) in node.outputs.iter().enumerate() {
+            let Some(output) = output else { continue };
+            let own = self.values[node.input(position)?.0 as usize].clone()?;
+            self.values[output.0 as usize] = Some(own);
+        }
+        Some(())
+    }
+
+    /// Lets a node that can't be lowered stand for its outputs, so that those behind it are judged
+    /// by themselves.
+    fn leave(&mut self, node: &Node) {
+        for output in node.outputs.iter().flatten() {
+            let name = &self.from.value(*output).name;
+            let made = self.out.main.call(&node.op, []).output(name);
+            self.values[output.0 as usize] = Some(Source::Made(Placed::natural(made)));
+        }
+    }
+
+    /// The first output, and its name.
+    fn output(&self, node: &Node) -> Option<(ValueId, String)> {
+        let id = node.outputs.first().copied().flatten()?;
+        Some((id, self.from.value(id).name.clone()))
+    }
+
+    /// Lets a value stand for the first output.
+    fn set(&mut self, node: &Node, made: ValueId, order: Order) -> Option<()> {
+        let id = node.outputs.first().copied().flatten()?;
+        self.values[id.0 as usize] = Some(Source::Made(Placed { id: made, order }));
+        Some(())
+    }
+
+    /// Writes a node with its inputs in the natural order, under the name of the first output.
+    fn plain(&mut self, node: &Node, op: &str, inputs: &[ValueId]) -> Option<()> {
+        let (_, name) = self.output(node)?;
+        let made = self.out.main.op(op, inputs.iter().copied()).output(&name);
+        self.set(node, made, Order::Natural)
+    }
+}
