@@ -268,7 +268,8 @@ mod tests {
 
     #[test]
     fn requests_are_read_as_browsers_write_them() {
-        let text = b"GET /s/open/a%20b.gguf?x=1 HTTP/1.1\r\nHost: 127.0.0.1:80\r\nRange: bytes=5-9\r\n\r\n";
+        let text = b"GET /s/open/a%20b.gguf?x=1 HTTP/1.1\r\nHost: 127.0.0.1:80\r\n\
+            Range: bytes=5-9\r\n\r\n";
         let request = Request {
             is_head: false,
             path: "/s/open/a b.gguf".to_owned(),
