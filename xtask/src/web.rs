@@ -107,6 +107,7 @@ fn page() -> Outcome {
         fs::remove_dir_all(&site).map_err(Stop::failed)?;
     }
     run_program(npm().args(["exec", "--", "tsc", "--outDir"]).arg(&site))?;
+    as_script(&site.join("service-worker.js"))?;
     copy(&sources().join("static"), &site)?;
     copy(&sources().join("src/wasm"), &site.join("wasm"))?;
     run_program(&mut cargo("build", ["--package", "apr-cli"]))?;
@@ -125,6 +126,13 @@ fn page() -> Outcome {
     files.sort();
     let json = format!("[\"{}\"]\n", files.join("\",\n \""));
     fs::write(site.join("files.json"), json).map_err(Stop::failed)
+}
+
+/// Takes the mark of a module from a script: browsers register service workers as scripts, not all
+/// of them as modules.
+fn as_script(path: &Path) -> Outcome {
+    let text = fs::read_to_string(path).map_err(Stop::failed)?;
+    fs::write(path, text.replace("export {};\n", "")).map_err(Stop::failed)
 }
 
 /// The package: what programs import, without the page.

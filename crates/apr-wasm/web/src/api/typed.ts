@@ -1,5 +1,7 @@
 /**
- * Typed models of APRN files, as plain data: from a server, or from the browser's cache.
+ * Typed models of APRN files, as plain data: from a server, or from the browser's cache. Arrays are
+ * nested lists. Linear regressions and k-means have known fields; others are `E003`, since their
+ * payloads tell nobody but their own program what they hold.
  *
  * @module
  */

@@ -80,5 +80,6 @@ function shown(text: string): string {
 function speed({ result, seconds, kind }: RunReport): string {
   const added = kind === "completion" && Array.isArray(result["added"]) ? result["added"].length : 0;
   const each = seconds > 0 ? `, ${(added / seconds).toFixed(1)} a second` : "";
-  return `${added} tokens${each}${result["ended"] === "length" ? "; the limit of tokens is reached" : ""}`;
+  const nothing = result["text"] === "" ? "an empty answer, " : "";
+  return `${nothing}${added} ${added === 1 ? "token" : "tokens"}${each}${result["ended"] === "length" ? "; the limit of tokens is reached" : ""}`;
 }

@@ -47,7 +47,8 @@ class Runner {
     const takesText = takes("token_ids");
     const takesMedia = ["pixels", "waveform", "mel", "audio_features", "input_features"].some(takes) || [...meanings].some((meaning) => /audio|wave|mel|pixel|sound/u.test(meaning));
     const field = (label: string, control: HTMLElement) => h("label.field", h("span", label), control);
-    this.element = h("div.run",
+    // What is written next stands below what was said.
+    this.element = h("div.run", this.#conversation.element,
       h("form.card", { onsubmit: (event: Event) => { event.preventDefault(); void this.#run(); } },
         h("h2", "Run it here"),
         h("p.dim", "In this page, on one core; nothing is sent anywhere."),
@@ -57,11 +58,11 @@ class Runner {
         !takesText && !takesMedia && field("Inputs", this.#arrays),
         takesText && h("details", h("summary", "Options"), h("div.options",
           field("Most tokens", this.#tokens), field("Sampling temperature", this.#temperature),
-          h("label.check", { title: "The model's chat template writes what was said before, too" }, this.#chat, "Conversation"),
-          field("System message", this.#system))),
+          h("label.check", { title: "The model's chat template writes what was said before, too" }, this.#chat, "Conversation")),
+          field("System message of a conversation", this.#system)),
         h("details", { open: session.place.want !== undefined }, h("summary", "Values of the graph"), field("Names, separated by commas", this.#want)),
         h("p", this.#start)),
-      this.#conversation.element, this.#answer);
+      this.#answer);
     this.#text.addEventListener("keydown", (event) => {
       // In a conversation Enter sends, as it does elsewhere; with Shift it begins a line.
       if (!this.#chat.checked || event.key !== "Enter" || event.shiftKey || event.isComposing) return;

@@ -145,7 +145,7 @@ class StructureView {
   #cost(cost: NodeCost): Child {
     const all = this.#parts[this.#part]!.cost.flops;
     const rows: [string, string][] = [
-      ["Operations", `${amount(cost.flops)}FLOP${all > 0 ? `, ${(100 * cost.flops / all).toFixed(1)} % of a run` : ""}`],
+      ["Operations", cost.flops === 0 ? "none" : `${amount(cost.flops)}FLOP${all > 0 ? `, ${(100 * cost.flops / all).toFixed(1)} % of a run` : ""}`],
       ["Weights read", bytes(cost.weight_bytes)], ["Values read", bytes(cost.read_bytes)], ["Written", bytes(cost.written_bytes)],
     ];
     if (cost.unknown > 0) rows.push(["Not counted", `${whole(cost.unknown)} nodes of unknown sizes`]);
