@@ -80,6 +80,7 @@ function shown(text: string): string {
 function speed({ result, seconds, kind }: RunReport): string {
   const added = kind === "completion" && Array.isArray(result["added"]) ? result["added"].length : 0;
   const each = seconds > 0 ? `, ${(added / seconds).toFixed(1)} a second` : "";
-  const nothing = result["text"] === "" ? "an empty answer, " : "";
+  const text = result["text"];
+  const nothing = typeof text === "string" && text.trim() === "" ? "an empty answer, " : "";
   return `${nothing}${added} ${added === 1 ? "token" : "tokens"}${each}${result["ended"] === "length" ? "; the limit of tokens is reached" : ""}`;
 }
