@@ -84,7 +84,8 @@ fn is_site(folder: &Path) -> bool {
 fn beside_program() -> Option<PathBuf> {
     let program = env::current_exe().ok()?.canonicalize().ok()?;
     let folder = program.parent()?;
-    SITES.iter().map(|site| folder.join(site)).find(|site| is_site(site))
+    let found = SITES.iter().map(|site| folder.join(site)).find(|site| is_site(site))?;
+    found.canonicalize().ok()
 }
 
 /// A location as a browser reaches it.
