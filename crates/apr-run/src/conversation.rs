@@ -35,8 +35,8 @@ impl<'g> Conversation<'g> {
     }
 
     /// A conversation that goes on: `messages` are the history, the oldest first, and `memory` is
-    /// what [`into_memory`](Self::into_memory) gave of an earlier part of it. Of a memory of another
-    /// history, the common beginning is used; one of another model gives wrong answers.
+    /// what [`into_memory`](Self::into_memory) gave of an earlier part of it. Of a memory of
+    /// another history, the common beginning is used; one of another model gives wrong answers.
     ///
     /// # Errors
     /// Those of [`new`](Self::new).

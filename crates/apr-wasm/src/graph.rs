@@ -70,8 +70,8 @@ impl Model {
     }
 
     /// Boxes and edges of a part with these groups open; those that fit a screen where `open` is
-    /// not given. `fold` makes one box of layers that repeat; `costs` adds what each box costs. Groups
-    /// are those of a drawing with the same two choices.
+    /// not given. `fold` makes one box of layers that repeat; `costs` adds what each box
+    /// costs. Groups are those of a drawing with the same two choices.
     ///
     /// # Errors
     /// Those of [`graph`](Self::graph), and a request for more boxes than can be drawn.

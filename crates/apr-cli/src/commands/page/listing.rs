@@ -109,7 +109,7 @@ fn collect(
         }
         if into.len() > MOST {
             let message = format!("more than {MOST} files: name the model's own folder or file");
-            return Err(Error::memory(message).in_file(&folder.display().to_string()).into());
+            return Err(Error::memory(message).in_file(folder.display().to_string()).into());
         }
     }
     Ok(())

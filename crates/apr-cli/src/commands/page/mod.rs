@@ -43,7 +43,7 @@ pub(super) fn run(args: &PageArgs, context: &Context) -> Outcome {
         Some(folder) if is_site(folder) => folder.clone(),
         Some(folder) => {
             let message = format!("no files of the page: {MAIN} is missing");
-            return Err(Error::format(message).in_file(&folder.display().to_string()).into());
+            return Err(Error::format(message).in_file(folder.display().to_string()).into());
         }
         None => beside_program().ok_or_else(|| {
             Failure::General(
