@@ -49,7 +49,7 @@ const isUsableThere = () => document.querySelector("#target .node, #canvas .node
 let port = 18080;
 for (const model of models) {
   const server = await serve(site, { mounts: { models: { folder: dirname(model) } } });
-  const theirs = spawn(python, ["-m", "netron", model, "--port", String((port += 1)), "--host", "127.0.0.1"], { stdio: "ignore" });
+  const theirs = spawn(python, ["-c", "import netron; netron.main()", model, "--port", String((port += 1)), "--host", "127.0.0.1"], { stdio: "ignore" });
   await new Promise((done) => setTimeout(done, 3000));
   const times = { apr: [], netron: [] };
   for (let round = 0; round < ROUNDS; round += 1) {
