@@ -63,6 +63,17 @@ struct RunWishes {
     seed: u64,
 }
 
+impl RunWishes {
+    /// Refuses what would have no effect.
+    fn check(&self) -> RunResult<()> {
+        let silent = [("system", self.system.is_some()), ("history", self.history.is_some())];
+        let silent = silent.iter().find(|(_, is_given)| *is_given && !self.chat);
+        silent.map_or(Ok(()), |(name, _)| {
+            Err(RunError::request(format!("`{name}` is of a chat: it needs `chat: true`")))
+        })
+    }
+}
+
 /// A message of a chat.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -178,6 +189,7 @@ impl Model {
         host: &Page,
         on_text: OnText,
     ) -> RunResult<Answered> {
+        wishes.check()?;
         let facts = Facts::of(&*self.reader)?;
         let source = self.source();
         let goes_on = wishes.text.is_some() || bytes.is_some();

@@ -116,6 +116,9 @@ fn a_file_comes_with_those_beside_it() {
     let names: Vec<_> = names.iter().map(|file| file["name"].as_str().expect("a name")).collect();
     assert_eq!(names, ["config.json", "model.gguf"]);
     assert_eq!(page.of_page("open/.hidden").0, "HTTP/1.1 404 Not Found");
+    assert_eq!((&page.report["files"], &page.report["left_out"]), (&2.into(), &1.into()));
+    let page = Page::of(&sandbox, &[&sandbox.path(".hidden").display().to_string()]);
+    assert_eq!((&page.report["files"], &page.report["left_out"]), (&3.into(), &0.into()));
 }
 
 #[test]
@@ -126,6 +129,9 @@ fn locations_are_opened_by_the_page_itself() {
         page.report["address"].as_str().expect("text").ends_with("/#model=hf://org/model@main")
     );
     assert_eq!(page.of_page("open/files.json").0, "HTTP/1.1 404 Not Found");
+    let page = Page::of(&sandbox, &["hf://org/a+b&c@main"]);
+    let address = page.report["address"].as_str().expect("text");
+    assert!(address.ends_with("/#model=hf://org/a%2Bb%26c@main"), "{address}");
     let site = sandbox.path("site").display().to_string();
     sandbox.apr(&format!("page s3://bucket/model --site {site}")).fails(4, &["E003", "hf://"]);
     sandbox.apr(&format!("page absent.gguf --site {site}")).fails(3, &["E007", "absent.gguf"]);

@@ -110,6 +110,35 @@ fn a_turn_reads_what_is_new_and_answers_as_the_whole_chat_is_answered() {
 }
 
 #[test]
+fn a_conversation_that_is_resumed_goes_on_as_one_that_was_kept() {
+    with_model(&with_template(TEMPLATE), &NoHost, |runner| {
+        let mut kept = conversation(runner, options(None));
+        said(&mut kept, "12+34=");
+        let expected = said(&mut kept, "20+22=");
+
+        let mut first = conversation(runner, options(None));
+        said(&mut first, "12+34=");
+        let history = first.messages().to_vec();
+        let memory = first.into_memory();
+        let generator = Generator::of(runner, options(None)).expect("a generator");
+        let mut second = Conversation::resumed(generator, None, history, memory).expect("resumed");
+        let answer = said(&mut second, "20+22=");
+        assert_eq!((answer.given, answer.reused), (expected.given.clone(), expected.reused));
+        assert_eq!(answer.added, expected.added);
+        let memory = second.into_memory();
+
+        // Of a memory of another history, the common beginning is used.
+        let history =
+            vec![("user".to_owned(), "12+5=".to_owned()), ("assistant".into(), "17".into())];
+        let generator = Generator::of(runner, options(None)).expect("a generator");
+        let mut other = Conversation::resumed(generator, None, history, memory).expect("resumed");
+        let answer = said(&mut other, "20+22=");
+        assert_eq!(answer.reused, Some(4));
+        assert_eq!(answer.added, fresh(runner, options(None), &answer.given));
+    });
+}
+
+#[test]
 fn what_the_template_writes_otherwise_is_read_again() {
     // Line breaks behind earlier answers go, so that only what is before them is kept.
     let template = TEMPLATE.replace("m.content", "(m.content | trim)");

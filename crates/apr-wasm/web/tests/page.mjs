@@ -398,9 +398,12 @@ test("a conversation goes on with what was said", async () => {
     const first = await model.run({ text: "12+34=", chat: true, history: [] });
     const history = [{ role: "user", text: "12+34=" }, { role: "assistant", text: first.result.text }];
     const second = await model.run({ text: "20+22=", chat: true, history });
-    return [first.result.reused, second.result.reused];
+    // Outside of a chat, the history would have no effect.
+    const refused = await model.run({ text: "20+22=", history }).then(() => undefined, (error) => error.message);
+    return [first.result.reused, second.result.reused, refused];
   }, [readFileSync(join(llama, "config.json"), "utf8"), [...readFileSync(join(llama, "model.safetensors"))], readFileSync(join(llama, "tokenizer.json"), "utf8"), readFileSync(template, "utf8")]);
   assert.ok(reused[0] === 0 && reused[1] > 6, String(reused));
+  assert.match(reused[2], /history.*needs/u);
   assert.deepEqual(problems, []);
   await close();
 });

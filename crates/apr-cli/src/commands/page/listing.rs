@@ -23,6 +23,7 @@ pub(super) struct Folder {
     files: BTreeMap<String, PathBuf>,
     /// Of a model: what the page is told of it.
     index: Option<Vec<u8>>,
+    left_out: usize,
 }
 
 impl Folder {
@@ -32,10 +33,10 @@ impl Folder {
     /// # Errors
     /// E007 where the folder can't be read.
     pub(super) fn of_site(folder: &Path) -> Outcome<Self> {
-        let mut files = BTreeMap::new();
-        collect(folder, "", SITE_DEPTH, &mut files)?;
-        files.remove("service-worker.js");
-        Ok(Self { files, index: None })
+        let mut found = Self::default();
+        found.collect(folder, "", SITE_DEPTH)?;
+        found.files.remove("service-worker.js");
+        Ok(found)
     }
 
     /// The files of a model: those of the folder, or those beside the file, which may belong to it.
@@ -47,26 +48,34 @@ impl Folder {
         let text = |name: Option<&OsStr>| {
             name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
         };
-        let mut files = BTreeMap::new();
+        let mut found = Self::default();
         let (title, name) = if metadata.is_dir() {
-            collect(path, "", MODEL_DEPTH, &mut files)?;
+            found.collect(path, "", MODEL_DEPTH)?;
             let whole = path.canonicalize().map_err(|error| io_error(&error, path))?;
             (text(whole.file_name()), None)
         } else {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            collect(folder.unwrap_or(Path::new(".")), "", 0, &mut files)?;
+            found.collect(folder.unwrap_or(Path::new(".")), "", 0)?;
             let name = text(path.file_name());
             // It may be hidden, which those beside it are not.
-            files.insert(name.clone(), path.to_path_buf());
+            if found.files.insert(name.clone(), path.to_path_buf()).is_none() {
+                found.left_out = found.left_out.saturating_sub(1);
+            }
             (name.clone(), Some(name))
         };
-        let mut listed = Vec::with_capacity(files.len());
-        for (name, path) in &files {
+        let mut listed = Vec::with_capacity(found.files.len());
+        for (name, path) in &found.files {
             let size = fs::metadata(path).map_err(|error| io_error(&error, path))?.len();
             listed.push(json!({ "name": name, "size": size }));
         }
         let index = json!({ "title": title, "name": name, "files": listed });
-        Ok(Self { files, index: Some(index.to_string().into_bytes()) })
+        found.index = Some(index.to_string().into_bytes());
+        Ok(found)
+    }
+
+    /// How many names were left out: hidden, or no UTF-8.
+    pub(super) fn left_out(&self) -> usize {
+        self.left_out
     }
 
     /// How many files there are.
@@ -83,34 +92,31 @@ impl Folder {
     pub(super) fn index(&self) -> Option<&[u8]> {
         self.index.as_deref()
     }
-}
 
-/// Adds the regular files of a folder and of the folders in it, `depth` levels down; names that no
-/// address can have, and hidden ones, are left out.
-fn collect(
-    folder: &Path,
-    prefix: &str,
-    depth: usize,
-    into: &mut BTreeMap<String, PathBuf>,
-) -> Outcome {
-    for entry in fs::read_dir(folder).map_err(|error| io_error(&error, folder))? {
-        let path = entry.map_err(|error| io_error(&error, folder))?.path();
-        let Some(name) = path.file_name().and_then(OsStr::to_str) else { continue };
-        // A link leads to what it stands for; one that leads nowhere is no file of the model.
-        let Ok(metadata) = fs::metadata(&path) else { continue };
-        if name.starts_with('.') {
-            continue;
+    /// Adds the regular files of a folder and of the folders in it, `depth` levels down; names that
+    /// no address can have, and hidden ones, are counted and left out.
+    fn collect(&mut self, folder: &Path, prefix: &str, depth: usize) -> Outcome {
+        for entry in fs::read_dir(folder).map_err(|error| io_error(&error, folder))? {
+            let path = entry.map_err(|error| io_error(&error, folder))?.path();
+            // A link leads to what it stands for; one that leads nowhere is no file of the model.
+            let Ok(metadata) = fs::metadata(&path) else { continue };
+            let name = path.file_name().and_then(OsStr::to_str);
+            let Some(name) = name.filter(|name| !name.starts_with('.')) else {
+                self.left_out += 1;
+                continue;
+            };
+            let name = format!("{prefix}{name}");
+            if metadata.is_file() {
+                self.files.insert(name, path);
+            } else if metadata.is_dir() && depth > 0 {
+                self.collect(&path, &format!("{name}/"), depth - 1)?;
+            }
+            if self.files.len() > MOST {
+                let message =
+                    format!("more than {MOST} files: name the model's own folder or file");
+                return Err(Error::memory(message).in_file(folder.display().to_string()).into());
+            }
         }
-        let name = format!("{prefix}{name}");
-        if metadata.is_file() {
-            into.insert(name, path);
-        } else if metadata.is_dir() && depth > 0 {
-            collect(&path, &format!("{name}/"), depth - 1, into)?;
-        }
-        if into.len() > MOST {
-            let message = format!("more than {MOST} files: name the model's own folder or file");
-            return Err(Error::memory(message).in_file(folder.display().to_string()).into());
-        }
+        Ok(())
     }
-    Ok(())
 }

@@ -35,6 +35,8 @@ struct PageReport {
     site: PathBuf,
     /// Files of the model that the page may read.
     files: usize,
+    /// Files and folders of the model that it may not: hidden, or names that are no UTF-8.
+    left_out: usize,
 }
 
 /// Serves until the process is ended.
@@ -66,14 +68,19 @@ pub(super) fn run(args: &PageArgs, context: &Context) -> Outcome {
     secrets::random(&mut secret)?;
     let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
     let files = model.as_ref().map_or(0, Folder::len);
+    let left_out = model.as_ref().map_or(0, Folder::left_out);
     let server = Server::bind(args.port, &secret, page, model)?;
     let address = format!("{}{opened}", server.address());
-    context.printer.report(&PageReport { address, site, files }, render)?;
+    context.printer.report(&PageReport { address, site, files, left_out }, render)?;
     server.run()
 }
 
 fn render(out: &mut dyn Write, report: &PageReport) -> io::Result<()> {
     writeln!(out, "{BOLD}{}{BOLD:#}", report.address)?;
+    if report.left_out > 0 {
+        let names = if report.left_out == 1 { "name" } else { "names" };
+        writeln!(out, "{DIM}left out: {} {names}, hidden or no UTF-8{DIM:#}", report.left_out)?;
+    }
     writeln!(out, "{DIM}only this machine reaches it; Ctrl-C ends it{DIM:#}")
 }
 
@@ -93,8 +100,9 @@ fn address_of(location: &Path) -> Outcome<String> {
     let text = location.to_str().unwrap_or_default();
     let is_known = ["hf://", "http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
     if is_known {
-        // What ends the value within the address is written as a number.
-        return Ok(text.replace('%', "%25").replace('&', "%26").replace('#', "%23"));
+        // What ends the value within the address, or is read as a space, is written as a number.
+        let escaped = text.replace('%', "%25").replace('&', "%26").replace('#', "%23");
+        return Ok(escaped.replace('+', "%2B"));
     }
     let message = "a browser opens files, folders, hf:// and https:// locations only";
     Err(Error::version(message).in_file(text).into())

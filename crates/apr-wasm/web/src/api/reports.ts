@@ -318,9 +318,10 @@ export interface RunWishes {
   text?: string;
   /** The text is a message of a chat, written by the model's own template. */
   chat?: boolean;
+  /** The system message of a chat: an error without `chat`. */
   system?: string;
   /**
-   * What was said before in the chat, the oldest first. The text goes on with it, and the keys and
+   * What was said before in the chat, the oldest first: an error without `chat`. The text goes on with it, and the keys and
    * values of what was read are kept for the next turn.
    */
   history?: Message[];
