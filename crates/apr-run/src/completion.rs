@@ -1,5 +1,7 @@
 //! Text generation: completions, chats, and the answers of an encoder and a decoder.
 
+mod search;
+
 use std::cell::OnceCell;
 
 use apr_graph::Meaning;
@@ -8,12 +10,13 @@ use apr_inputs::chat::{self, Chat, Message, Template};
 use apr_registry::{Error, Result};
 use serde::Serialize;
 
+use crate::beam_search::Hypothesis;
 use crate::encoder_decoder::EncoderDecoder;
 use crate::error::{Remedy, RunError, RunResult, absent};
 use crate::generation::{Generation, GenerationOptions, TokenLogProbabilities, log_probabilities};
 use crate::growing::GrowingText;
 use crate::host::isolated;
-use crate::next::{Causal, Next, keep_common};
+use crate::next::{Causal, Fork, Next, keep_common};
 use crate::runner::{Prepared, Runner};
 use crate::timing::{Stopwatch, Timings};
 use crate::tokens::Tokenizer;
@@ -75,6 +78,9 @@ pub struct Completion {
     /// `max_tokens`, `context` where the model takes no more, or `interrupted` where the
     /// [`Host`](crate::Host) cancelled a [`Conversation`](crate::Conversation)'s turn.
     pub ended: &'static str,
+    /// Texts of a beam search, the best first, which is the answer; `None` without beams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beams: Option<Vec<Hypothesis>>,
     /// How weights in blocks were multiplied: `exact` or `fast` ([`Arithmetic`]).
     pub arithmetic: &'static str,
     /// How long it took; `None` without a clock.
@@ -423,10 +429,13 @@ impl<'g> Generator<'g> {
     /// Adds tokens until something ends the text.
     fn complete(
         &self,
-        mut model: impl Next,
+        mut model: impl Next + Fork,
         begin: &Begin,
         mut asked: Asked<'_>,
     ) -> RunResult<Completion> {
+        if let Some(beams) = self.settings.beams() {
+            return self.search(model, beams, begin, asked);
+        }
         let settings = &self.settings;
         let default = if begin.is_turn { usize::MAX } else { DEFAULT_TOKENS };
         let most = self.most(begin.tokens.len(), default);
@@ -483,6 +492,7 @@ impl<'g> Generator<'g> {
             added,
             text: asked.tokenizer.map(|_| text),
             ended,
+            beams: None,
             arithmetic: begin.arithmetic.name(),
             timings,
             logprobs: self.options.logprobs.map(|_| logprobs),

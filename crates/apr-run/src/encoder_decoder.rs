@@ -70,6 +70,7 @@ impl<'p> EncoderDecoder<'p> {
 }
 
 /// A decoder, and what it keeps of what it wrote.
+#[derive(Clone)]
 pub(crate) struct Decoder<'d> {
     parts: &'d EncoderDecoder<'d>,
     states: Value,
@@ -82,6 +83,9 @@ pub(crate) struct Decoder<'d> {
 impl Decoder<'_> {
     /// The logits of what follows these tokens.
     pub(crate) fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>> {
+        if tokens.is_empty() {
+            return Err(Error::format("no tokens to continue from").into());
+        }
         let part = if self.past.is_empty() { &self.parts.first } else { &self.parts.rest };
         let body = part.body();
         let mut inputs = Vec::new();

@@ -28,6 +28,8 @@ pub enum Remedy {
     NoLanguage,
     /// A prompt without the chat template.
     NoChat,
+    /// [`TranscriptionOptions::fallback`](crate::TranscriptionOptions::fallback) writes it again.
+    Fallback,
 }
 
 /// What a model lacks, and the file that has it. A folder is a model's by its config.json, and a

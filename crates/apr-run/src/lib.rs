@@ -22,6 +22,7 @@
 mod arrays;
 mod assumed;
 mod audio;
+mod beam_search;
 mod bench;
 mod completion;
 mod context;
@@ -57,6 +58,7 @@ pub use apr_ops::graph::Runnable;
 pub use arrays::{ArrayReport, RunReport, arrays_of, report};
 pub use assumed::{AssumedInput, assumed};
 pub use audio::{AudioEncoder, AudioFile, AudioResult, AudioTask};
+pub use beam_search::Hypothesis;
 pub use bench::{BenchOptions, BenchResult, bench};
 pub use completion::{Completion, GenerateOptions, Generator, Prompt, chat_text};
 pub use conversation::Conversation;
@@ -65,7 +67,8 @@ pub use facts::{Facts, Pooling};
 pub use features::{AudioFeatures, AudioInput, ImageFeatures};
 pub use files::ArrayFile;
 pub use generation::{
-    Chooser, Generation, GenerationOptions, LogProbability, TokenLogProbabilities,
+    Beams, Chooser, EarlyStopping, Generation, GenerationOptions, LogProbability, MOST_BEAMS,
+    TokenLogProbabilities,
 };
 pub use given::{Given, GivenArray, array_inputs, inputs_of};
 pub use host::{Host, NoHost};

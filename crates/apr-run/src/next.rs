@@ -13,9 +13,26 @@ pub(crate) trait Next {
     fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>>;
 }
 
+/// What several texts can go on from.
+pub(crate) trait Fork {
+    /// Goes on by itself; its clones do, too.
+    type Branch: Next + Clone;
+
+    /// One that goes on with what was read so far.
+    fn fork(&self) -> Self::Branch;
+}
+
 impl Next for Decoder<'_> {
     fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>> {
         Decoder::next(self, tokens)
+    }
+}
+
+impl<'d> Fork for Decoder<'d> {
+    type Branch = Self;
+
+    fn fork(&self) -> Self {
+        self.clone()
     }
 }
 
@@ -36,6 +53,31 @@ impl Next for Causal<'_> {
         let tap: &mut dyn Tap =
             if self.finishes && tokens.len() == 1 { &mut Unwatched } else { &mut until_cancelled };
         Ok(self.language.next(self.memory, tokens, host.workers(), tap)?)
+    }
+}
+
+impl<'r> Fork for Causal<'r> {
+    type Branch = CausalBranch<'r>;
+
+    fn fork(&self) -> CausalBranch<'r> {
+        let Self { runner, language, ref memory, finishes } = *self;
+        CausalBranch { runner, language, memory: (**memory).clone(), finishes }
+    }
+}
+
+/// A language model with keys and values of its own.
+#[derive(Clone)]
+pub(crate) struct CausalBranch<'r> {
+    runner: Runner<'r>,
+    language: &'r LanguageModel<'r, 'r>,
+    memory: Memory,
+    finishes: bool,
+}
+
+impl Next for CausalBranch<'_> {
+    fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>> {
+        let Self { runner, language, ref mut memory, finishes } = *self;
+        Causal { runner, language, memory, finishes }.next(tokens)
     }
 }
 

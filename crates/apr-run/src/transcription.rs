@@ -1,5 +1,8 @@
 //! Speech transcribed by a Whisper, window by window (Radford et al. 2022).
 
+mod subtitles;
+mod window;
+
 use apr_core::{DType, Escaped, keys};
 use apr_graph::{Body, Meaning};
 use apr_infer::{Tensor, Value};
@@ -31,6 +34,9 @@ pub struct TranscriptionOptions {
     pub translate: bool,
     /// The model is asked for the time of each segment.
     pub timestamps: bool,
+    /// A window whose text repeats itself or is unlikely is written again with higher and higher
+    /// temperatures, and one of silence is left out (Radford et al. 2022, section 4.5).
+    pub fallback: bool,
     /// How tokens are chosen, and how many at most for each file.
     pub sampling: GenerationOptions,
 }
@@ -69,6 +75,17 @@ pub struct Segment {
     pub end: f64,
     /// As the tokens spell it.
     pub text: String,
+    /// Of the window that it is in: mean log probability of a token, natural logarithm.
+    pub avg_logprob: f64,
+    /// Of the text of the window: bytes by those that zlib makes of them; above 2.4, it repeats
+    /// itself.
+    pub compression_ratio: f64,
+    /// Of the window: probability that nothing is said, with
+    /// [`fallback`](TranscriptionOptions::fallback).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_speech_prob: Option<f64>,
+    /// At which the window was written; 0 for the likeliest tokens.
+    pub temperature: f32,
 }
 
 /// How a Whisper's spectrum is made.
@@ -151,6 +168,8 @@ pub struct Transcriber<'t> {
     special: WhisperTokens,
     hearing: LogMelInput,
     settings: Generation,
+    /// The same at the temperatures of the fallback, the lowest first.
+    fallbacks: Vec<(f32, Generation)>,
     /// Most tokens of a window.
     longest: usize,
 }
@@ -188,7 +207,21 @@ impl<'t> Transcriber<'t> {
         let tokenizer = Tokenizer::of(runner.reader, runner.host)?;
         let settings = Generation::of(facts, &options.sampling);
         warn_ignored(runner, &settings);
-        Ok(Self { runner: *runner, options, parts, tokenizer, special, hearing, settings, longest })
+        if options.timestamps && special.no_times.is_none() {
+            runner.warn("the model has no tokens of time: each segment is a window");
+        }
+        let fallbacks = if options.fallback { window::fallbacks(facts, &options) } else { vec![] };
+        Ok(Self {
+            runner: *runner,
+            options,
+            parts,
+            tokenizer,
+            special,
+            hearing,
+            settings,
+            fallbacks,
+            longest,
+        })
     }
 
     /// How tokens are chosen: by the model's settings and the options.
@@ -224,10 +257,27 @@ impl<'t> Transcriber<'t> {
                 Some(begin) => begin,
                 None => begin.insert(self.begin(&states)?),
             };
-            let tokens = self.write(states, begin, left)?;
+            let seconds = |frames: usize| frames as f64 / FRAMES_A_STEP as f64 * step;
+            let written_here = self.write(states, begin, left)?;
+            if written_here.is_silence() {
+                place += here;
+                continue;
+            }
+            if !self.options.fallback && written_here.repeats() {
+                self.runner.host.warn(
+                    &format!(
+                        "the text from {:.2} to {:.2} s repeats itself (compression ratio {:.1})",
+                        seconds(place),
+                        seconds(place + here),
+                        written_here.compression_ratio
+                    ),
+                    Some(Remedy::Fallback),
+                );
+            }
+            let tokens = &written_here.tokens;
             left = left.saturating_sub(tokens.len());
             let steps = (here / FRAMES_A_STEP) as i64;
-            let (mut parts, moved) = self.special.segments(&tokens, steps);
+            let (mut parts, moved) = self.special.segments(tokens, steps);
 
             // What a next window would write again stays where there is none.
             let whole: usize = parts.iter().map(|part| part.tokens.len()).sum();
@@ -237,12 +287,19 @@ impl<'t> Transcriber<'t> {
             }
 
             for part in parts {
-                let seconds =
-                    |steps: i64| place as f64 / FRAMES_A_STEP as f64 * step + steps as f64 * step;
+                let at = |steps: i64| seconds(place) + steps as f64 * step;
                 let text =
                     self.tokenizer.vocabulary().decode(&self.special.text_of(&part.tokens))?;
                 written.extend(part.tokens);
-                segments.push(Segment { start: seconds(part.start), end: seconds(part.end), text });
+                segments.push(Segment {
+                    start: at(part.start),
+                    end: at(part.end),
+                    text,
+                    avg_logprob: written_here.mean,
+                    compression_ratio: written_here.compression_ratio,
+                    no_speech_prob: written_here.no_speech,
+                    temperature: written_here.temperature,
+                });
             }
 
             let moved = moved
@@ -288,7 +345,7 @@ impl<'t> Transcriber<'t> {
         let begin = self.begin(states)?;
         let mut written = Vec::new();
         if most > 0 {
-            written = self.write(states.clone(), &begin, most)?;
+            written = self.write(states.clone(), &begin, most)?.tokens;
         }
         Ok((begin, written))
     }
@@ -374,39 +431,6 @@ impl<'t> Transcriber<'t> {
         let likeliest =
             languages.iter().rev().max_by(|(_, a), (_, b)| logit(*a).total_cmp(&logit(*b)));
         Ok(likeliest.map_or(self.special.start, |(_, id)| *id))
-    }
-
-    /// What is said in a window, in so many tokens at most.
-    fn write(&self, states: Value, begin: &[i64], left: usize) -> RunResult<Vec<i64>> {
-        let mut decoder = self.parts.decoder(states)?;
-        let (mut written, mut next) = (Vec::new(), begin.to_vec());
-        let room = self.longest.saturating_sub(begin.len());
-        let room = match self.options.sampling.max_tokens {
-            Some(_) => room,
-            None => room.min(self.settings.most(begin.len()).unwrap_or(room)),
-        };
-        let mut chooser = self.settings.begin(begin, &[], room);
-        while written.len() < room.min(left) {
-            let mut logits = decoder.next(&next)?;
-            chooser.process(&mut logits);
-            if self.times() {
-                self.special.rule_out(&mut logits, &written);
-            }
-            let token = chooser.choose(&logits)?;
-            if self.settings.ends().contains(&token) {
-                return Ok(written);
-            }
-            written.push(token);
-            next = vec![token];
-        }
-
-        if room <= left {
-            self.runner.warn(&format!(
-                "ended: context: a window has more than {} tokens; the rest of its text is lost",
-                room + begin.len()
-            ));
-        }
-        Ok(written)
     }
 }
 

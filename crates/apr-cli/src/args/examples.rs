@@ -205,6 +205,14 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "transcribe speech with timestamps",
             ),
             (
+                "apr run whisper-tiny --input talk.mp3 --subtitles srt --fallback",
+                "write subtitles, and transcribe again what repeats itself",
+            ),
+            (
+                "apr run opus-mt-en-de --prompt \"Good morning.\" --beams 4",
+                "translate with a beam search",
+            ),
+            (
                 "apr run whisper-tiny --input speech.mp3 --want features -o mel.npy",
                 "write the log-mel spectrogram of the input",
             ),

@@ -58,7 +58,7 @@ pub(crate) use parts::{FinishArgs, PlanArgs, RunPartArgs};
 pub(crate) use prune::{PruneArgs, PruneMethod, PruneScope};
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs, SearchArgs};
 pub(crate) use remote::{DownloadArgs, RemoteArgs};
-pub(crate) use run::{PoolingWay, RunArgs};
+pub(crate) use run::{PoolingWay, RunArgs, SubtitleFormat};
 pub(crate) use shard::{JoinArgs, ShardArgs};
 pub(crate) use tokenize::TokenizeArgs;
 pub(crate) use trace::TraceArgs;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use apr_run::MOST_BEAMS;
 use clap::{Args, ValueEnum};
 
 use super::look::parse_named_file;
@@ -23,7 +24,8 @@ pub(crate) struct RunArgs {
         value_name = "NAME",
         conflicts_with_all = [
             "max_tokens", "temperature", "top_k", "top_p", "min_p", "repeat_penalty",
-            "presence_penalty", "logprobs", "seed", "pooling", "top",
+            "presence_penalty", "logprobs", "seed", "pooling", "top", "beams", "length_penalty",
+            "subtitles", "fallback",
         ],
     )]
     pub(crate) want: Vec<String>,
@@ -93,6 +95,19 @@ pub(crate) struct RunArgs {
     /// Presence penalty for tokens of the answer [default: 0]
     #[arg(long, value_name = "X", value_parser = parse_finite)]
     pub(crate) presence_penalty: Option<f32>,
+    /// Beam search with N beams, up to 64; 1 = none [default: the model's own, else 1]
+    #[arg(
+        long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MOST_BEAMS as i64),
+        conflicts_with = "temperature"
+    )]
+    pub(crate) beams: Option<u8>,
+    /// Length penalty of a beam search; above 0 favours longer texts [default: the model's own,
+    /// else 1]
+    #[arg(
+        long, value_name = "X", value_parser = parse_finite, allow_hyphen_values = true,
+        conflicts_with = "temperature"
+    )]
+    pub(crate) length_penalty: Option<f32>,
     /// Log probabilities of each generated token and of the N likeliest at its position; on
     /// standard error without --json
     #[arg(long, value_name = "N")]
@@ -121,6 +136,13 @@ pub(crate) struct RunArgs {
     /// Print timestamps of segments
     #[arg(long)]
     pub(crate) timestamps: bool,
+    /// Print the transcription as subtitles
+    #[arg(long, value_name = "FORMAT", conflicts_with = "timestamps")]
+    pub(crate) subtitles: Option<SubtitleFormat>,
+    /// Transcribe a window again at higher temperatures where its text repeats itself or is
+    /// unlikely, and leave out silence
+    #[arg(long, conflicts_with = "temperature")]
+    pub(crate) fallback: bool,
     /// Pooling of token embeddings [default: the model's own, else mean]
     #[arg(long, value_name = "WAY")]
     pub(crate) pooling: Option<PoolingWay>,
@@ -138,6 +160,15 @@ pub(crate) struct RunArgs {
     /// that are quantized in blocks
     #[arg(long, conflicts_with = "want")]
     pub(crate) exact: bool,
+}
+
+/// What subtitles are written as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SubtitleFormat {
+    /// SubRip
+    Srt,
+    /// WebVTT
+    Vtt,
 }
 
 /// How the vectors of tokens become one.

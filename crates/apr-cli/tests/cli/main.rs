@@ -65,6 +65,7 @@ mod quantize;
 mod reference;
 mod round_trip;
 mod run;
+mod run_beams;
 mod run_engine;
 mod run_families;
 mod run_media;

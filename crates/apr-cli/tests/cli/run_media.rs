@@ -61,7 +61,8 @@ fn silero_hears_speech_where_onnxruntime_does() {
 
 /// A WAV file of floats at 16 kHz.
 #[expect(clippy::cast_possible_truncation, reason = "short sounds")]
-fn wav(samples: &[f64]) -> Vec<u8> {
+/// A file of samples at 16 kHz.
+pub(crate) fn wav(samples: &[f64]) -> Vec<u8> {
     let data: Vec<u8> = samples.iter().flat_map(|sample| (*sample as f32).to_le_bytes()).collect();
     let mut bytes = b"RIFF".to_vec();
     bytes.extend((36 + data.len() as u32).to_le_bytes());

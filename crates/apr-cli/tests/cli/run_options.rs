@@ -69,15 +69,15 @@ fn texts_beside_pictures_are_refused_beyond_the_context() {
 #[test]
 fn settings_for_generation_count_or_are_named() {
     let sandbox = Sandbox::new();
-    let settings = json!({ "eos_token_id": [10, 257], "num_beams": 3, "max_new_tokens": 1 });
+    let settings = json!({ "eos_token_id": [10, 257], "num_beam_groups": 3, "max_new_tokens": 1 });
     let model = with_settings(&sandbox, &settings);
     let run = |rest: &[&str]| {
         sandbox.run(&[&["run", &*model, "--prompt", "12+34=", "--json"], rest].concat()).ok()
     };
     let made = run(&[]);
-    assert_eq!(made.json()["ignored"], json!(["num_beams (3)"]));
+    assert_eq!(made.json()["ignored"], json!(["num_beam_groups (3)"]));
     assert_eq!((&made.json()["text"], &made.json()["ended"]), (&json!("4"), &json!("max_tokens")));
-    assert!(made.stderr.contains("num_beams (3)"), "{}", made.stderr);
+    assert!(made.stderr.contains("num_beam_groups (3)"), "{}", made.stderr);
     let made = run(&["--max-tokens", "9"]).json();
     assert_eq!((&made["text"], &made["ended"]), (&json!("46"), &json!("end")), "two ends");
 

@@ -9,6 +9,7 @@ use apr_registry::{Error, Result};
 use serde::Serialize;
 
 pub(crate) use processors::{Processor, Written};
+pub use settings::MOST_BEAMS;
 
 use super::{Facts, largest};
 
@@ -29,14 +30,47 @@ pub struct GenerationOptions {
     pub presence_penalty: Option<f32>,
     /// Most tokens that are generated.
     pub max_tokens: Option<usize>,
+    /// Beams of a beam search; 1 for none.
+    pub beams: Option<usize>,
+    /// Power of the length that a beam's log probability is divided by; above 0, longer texts win.
+    pub length_penalty: Option<f32>,
     /// Where the random numbers begin.
     pub seed: u64,
+}
+
+/// How a beam search goes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Beams {
+    /// Texts that grow side by side, 2 at least.
+    pub count: usize,
+    /// Power of the length that the sum of a text's log probabilities is divided by.
+    pub length_penalty: f64,
+    /// When the search ends.
+    pub early_stopping: EarlyStopping,
+}
+
+impl Default for Beams {
+    fn default() -> Self {
+        Self { count: 1, length_penalty: 1.0, early_stopping: EarlyStopping::Likely }
+    }
+}
+
+/// When a beam search ends that has as many texts as beams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EarlyStopping {
+    /// At once (`true` in `generation_config.json`).
+    Full,
+    /// When the best that grows would not be better at its present length (`false`).
+    Likely,
+    /// When no length would make it better (`"never"`).
+    Never,
 }
 
 /// How tokens are chosen.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Generation {
     processors: Vec<Processor>,
+    beams: Option<Beams>,
     samples: bool,
     seed: u64,
     max_new: Option<usize>,
@@ -58,6 +92,12 @@ impl Generation {
     #[must_use]
     pub fn samples(&self) -> bool {
         self.samples
+    }
+
+    /// How beams are searched; `None` where one text grows.
+    #[must_use]
+    pub fn beams(&self) -> Option<Beams> {
+        self.beams
     }
 
     /// Tokens that end a text.
@@ -120,8 +160,19 @@ pub struct Chooser {
 impl Chooser {
     /// Changes logits as the settings say.
     pub fn process(&self, logits: &mut [f32]) {
-        let written = Written { tokens: &self.tokens, given: self.given, encoder: &self.encoder };
+        self.process_behind(logits, &self.tokens);
+    }
+
+    /// The same for other tokens so far, those that were given among them.
+    fn process_behind(&self, logits: &mut [f32], tokens: &[i64]) {
+        let written = Written { tokens, given: self.given, encoder: &self.encoder };
         self.processors.iter().for_each(|processor| processor.apply(logits, written));
+    }
+
+    /// Changes logits of what follows these generated tokens.
+    pub(crate) fn process_generated(&self, logits: &mut [f32], added: &[i64]) {
+        let given = &self.tokens[..self.given];
+        self.process_behind(logits, &[given, added].concat());
     }
 
     /// The next token by processed logits, which then is one of those so far.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json};
 
 use super::super::Facts;
 use super::processors::Processor;
-use super::{Generation, GenerationOptions};
+use super::{Beams, EarlyStopping, Generation, GenerationOptions};
 
 /// Keys that change nothing in what is generated here: how transformers stores, caches or returns
 /// things, and special tokens that the tokenizer has.
@@ -42,7 +42,7 @@ const NEUTRAL: [&str; 30] = [
 ];
 
 /// Keys of generation that nothing here does, and the values at which they do nothing.
-const NOT_DONE: [(&str, &[f64]); 18] = [
+const NOT_DONE: [(&str, &[f64]); 15] = [
     ("constraints", &[]),
     ("diversity_penalty", &[0.0]),
     ("dola_layers", &[]),
@@ -51,7 +51,6 @@ const NOT_DONE: [(&str, &[f64]); 18] = [
     ("guidance_scale", &[1.0]),
     ("max_time", &[]),
     ("num_beam_groups", &[1.0]),
-    ("num_beams", &[1.0]),
     ("num_return_sequences", &[1.0]),
     ("penalty_alpha", &[0.0]),
     ("speculation_type", &[]),
@@ -59,9 +58,6 @@ const NOT_DONE: [(&str, &[f64]); 18] = [
     ("top_h", &[]),
     ("use_mtp", &[0.0]),
     ("watermarking_config", &[]),
-    // Of beams alone.
-    ("early_stopping", &[0.0]),
-    ("length_penalty", &[1.0]),
 ];
 
 /// Keys of Whisper's, which its transcription reads.
@@ -80,6 +76,9 @@ const OF_WHISPER: [&str; 10] = [
 
 /// Tokens that transformers samples from where a file asks for sampling and not for a number.
 const USUAL_TOP_K: usize = 50;
+
+/// Most beams of a search: each keeps the keys and values of its text.
+pub const MOST_BEAMS: usize = 64;
 
 /// The entries of a file, and which of them have been looked at.
 struct Entries<'f> {
@@ -159,6 +158,7 @@ pub(super) fn read(facts: &Facts, options: &GenerationOptions) -> Generation {
     penalties(&mut made, &mut entries, options);
     bounds(&mut made, &mut entries);
     sampling(&mut made, &mut entries, options);
+    beams(&mut made, &mut entries, options);
     name_ignored(&mut made, entries, own.is_some());
     made
 }
@@ -253,6 +253,9 @@ fn sampling(made: &mut Generation, entries: &mut Entries<'_>, options: &Generati
     let typical = entries.float("typical_p").filter(|it| *it > 0.0 && *it < 1.0);
     let epsilon = entries.float("epsilon_cutoff").filter(|it| *it > 0.0 && *it < 1.0);
     let eta = entries.float("eta_cutoff").filter(|it| *it > 0.0 && *it < 1.0);
+    // Who asks for beams wants the likeliest text.
+    let asks_for_beams = options.beams.is_some_and(|beams| beams > 1);
+    let asks = asks && !asks_for_beams;
     let wanted = options.temperature.map_or(asks, |temperature| temperature > 0.0);
     made.samples = wanted;
     made.seed = options.seed;
@@ -274,9 +277,32 @@ fn sampling(made: &mut Generation, entries: &mut Entries<'_>, options: &Generati
     made.processors.extend(eta.map(Processor::EtaCutoff));
 }
 
+/// A beam search takes the likeliest texts: where tokens are drawn, or the user asks for the
+/// likeliest token (temperature 0), one text grows.
+fn beams(made: &mut Generation, entries: &mut Entries<'_>, options: &GenerationOptions) {
+    let own = entries.get("num_beams", |value| count(value).filter(|count| *count <= MOST_BEAMS));
+    let penalty = entries.float("length_penalty").filter(|penalty| penalty.is_finite());
+    let early_stopping = entries.get("early_stopping", |value| match value {
+        Json::Bool(true) => Some(EarlyStopping::Full),
+        Json::Bool(false) => Some(EarlyStopping::Likely),
+        other => (other.as_str() == Some("never")).then_some(EarlyStopping::Never),
+    });
+    let asked = options.beams.or(own.filter(|_| options.temperature.is_none()));
+    let Some(count) = asked.filter(|count| *count > 1) else { return };
+    if made.samples {
+        made.ignored.push(format!("num_beams ({count}), since tokens are drawn (do_sample)"));
+        return;
+    }
+    made.beams = Some(Beams {
+        count: count.min(MOST_BEAMS),
+        length_penalty: options.length_penalty.map(f64::from).or(penalty).unwrap_or(1.0),
+        early_stopping: early_stopping.unwrap_or(EarlyStopping::Likely),
+    });
+}
+
 /// Names what the file asks for and nothing does. `config.json` has many keys of other kinds.
 fn name_ignored(made: &mut Generation, entries: Entries<'_>, is_own: bool) {
-    made.ignored = entries.ignored;
+    made.ignored.extend(entries.ignored);
     for (key, value) in entries.file.into_iter().flatten() {
         let neutral_at = NOT_DONE.iter().find(|(name, _)| name == key).map(|(_, at)| *at);
         let number =

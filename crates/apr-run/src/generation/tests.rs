@@ -90,14 +90,15 @@ fn what_is_not_done_is_named() {
         "constraints": null, "of_my_own": [1], "eos_token_id": [7, 2, 7]
     });
     let settings = by_file(&config, &GenerationOptions::default());
-    let expected = ["top_p (\"much\")", "guidance_scale (1.5)", "num_beams (4)", "of_my_own ([1])"];
+    let expected = ["top_p (\"much\")", "guidance_scale (1.5)", "of_my_own ([1])"];
     assert_eq!(settings.ignored(), expected);
+    assert_eq!(settings.beams(), Some(Beams { count: 4, ..Beams::default() }));
     assert_eq!(settings.ends(), [7, 2]);
 
     // config.json has keys of many kinds: those of generation alone are named.
-    let facts = Facts::of_file("config.json", json!({ "num_beams": 4, "hidden_size": 7 }));
+    let facts = Facts::of_file("config.json", json!({ "num_beam_groups": 4, "hidden_size": 7 }));
     let settings = Generation::of(&facts, &GenerationOptions::default());
-    assert_eq!(settings.ignored(), ["num_beams (4)"]);
+    assert_eq!(settings.ignored(), ["num_beam_groups (4)"]);
 }
 
 #[test]

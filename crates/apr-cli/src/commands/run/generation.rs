@@ -20,11 +20,13 @@ pub(super) fn warn_idle(job: &Job<'_>, settings: &Generation) {
     ];
     let idle: Vec<&str> =
         of_sampling.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
-    if !settings.samples() && !idle.is_empty() {
-        job.warn(&format!(
-            "{} changed nothing with greedy decoding: pass --temperature 1 to sample",
-            idle.join(", ")
-        ));
+    if !settings.samples() && !idle.is_empty() && !args.fallback {
+        let (names, search) = (idle.join(", "), settings.beams().map(|_| "beam search"));
+        let search = search.unwrap_or("greedy decoding");
+        job.warn(&format!("{names} changed nothing with {search}: pass --temperature 1 to sample"));
+    }
+    if args.length_penalty.is_some() && settings.beams().is_none() {
+        job.warn("--length-penalty changed nothing without beams: pass --beams 4");
     }
 }
 

@@ -36,6 +36,8 @@ impl Job<'_> {
             repeat_penalty: args.repeat_penalty,
             presence_penalty: args.presence_penalty,
             max_tokens: args.max_tokens,
+            beams: args.beams.map(usize::from),
+            length_penalty: args.length_penalty,
             seed: args.seed.unwrap_or(0),
         }
     }

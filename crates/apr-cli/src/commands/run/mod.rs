@@ -193,10 +193,14 @@ fn takes_no(what: &str, body: &Body) -> Failure {
 
 /// Refuses options that would do nothing.
 fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
-    let of_speech = args.language.is_some() || args.translate || args.timestamps;
+    let of_speech = args.language.is_some()
+        || args.translate
+        || args.timestamps
+        || args.subtitles.is_some()
+        || args.fallback;
     if of_speech && !transcribes {
-        let message = "--language, --translate and --timestamps apply to speech recognition, \
-                       such as Whisper";
+        let message = "--language, --translate, --timestamps, --subtitles and --fallback apply to \
+                       speech recognition, such as Whisper";
         return Err(Failure::Usage(message.to_owned()));
     }
 
@@ -206,6 +210,8 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
         || args.logprobs.is_some();
     let of_generation = [args.max_tokens, args.top_k].iter().any(Option::is_some)
         || args.seed.is_some()
+        || args.beams.is_some()
+        || args.length_penalty.is_some()
         || [args.temperature, args.top_p, args.min_p, args.repeat_penalty, args.presence_penalty]
             .iter()
             .any(Option::is_some);
@@ -216,8 +222,8 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
             false => "apply to text generation, which --want does not do",
         };
         let message = format!(
-            "--chat, --prompt-cache, --stop, --logprobs, --max-tokens and the options of sampling, \
-             such as --temperature, {why}"
+            "--chat, --prompt-cache, --stop, --logprobs, --max-tokens, --beams and the options of \
+             sampling, such as --temperature, {why}"
         );
         return Err(Failure::Usage(message));
     }

@@ -21,6 +21,7 @@ pub(in crate::commands) fn advice(remedy: Remedy) -> &'static str {
             "add one to an .apr or .gguf file with `apr edit MODEL --chat-template FILE`, or \
              remove --chat"
         }
+        Remedy::Fallback => "pass --fallback to transcribe it again",
         _ => "see apr run --help",
     }
 }

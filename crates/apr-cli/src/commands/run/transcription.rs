@@ -11,6 +11,7 @@ use super::answers::Answers;
 use super::generation;
 use super::given::read_media;
 use super::job::Job;
+use crate::args::SubtitleFormat;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 
@@ -33,17 +34,22 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf]) -> Outcome {
     let options = TranscriptionOptions {
         language: args.language.clone(),
         translate: args.translate,
-        timestamps: args.timestamps,
+        timestamps: args.timestamps || args.subtitles.is_some(),
+        fallback: args.fallback,
         sampling: job.sampling(),
     };
+    if args.subtitles.is_some() && paths.len() > 1 && !job.context.json {
+        return Err(Failure::Usage("--subtitles takes one audio file at a time".to_owned()));
+    }
     let transcriber = Transcriber::of(job.runner, options)?;
     generation::warn_idle(job, transcriber.settings());
+    let is_text = !args.timestamps && args.subtitles.is_none();
     let mut answers = Answers::of(job);
     let mut results = Vec::with_capacity(paths.len());
     for path in paths {
         let bytes = read_media(path, job.context)?;
         let said = transcriber.transcribe(&path.display().to_string(), bytes)?;
-        if !args.timestamps {
+        if is_text {
             answers.begin()?;
             answers.write(&said.text)?;
             answers.end(&said.text);
@@ -52,12 +58,17 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf]) -> Outcome {
     }
 
     let report = TranscriptionReport { file: job.name.to_owned(), results };
-    if !args.timestamps {
+    if is_text {
         answers.finish()?;
         return job.context.printer.report(&report, |_, _| Ok(()));
     }
     job.context.printer.report(&report, |out, report| {
         report.results.iter().try_for_each(|said| {
+            match args.subtitles {
+                Some(SubtitleFormat::Srt) => return out.write_all(said.to_srt().as_bytes()),
+                Some(SubtitleFormat::Vtt) => return out.write_all(said.to_vtt().as_bytes()),
+                None => {}
+            }
             if paths.len() > 1 {
                 writeln!(out, "{BOLD}{}{BOLD:#}", Escaped(&said.sound.file))?;
             }

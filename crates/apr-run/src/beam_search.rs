@@ -1,0 +1,358 @@
+//! Beam search: several texts grow side by side, and the likeliest of those that end is the answer.
+//!
+//! What ends a search, and how lengths are weighed, is transformers' `generate` with `num_beams`.
+
+use std::cmp::Ordering;
+
+use apr_registry::Error;
+use serde::Serialize;
+
+use crate::error::RunResult;
+use crate::generation::{Beams, EarlyStopping, TokenLogProbabilities};
+use crate::next::{Fork, Next};
+
+/// A text that a beam search found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Hypothesis {
+    /// Tokens that were generated, without one that ends the text.
+    pub added: Vec<i64>,
+    /// Their text; `None` where the answer is written as tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Sum of the log probabilities, those of the end among them, by the number of tokens to the
+    /// power of the length penalty.
+    pub score: f64,
+    /// Why it ended, as of a completion.
+    pub ended: &'static str,
+    /// Mean of the log probabilities, that of the end among them.
+    #[serde(skip)]
+    pub(crate) mean: f64,
+    #[serde(skip)]
+    pub(crate) logprobs: Vec<TokenLogProbabilities>,
+}
+
+/// What logits of the model make of a token.
+type Describe<'s> = dyn Fn(&[f32], i64) -> TokenLogProbabilities + 's;
+
+/// What a search is about, beside the model.
+pub(crate) struct BeamSearch<'s> {
+    pub(crate) beams: Beams,
+    /// Tokens that end a text.
+    pub(crate) ends: &'s [i64],
+    /// Most tokens of a text, and what it means to have so many.
+    pub(crate) limit: (usize, &'static str),
+    /// Changes the log probabilities of what may follow these generated tokens.
+    pub(crate) process: &'s dyn Fn(&mut [f32], &[i64]),
+    /// Whether generated tokens have come to a stop text.
+    pub(crate) stops: &'s dyn Fn(&[i64]) -> RunResult<bool>,
+    /// Says what the logits of the model make of a token, where that is wanted.
+    pub(crate) describes: Option<&'s Describe<'s>>,
+    /// Whether the search is over, whatever it has.
+    pub(crate) is_cancelled: &'s dyn Fn() -> bool,
+}
+
+/// A text that still grows.
+struct Beam<B> {
+    /// What computes the next token.
+    branch: B,
+    added: Vec<i64>,
+    /// Sum of the log probabilities.
+    sum: f64,
+    logprobs: Vec<TokenLogProbabilities>,
+}
+
+/// A token that may follow a beam.
+#[derive(Clone, Copy)]
+struct Candidate {
+    /// Number of the beam.
+    beam: usize,
+    token: i64,
+    sum: f64,
+    /// Why the text ends with it.
+    ended: Option<&'static str>,
+}
+
+impl BeamSearch<'_> {
+    /// The texts behind a prompt, the best first, as many as there are beams at most; `step` is
+    /// called when logits are there.
+    ///
+    /// # Errors
+    /// E001 where no logit is a number or the settings leave no token; those of the model.
+    pub(crate) fn run<M: Next + Fork>(
+        &self,
+        mut model: M,
+        prompt: &[i64],
+        step: &mut dyn FnMut(),
+    ) -> RunResult<Vec<Hypothesis>> {
+        let logits = model.next(prompt)?;
+        let root = Beam { branch: model.fork(), added: Vec::new(), sum: 0.0, logprobs: Vec::new() };
+        let (mut running, mut logits) = (vec![root], vec![logits]);
+        let mut finished: Vec<Hypothesis> = Vec::new();
+        let mut length = 0;
+        loop {
+            step();
+            length += 1;
+            let candidates = self.candidates(&running, &logits, length)?;
+            self.finish(&mut finished, &running, &logits, &candidates, length);
+            running = self.go_on(running, &logits, &candidates);
+            if running.is_empty() || !self.can_improve(&finished, running[0].sum, length) {
+                return Ok(finished);
+            }
+            if (self.is_cancelled)() {
+                let cut = running.into_iter().map(|beam| {
+                    self.hypothesis(beam.added, beam.sum, length, "interrupted", beam.logprobs)
+                });
+                finished.extend(cut);
+                self.rank(&mut finished);
+                return Ok(finished);
+            }
+            logits.clear();
+            for beam in &mut running {
+                let last = beam.added.last().copied();
+                logits.push(beam.branch.next(last.as_slice())?);
+            }
+        }
+    }
+
+    /// The likeliest tokens behind all beams, enough of them that a beam's worth does not end.
+    fn candidates<B>(
+        &self,
+        running: &[Beam<B>],
+        logits: &[Vec<f32>],
+        length: usize,
+    ) -> RunResult<Vec<Candidate>> {
+        let kept = (1 + self.ends.len()).max(2) * self.beams.count;
+        let mut all = Vec::new();
+        for (number, (beam, logits)) in running.iter().zip(logits).enumerate() {
+            let mut logs = log_softmax(logits)?;
+            (self.process)(&mut logs, &beam.added);
+            all.extend(likeliest(&logs, kept).into_iter().map(|(token, log)| Candidate {
+                beam: number,
+                token,
+                sum: beam.sum + f64::from(log),
+                ended: None,
+            }));
+        }
+        if all.is_empty() {
+            let message = "the settings for generation rule out every token";
+            return Err(Error::format(message).into());
+        }
+        all.sort_by(|a, b| descending(a.sum, b.sum));
+        all.truncate(kept);
+        let (limit, reason) = self.limit;
+        for candidate in &mut all {
+            candidate.ended = if self.ends.contains(&candidate.token) {
+                Some("end")
+            } else if (self.stops)(&with(&running[candidate.beam].added, candidate.token))? {
+                Some("stop")
+            } else {
+                (length >= limit).then_some(reason)
+            };
+        }
+        Ok(all)
+    }
+
+    /// Adds the texts that end now. Only what is among the best, as many as there are beams, counts:
+    /// the other candidates are there to go on with.
+    fn finish<B>(
+        &self,
+        finished: &mut Vec<Hypothesis>,
+        running: &[Beam<B>],
+        logits: &[Vec<f32>],
+        candidates: &[Candidate],
+        length: usize,
+    ) {
+        for candidate in candidates.iter().take(self.beams.count) {
+            let Some(ended) = candidate.ended else { continue };
+            let beam = &running[candidate.beam];
+            let (mut added, mut logprobs) = (beam.added.clone(), beam.logprobs.clone());
+            if ended != "end" {
+                added.push(candidate.token);
+                logprobs.extend(self.described(&logits[candidate.beam], candidate.token));
+            }
+            finished.push(self.hypothesis(added, candidate.sum, length, ended, logprobs));
+        }
+        self.rank(finished);
+    }
+
+    /// Keeps the best, as many as there are beams.
+    fn rank(&self, finished: &mut Vec<Hypothesis>) {
+        finished.sort_by(|a, b| descending(a.score, b.score));
+        finished.truncate(self.beams.count);
+    }
+
+    fn hypothesis(
+        &self,
+        added: Vec<i64>,
+        sum: f64,
+        length: usize,
+        ended: &'static str,
+        logprobs: Vec<TokenLogProbabilities>,
+    ) -> Hypothesis {
+        let (score, mean) = (self.score(sum, length), sum / length as f64);
+        Hypothesis { added, text: None, score, ended, mean, logprobs }
+    }
+
+    /// The beams of the candidates that do not end.
+    fn go_on<B: Clone>(
+        &self,
+        running: Vec<Beam<B>>,
+        logits: &[Vec<f32>],
+        candidates: &[Candidate],
+    ) -> Vec<Beam<B>> {
+        let next = candidates.iter().filter(|candidate| candidate.ended.is_none());
+        let next: Vec<Candidate> = next.take(self.beams.count).copied().collect();
+        let mut left: Vec<usize> = (0..running.len())
+            .map(|number| next.iter().filter(|candidate| candidate.beam == number).count())
+            .collect();
+        let mut running: Vec<Option<Beam<B>>> = running.into_iter().map(Some).collect();
+        let mut beams = Vec::with_capacity(next.len());
+        for Candidate { beam: number, token, sum, .. } in next {
+            left[number] -= 1;
+            // The last that goes on from a beam takes what it keeps, without a copy.
+            let taken = match left[number] {
+                0 => running[number].take().map(|beam| (beam.branch, beam.added, beam.logprobs)),
+                _ => running[number]
+                    .as_ref()
+                    .map(|beam| (beam.branch.clone(), beam.added.clone(), beam.logprobs.clone())),
+            };
+            let Some((branch, mut added, mut logprobs)) = taken else { continue };
+            added.push(token);
+            logprobs.extend(self.described(&logits[number], token));
+            beams.push(Beam { branch, added, sum, logprobs });
+        }
+        beams
+    }
+
+    fn described(&self, logits: &[f32], token: i64) -> Option<TokenLogProbabilities> {
+        self.describes.map(|describes| describes(logits, token))
+    }
+
+    fn score(&self, sum: f64, length: usize) -> f64 {
+        sum / (length as f64).powf(self.beams.length_penalty)
+    }
+
+    /// Whether a text that grows can still be better than the worst that is finished.
+    fn can_improve(&self, finished: &[Hypothesis], best: f64, length: usize) -> bool {
+        if finished.len() < self.beams.count {
+            return true;
+        }
+        let length = match self.beams.early_stopping {
+            EarlyStopping::Full => return false,
+            // A longer text may have a better score.
+            EarlyStopping::Never if self.beams.length_penalty > 0.0 => self.limit.0,
+            EarlyStopping::Never | EarlyStopping::Likely => length,
+        };
+        finished.last().is_none_or(|worst| self.score(best, length) > worst.score)
+    }
+}
+
+fn with(added: &[i64], token: i64) -> Vec<i64> {
+    added.iter().copied().chain([token]).collect()
+}
+
+fn descending(a: f64, b: f64) -> Ordering {
+    b.total_cmp(&a)
+}
+
+/// The logarithms of the probabilities of all tokens.
+pub(crate) fn log_softmax(logits: &[f32]) -> RunResult<Vec<f32>> {
+    let numbers = || logits.iter().copied().filter(|logit| !logit.is_nan());
+    let highest = numbers().fold(f32::NEG_INFINITY, f32::max);
+    if highest == f32::NEG_INFINITY {
+        return Err(Error::format("all logits are NaN").into());
+    }
+    let sum: f64 = numbers().map(|logit| f64::from(logit - highest).exp()).sum();
+    #[expect(clippy::cast_possible_truncation, reason = "logits have single precision")]
+    let shift = sum.ln() as f32;
+    Ok(logits.iter().map(|logit| logit - highest - shift).collect())
+}
+
+/// So many tokens of the highest values, the highest first; none that is ruled out.
+fn likeliest(values: &[f32], count: usize) -> Vec<(i64, f32)> {
+    let possible = |(token, value): (usize, &f32)| {
+        (*value > f32::NEG_INFINITY).then_some((i64::try_from(token).ok()?, *value))
+    };
+    let mut all: Vec<(i64, f32)> = values.iter().enumerate().filter_map(possible).collect();
+    let order = |a: &(i64, f32), b: &(i64, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    if all.len() > count {
+        all.select_nth_unstable_by(count, order);
+        all.truncate(count);
+    }
+    all.sort_unstable_by(order);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Logits by the tokens so far.
+    #[derive(Clone)]
+    struct Table(Vec<i64>);
+
+    /// Of three tokens: 2 ends a text.
+    impl Next for Table {
+        fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>> {
+            self.0.extend(tokens);
+            let shares: [f32; 3] = match self.0[1..] {
+                // The likeliest first token leads nowhere.
+                [] => [0.6, 0.4, 0.0],
+                [0] => [0.4, 0.3, 0.3],
+                [1] => [0.05, 0.05, 0.9],
+                _ => [0.1, 0.1, 0.8],
+            };
+            Ok(shares.map(f32::ln).to_vec())
+        }
+    }
+
+    impl Fork for Table {
+        type Branch = Self;
+
+        fn fork(&self) -> Self {
+            self.clone()
+        }
+    }
+
+    fn search(beams: Beams, limit: usize) -> Vec<Hypothesis> {
+        let search = BeamSearch {
+            beams,
+            ends: &[2],
+            limit: (limit, "max_tokens"),
+            process: &|_, _| {},
+            stops: &|_| Ok(false),
+            describes: None,
+            is_cancelled: &|| false,
+        };
+        search.run(Table(Vec::new()), &[9], &mut || {}).expect("a search")
+    }
+
+    #[test]
+    fn the_likeliest_text_need_not_begin_with_the_likeliest_token() {
+        let one = search(Beams { count: 1, ..Beams::default() }, 5);
+        assert_eq!((&one[0].added[..], one[0].ended), (&[0, 0][..], "end"));
+        let found = search(Beams { count: 2, ..Beams::default() }, 5);
+        assert_eq!((&found[0].added[..], found[0].ended), (&[1][..], "end"));
+        let expected = (0.4_f64 * 0.9).ln() / 2.0;
+        assert!((found[0].score - expected).abs() < 1e-6, "{}", found[0].score);
+        assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn a_full_search_ends_with_its_limit() {
+        let found = search(Beams { count: 2, ..Beams::default() }, 1);
+        let texts: Vec<_> = found.iter().map(|one| (&one.added[..], one.ended)).collect();
+        assert_eq!(texts, [(&[0][..], "max_tokens"), (&[1][..], "max_tokens")]);
+    }
+
+    #[test]
+    fn tokens_that_are_ruled_out_are_no_candidates() {
+        assert_eq!(
+            likeliest(&[1.0, f32::NEG_INFINITY, 2.0, f32::NAN, 2.0], 9),
+            [(2, 2.0), (4, 2.0), (0, 1.0)]
+        );
+        assert_eq!(likeliest(&[1.0, 3.0, 2.0], 2), [(1, 3.0), (2, 2.0)]);
+        assert!(log_softmax(&[f32::NAN]).is_err());
+    }
+}

@@ -1,0 +1,90 @@
+//! Completions by beam search.
+
+use apr_registry::{Error, Result};
+
+use super::{Asked, Begin, Completion, DEFAULT_TOKENS, Generator};
+use crate::beam_search::BeamSearch;
+use crate::error::RunResult;
+use crate::generation::{Beams, log_probabilities};
+use crate::growing::GrowingText;
+use crate::next::{Fork, Next};
+
+impl Generator<'_> {
+    /// Searches the likeliest text; the sink gets it as a whole.
+    pub(super) fn search(
+        &self,
+        model: impl Next + Fork,
+        beams: Beams,
+        begin: &Begin,
+        mut asked: Asked<'_>,
+    ) -> RunResult<Completion> {
+        let settings = &self.settings;
+        let default = if begin.is_turn { usize::MAX } else { DEFAULT_TOKENS };
+        let most = self.most(begin.tokens.len(), default);
+        let room = begin.context.map_or(usize::MAX, |size| size.saturating_sub(begin.tokens.len()));
+        let limit = if most <= room { (most, "max_tokens") } else { (room, "context") };
+        let chooser = settings.begin(&begin.tokens, &begin.encoder, most);
+        let stops = [&self.options.stops[..], settings.stops()].concat();
+        let tokenizer = asked.tokenizer;
+        let text_of = |added: &[i64], sink: &mut dyn FnMut(&str) -> Result<()>| {
+            let stream = tokenizer.map(|tokenizer| tokenizer.stream(&begin.tokens)).transpose()?;
+            let mut growing = GrowingText::new(stream, stops.clone(), sink);
+            let mut stopped = false;
+            for token in added {
+                stopped |= growing.add(*token)?;
+            }
+            Ok::<_, Error>((growing.finish()?, stopped))
+        };
+        let name = |id: i64| tokenizer.and_then(|tokenizer| tokenizer.vocabulary().token(id));
+        let count = self.options.logprobs.unwrap_or_default();
+        let describes = |logits: &[f32], token: i64| log_probabilities(logits, token, count, name);
+        let search = BeamSearch {
+            beams,
+            ends: settings.ends(),
+            limit,
+            process: &|logits, added| chooser.process_generated(logits, added),
+            stops: &|added| Ok(!stops.is_empty() && text_of(added, &mut |_| Ok(()))?.1),
+            describes: self.options.logprobs.map(|_| &describes as _),
+            is_cancelled: &|| begin.is_turn && self.runner.host.is_cancelled(),
+        };
+        let read = asked.given.len() - begin.reused.unwrap_or_default();
+        let mut runs = 0;
+        let mut found = Vec::new();
+        if limit.0 > 0 {
+            let prompt = &begin.tokens[begin.reused.unwrap_or_default()..];
+            found = search.run(model, prompt, &mut || {
+                asked.watch.tick();
+                runs += 1;
+            })?;
+        }
+        for hypothesis in &mut found {
+            let text = text_of(&hypothesis.added, &mut |_| Ok(()))?.0;
+            hypothesis.text = tokenizer.map(|_| text);
+        }
+        let best = found.first();
+        let added = best.map(|best| best.added.clone()).unwrap_or_default();
+        let ended = best.map_or(limit.1, |best| best.ended);
+        if ended == "context" {
+            let context = begin.context.unwrap_or_default();
+            self.runner
+                .warn(&format!("ended: context: the model's context of {context} tokens is full"));
+        }
+        let (text, _) = text_of(&added, asked.sink)?;
+        let timings = asked.watch.finish(read, runs);
+        let logprobs = best.map(|best| best.logprobs.clone()).unwrap_or_default();
+        Ok(Completion {
+            prompt: asked.prompt,
+            given: asked.given,
+            reused: begin.reused,
+            dropped: 0,
+            added,
+            text: tokenizer.map(|_| text),
+            ended,
+            beams: Some(found),
+            arithmetic: begin.arithmetic.name(),
+            timings,
+            logprobs: self.options.logprobs.map(|_| logprobs),
+            ignored: settings.ignored().to_vec(),
+        })
+    }
+}
