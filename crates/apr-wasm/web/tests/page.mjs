@@ -363,11 +363,36 @@ test("costs of boxes are those of the command, and a node's value is computed", 
   await page.locator(".side .path", { hasText: "layers.1/attention/query_heads" }).waitFor();
   assert.equal(await page.getByLabel("Fold repeated layers").isChecked(), false);
   await shoot(page, "node");
+  // Costs give groups other numbers; those that were open stay so.
+  const opened = await page.getByText(/\d+ boxes/u).innerText();
+  for (const is of [false, true]) {
+    await page.getByLabel("Costs").setChecked(is);
+    await page.waitForTimeout(1500);
+    assert.equal(await page.getByText(/\d+ boxes/u).innerText(), opened);
+  }
+  await page.locator(".side .path", { hasText: "layers.1/attention/query_heads" }).waitFor();
   await page.getByRole("button", { name: "Compute it" }).click();
   await page.getByLabel("Text", { exact: true }).fill("12+34=");
   await page.getByRole("button", { name: "Run", exact: true }).click();
   await page.locator(".answer h3", { hasText: "layers.1/attention/query_heads" }).waitFor({ timeout: 60_000 });
   assert.match(await page.locator(".answer h3").innerText(), /f32 \[?1 ?[×,] ?7/u);
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("what lint says of a tensor stands beside it", async () => {
+  const file = join(folder, "named.safetensors");
+  const header = JSON.stringify({ "fc.w": { dtype: "F32", shape: [2], data_offsets: [0, 8] } }).padEnd(64);
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(header.length));
+  writeFileSync(file, Buffer.concat([length, Buffer.from(header), Buffer.from(new Float32Array([1, 2]).buffer)]));
+  const { remarks } = JSON.parse(execFileSync(apr, ["lint", file, "--json"], { encoding: "utf8" }));
+  const said = remarks.find(({ tensor }) => tensor === "fc.w").message;
+  const { page, problems, close } = await openPage();
+  await choose(page, file);
+  await view(page, "Tensors");
+  await page.getByText("fc.w").first().click();
+  await page.locator("p.notice", { hasText: said }).waitFor();
   assert.deepEqual(problems, []);
   await close();
 });

@@ -25,13 +25,13 @@ class StructureView {
   readonly #status = h("span.dim", { role: "status" });
   readonly #folding = h("input", { type: "checkbox", checked: true, onchange: () => {
     this.#fold = this.#folding.checked;
-    this.#open = undefined;
-    void this.#draw();
+    void this.#drawAnew();
   } });
   #part: number;
   #fold = true;
   #costs = false;
   #open: number[] | undefined;
+  #boxes: readonly DrawnBox[] = [];
 
   constructor(session: Session, place: HTMLElement, parts: readonly PartSummary[]) {
     this.#session = session;
@@ -78,8 +78,7 @@ class StructureView {
       h("label.check", this.#folding, "Fold repeated layers"),
       h("label.check", { title: "Operations and bytes of each box; a bar is its share of all operations" }, h("input", { type: "checkbox", checked: this.#costs, onchange: (event: Event) => {
         this.#costs = (event.target as HTMLInputElement).checked;
-        this.#open = undefined;
-        void this.#draw();
+        void this.#drawAnew();
       } }), "Costs"),
       button("SVG", "Save the picture as SVG", () => void this.#saved(this.#saveSvg())),
       button("PNG", "Save the picture as PNG", () => void this.#saved(this.#savePng())),
@@ -92,11 +91,26 @@ class StructureView {
       const options = { fold: this.#fold, costs: this.#costs, ...(this.#open && { open: this.#open }) };
       const drawing = await this.#session.open.model.drawing(this.#part, options);
       this.#open = drawing.open;
+      this.#boxes = drawing.boxes;
       this.#canvas.show(drawing, this.#parts[this.#part]!.cost.flops, keep);
       this.#status.textContent = `${whole(drawing.boxes.length)} boxes`;
     } catch (thrown) {
       this.#status.textContent = "";
       fill(this.#side, failure(thrown));
+    }
+  }
+
+  /** Draws another kind of picture, in which groups have other numbers; those that were open are open in it. */
+  async #drawAnew(): Promise<void> {
+    const opened = new Set(this.#boxes.filter((box) => box.is_frame).map((box) => box.path));
+    const keep = this.#last?.path;
+    this.#open = undefined;
+    await this.#draw(keep);
+    for (let depth = 0; depth < 16; depth += 1) {
+      const closed = this.#boxes.filter((box) => box.scene !== undefined && !box.is_frame && opened.has(box.path));
+      if (closed.length === 0 || !this.#open) return;
+      this.#open = [...new Set([...this.#open, ...closed.flatMap(({ scene }) => scene ?? [])])];
+      await this.#draw(keep);
     }
   }
 
