@@ -39,12 +39,13 @@ from ._jobs import (
     validate,
     writable_formats,
 )
-from ._model import Completion, Generation, Model, Tensor, Tokenizer, open
+from ._model import Completion, Conversation, Generation, Model, Tensor, Tokenizer, open
 
 __all__ = [
     "CheckError",
     "ChecksumError",
     "Completion",
+    "Conversation",
     "CorruptError",
     "DecryptError",
     "Error",

@@ -252,6 +252,34 @@ class Generation(Iterator[str]):
         )
 
 
+class Conversation:
+    """A chat whose history is kept from turn to turn, as :meth:`Model.chat` begins it."""
+
+    def __init__(
+        self, model: "_apr.Model", asked: Dict[str, Any], messages: Sequence[Mapping[str, str]]
+    ) -> None:
+        self._model = model
+        self._asked = asked
+        self._history = _apr.History([(said["role"], said["content"]) for said in messages])
+
+    def say(self, message: str) -> Generation:
+        """The answer to a message; an iterator of its pieces.
+
+        It is in the history once it is complete: one that is abandoned leaves the history as it was.
+        """
+        asked = {**self._asked, "prompt": message, "history": self._history}
+        return Generation(self._model.generate(asked))
+
+    @property
+    def messages(self) -> List[Dict[str, str]]:
+        """The history, without the system message: ``role`` and ``content`` of each."""
+        return [{"role": role, "content": text} for role, text in self._history.messages()]
+
+    def reset(self) -> None:
+        """Forgets the history; the system message stays."""
+        self._history = _apr.History([])
+
+
 class Model(Mapping[str, Tensor]):
     """An opened model: a mapping of names to tensors.
 
@@ -365,6 +393,8 @@ class Model(Mapping[str, Tensor]):
         min_p: Optional[float] = None,
         repeat_penalty: Optional[float] = None,
         presence_penalty: Optional[float] = None,
+        beams: Optional[int] = None,
+        length_penalty: Optional[float] = None,
         seed: int = 0,
         stop: Sequence[str] = (),
         logprobs: Optional[int] = None,
@@ -373,9 +403,10 @@ class Model(Mapping[str, Tensor]):
     ) -> Generation:
         """Writes a text behind a prompt, or behind tokens; an iterator of its pieces.
 
-        What is ``None`` is as the model's own settings say; temperature 0 is greedy. With ``chat``
-        the prompt is a message, which the model's template writes. With ``exact``, quantized
-        weights are multiplied as floats.
+        What is ``None`` is as the model's own settings say; temperature 0 is greedy. ``beams`` is the
+        number of beams of a beam search, whose text comes as one piece. With ``chat`` the prompt is a
+        message, which the model's template writes; :meth:`chat` keeps a history. With ``exact``,
+        quantized weights are multiplied as floats.
 
         >>> "".join(open(MODEL).generate("12+34=")).strip()
         '46'
@@ -394,13 +425,59 @@ class Model(Mapping[str, Tensor]):
             "min_p": min_p,
             "repeat_penalty": repeat_penalty,
             "presence_penalty": presence_penalty,
+            "beams": beams,
+            "length_penalty": length_penalty,
             "seed": seed,
             "stop": list(stop),
             "logprobs": logprobs,
             "exact": exact,
             "max_memory": max_memory,
+            "history": None,
         }
         return Generation(self._model.generate(asked))
+
+    def chat(
+        self,
+        system: Optional[str] = None,
+        *,
+        messages: Sequence[Mapping[str, str]] = (),
+        max_tokens: Optional[int] = None,
+        temperature: Optional[float] = None,
+        top_k: Optional[int] = None,
+        top_p: Optional[float] = None,
+        min_p: Optional[float] = None,
+        repeat_penalty: Optional[float] = None,
+        presence_penalty: Optional[float] = None,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        exact: bool = False,
+        max_memory: Optional[int] = None,
+    ) -> "Conversation":
+        """Begins a conversation, behind ``messages`` where there was one; options are those of
+        :meth:`generate`.
+
+        A turn reads what is new: keys and values of the earlier ones are kept.
+        """
+        asked = {
+            "tokens": None,
+            "chat": True,
+            "system": system,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repeat_penalty": repeat_penalty,
+            "presence_penalty": presence_penalty,
+            "beams": None,
+            "length_penalty": None,
+            "seed": seed,
+            "stop": list(stop),
+            "logprobs": None,
+            "exact": exact,
+            "max_memory": max_memory,
+        }
+        return Conversation(self._model, asked, messages)
 
     def embed(self, texts: Union[str, Sequence[str]]) -> "np.ndarray[Any, Any]":
         """One ``float32`` vector for each text, as the model pools and normalizes; of one text, one
@@ -444,14 +521,31 @@ class Model(Mapping[str, Tensor]):
         *,
         language: Optional[str] = None,
         translate: bool = False,
+        timestamps: bool = False,
+        fallback: bool = False,
+        beams: Optional[int] = None,
+        max_tokens: Optional[int] = None,
     ) -> Dict[str, Any]:
-        """Transcribes an audio file with a Whisper: the report of ``apr run --json``."""
+        """Transcribes an audio file with a Whisper: the report of ``apr run --json``, and the segments
+        as subtitles, ``srt`` and ``vtt``.
+
+        With ``fallback``, a window whose text repeats itself or is unlikely is transcribed again at
+        higher temperatures, and silence is left out.
+        """
         if isinstance(audio, (bytes, bytearray)):
             name, content = "audio", bytes(audio)
         else:
             name = os.fspath(audio)
             with io.open(name, "rb") as file:
                 content = file.read()
-        made = self._model.transcribe(name, content, language, translate)
+        asked = {
+            "language": language,
+            "translate": translate,
+            "timestamps": timestamps,
+            "fallback": fallback,
+            "beams": beams,
+            "max_tokens": max_tokens,
+        }
+        made = self._model.transcribe(name, content, asked)
         report: Dict[str, Any] = json.loads(made)
         return report

@@ -1,11 +1,16 @@
 //! A text that is being written, as an iterator.
 
+use std::mem;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use apr::run::{Arithmetic, GenerateOptions, Generator, Prompt, RunOptions};
+use apr::run::{
+    Arithmetic, Completion, Conversation, GenerateOptions, Generator, Prompt, RunError, RunOptions,
+    RunResult, Runner,
+};
 use apr::{Error, IoCause};
+use apr_infer::Memory;
 use pyo3::prelude::*;
 
 use crate::errors::Failure;
@@ -26,11 +31,48 @@ pub(crate) struct Asked {
     min_p: Option<f32>,
     repeat_penalty: Option<f32>,
     presence_penalty: Option<f32>,
+    beams: Option<usize>,
+    length_penalty: Option<f32>,
     seed: u64,
     stop: Vec<String>,
     logprobs: Option<usize>,
     exact: bool,
     max_memory: Option<u64>,
+    /// The prompt is the next message of this chat.
+    history: Option<Py<History>>,
+}
+
+/// What a chat keeps between its turns.
+#[pyclass(frozen, module = "apr._apr")]
+pub(crate) struct History(Arc<Mutex<Said>>);
+
+#[derive(Default)]
+struct Said {
+    /// Roles and texts, the oldest first.
+    messages: Vec<(String, String)>,
+    /// Keys and values of what was read.
+    memory: Memory,
+    /// A turn is being written.
+    is_busy: bool,
+}
+
+impl History {
+    fn said(said: &Mutex<Said>) -> MutexGuard<'_, Said> {
+        said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl History {
+    #[new]
+    fn new(messages: Vec<(String, String)>) -> Self {
+        Self(Arc::new(Mutex::new(Said { messages, ..Said::default() })))
+    }
+
+    /// Roles and texts, the oldest first, without the system message.
+    fn messages(&self) -> Vec<(String, String)> {
+        Self::said(&self.0).messages.clone()
+    }
 }
 
 impl Asked {
@@ -57,8 +99,37 @@ impl Asked {
         options.sampling.repeat_penalty = self.repeat_penalty;
         options.sampling.presence_penalty = self.presence_penalty;
         options.sampling.max_tokens = self.max_tokens;
+        options.sampling.beams = self.beams;
+        options.sampling.length_penalty = self.length_penalty;
         options.sampling.seed = self.seed;
         options
+    }
+
+    /// Writes the text, or the answer of the chat.
+    fn write(
+        &self,
+        runner: &Runner<'_>,
+        said: Option<&Mutex<Said>>,
+        sink: &mut dyn FnMut(&str) -> apr::Result<()>,
+    ) -> RunResult<Completion> {
+        let mut generator = Generator::of(runner, self.generate_options())?;
+        let Some(said) = said else { return generator.generate(self.prompt(), sink) };
+        let (messages, memory) = {
+            let mut said = History::said(said);
+            if mem::replace(&mut said.is_busy, true) {
+                return Err(RunError::request("another turn of this chat is being written"));
+            }
+            (said.messages.clone(), mem::take(&mut said.memory))
+        };
+        let message = self.prompt.as_deref().unwrap_or_default();
+        let made = Conversation::resumed(generator, self.system.clone(), messages, memory)
+            .and_then(|mut chat| Ok((chat.turn(message, sink)?, chat)));
+        let mut said = History::said(said);
+        said.is_busy = false;
+        let (made, chat) = made?;
+        said.messages = chat.messages().to_vec();
+        said.memory = chat.into_memory();
+        Ok(made)
     }
 
     fn prompt(&self) -> Prompt<'_> {
@@ -92,17 +163,15 @@ impl Generation {
         let watch = Watch::default();
         let worker = watch.clone();
         let failed = sender.clone();
+        let said = asked.history.as_ref().map(|history| Arc::clone(&history.get().0));
         let write = move || {
             let warn = |message: &str, _| worker.warn(message);
             let interrupt = worker.interrupt.clone();
             let made = model.run_until(&asked.run_options(), interrupt, warn, |runner| {
-                Generator::of(runner, asked.generate_options())?.generate(
-                    asked.prompt(),
-                    &mut |piece| {
-                        let gone = |_| Error::io(IoCause::Interrupted, "nobody reads the text");
-                        sender.send(Event::Piece(piece.to_owned())).map_err(gone)
-                    },
-                )
+                asked.write(runner, said.as_deref(), &mut |piece| {
+                    let gone = |_| Error::io(IoCause::Interrupted, "nobody reads the text");
+                    sender.send(Event::Piece(piece.to_owned())).map_err(gone)
+                })
             });
             let report = made
                 .map_err(Failure::from)

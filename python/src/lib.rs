@@ -20,7 +20,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _apr {
     #[pymodule_export]
-    use crate::generation::Generation;
+    use crate::generation::{Generation, History};
     #[pymodule_export]
     use crate::jobs::{convert, save, scan, schemes, writable_formats};
     #[pymodule_export]

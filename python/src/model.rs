@@ -10,6 +10,7 @@ use apr_run::{array_inputs, arrays_of};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
+use serde::Serialize;
 
 use crate::errors::{Failure, of_python};
 use crate::generation::{Asked, Generation};
@@ -281,20 +282,51 @@ impl Model {
         py: Python<'_>,
         name: String,
         bytes: Vec<u8>,
-        language: Option<String>,
-        translate: bool,
+        asked: Speech,
     ) -> PyResult<String> {
         supervised(py, None, |watch| {
             let warn = |message: &str, _| watch.warn(message);
-            let options =
-                apr::run::TranscriptionOptions { language, translate, ..Default::default() };
+            let mut options = apr::run::TranscriptionOptions {
+                language: asked.language,
+                translate: asked.translate,
+                timestamps: asked.timestamps,
+                fallback: asked.fallback,
+                ..Default::default()
+            };
+            options.sampling.beams = asked.beams;
+            options.sampling.max_tokens = asked.max_tokens;
             let run = RunOptions::default();
             let made = self.model.run_until(&run, watch.interrupt.clone(), warn, |runner| {
                 apr::run::Transcriber::of(runner, options)?.transcribe(&name, bytes)
             })?;
-            Ok(serde_json::to_string(&made)?)
+            Ok(serde_json::to_string(&Heard {
+                srt: made.to_srt(),
+                vtt: made.to_vtt(),
+                transcription: made,
+            })?)
         })
     }
+}
+
+/// How speech is transcribed, by the names of Python's keyword arguments.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Speech {
+    language: Option<String>,
+    translate: bool,
+    timestamps: bool,
+    fallback: bool,
+    beams: Option<usize>,
+    max_tokens: Option<usize>,
+}
+
+/// A transcription, and the same as subtitles.
+#[derive(Serialize)]
+struct Heard {
+    #[serde(flatten)]
+    transcription: apr::run::Transcription,
+    srt: String,
+    vtt: String,
 }
 
 impl Model {

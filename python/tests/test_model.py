@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -276,7 +277,7 @@ class Writing(Folder):
         self.assertEqual(list(self.folder.iterdir()), [source])
 
 
-class Running(unittest.TestCase):
+class Running(Folder):
     def test_a_text_is_written_piece_by_piece(self):
         model = apr.open(places.TINY_LLAMA)
         generation = model.generate("12+34=", logprobs=2)
@@ -287,6 +288,47 @@ class Running(unittest.TestCase):
         self.assertEqual(len(completion.tokens), len(completion.report["logprobs"]))
         with self.assertRaises(StopIteration):
             next(generation)
+
+    def test_beams_find_a_text(self):
+        completion = apr.open(places.TINY_LLAMA).generate("12+34=", beams=3).completion
+        self.assertEqual(completion.text, "46\n")
+        self.assertEqual(len(completion.report["beams"]), 3)
+
+    def test_a_conversation_keeps_what_was_said(self):
+        for file in places.TINY_LLAMA.iterdir():
+            shutil.copy(file, self.folder)
+        template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}"
+        template += "{{ eos_token }}{% endif %}{% endfor %}"
+        (self.folder / "chat_template.jinja").write_text(template)
+        model = apr.open(self.folder)
+        chat = model.chat()
+        self.assertEqual("".join(chat.say("12+34=")), "46\n")
+        second = chat.say("20+22=").completion
+        # The mark at the beginning, the sum and its answer were read before.
+        self.assertEqual((len(second.report["given"]), second.report["reused"]), (17, 10))
+        self.assertEqual(
+            chat.messages[:3],
+            [
+                {"role": "user", "content": "12+34="},
+                {"role": "assistant", "content": "46\n"},
+                {"role": "user", "content": "20+22="},
+            ],
+        )
+        again = model.chat(messages=chat.messages[:2]).say("20+22=").completion
+        self.assertEqual(again.text, second.text)
+        chat.reset()
+        self.assertEqual((chat.messages, "".join(chat.say("12+34="))), ([], "46\n"))
+        with self.assertRaises(apr.Error):
+            list(apr.open(places.WEIGHTS).chat().say("no template"))
+
+    def test_speech_becomes_subtitles(self):
+        model = apr.open(places.FIXTURES / "run/tiny-whisper")
+        heard = model.transcribe(
+            places.FIXTURES / "sound/a.flac", language="en", timestamps=True, beams=2
+        )
+        self.assertEqual(heard["srt"].count(" --> "), heard["vtt"].count(" --> "))
+        self.assertTrue(heard["vtt"].startswith("WEBVTT"))
+        self.assertIn("avg_logprob", heard["segments"][0])
 
     def test_an_abandoned_text_ends(self):
         model = apr.open(places.TINY_LLAMA)

@@ -14,10 +14,10 @@
 //! | arrays | whatever the graph computes | [`Prepared::run`] |
 
 pub use apr_run::{
-    Answer, Answers, Arithmetic, ArrayFile, AudioEncoder, AudioFile, AudioResult, AudioTask,
-    Completion, Conversation, Facts, GenerateOptions, Generation, GenerationOptions, Generator,
-    Given, Host, ImageEncoder, ImageResult, ImageTask, InputKind, Label, LogProbability, MaskToken,
-    Pooling, Prepared, Prompt, QuestionAnswering, Remedy, RunError, RunOptions, RunResult, Runner,
-    Segment, TextEncoder, TextScore, TextTask, Timing, Timings, TokenLabel, TokenLogProbabilities,
-    Tokenizer, Transcriber, Transcription, TranscriptionOptions,
+    Answer, Answers, Arithmetic, ArrayFile, AudioEncoder, AudioFile, AudioResult, AudioTask, Beams,
+    Completion, Conversation, EarlyStopping, Facts, GenerateOptions, Generation, GenerationOptions,
+    Generator, Given, Host, Hypothesis, ImageEncoder, ImageResult, ImageTask, InputKind, Label,
+    LogProbability, MaskToken, Pooling, Prepared, Prompt, QuestionAnswering, Remedy, RunError,
+    RunOptions, RunResult, Runner, Segment, TextEncoder, TextScore, TextTask, Timing, Timings,
+    TokenLabel, TokenLogProbabilities, Tokenizer, Transcriber, Transcription, TranscriptionOptions,
 };

@@ -26,6 +26,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("`apr validate --checksum FILE`", "advice_about_hostile_files_helps"),
     ("`apr validate FILE`", "advice_about_hostile_files_helps"),
     ("`apr inspect --header FILE`", "advice_about_hostile_files_helps"),
+    ("pass --fallback to transcribe it again", "a_window_that_repeats_itself_is_named"),
     ("pass --format FORMAT", "advice_about_outputs_helps"),
     ("more (--json lists them)", "advice_about_outputs_helps"),
     ("--json lists them{DIM:#}", "advice_about_outputs_helps"),
