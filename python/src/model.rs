@@ -213,8 +213,7 @@ impl Model {
             options.top = top;
             let warn = |message: &str, _| watch.warn(message);
             let made = self.model.run_until(&options, watch.interrupt.clone(), warn, |runner| {
-                let encoder = TextEncoder::of_part(runner.prepare()?)?;
-                texts.iter().map(|text| encoder.read(text)).collect::<Result<Vec<_>, _>>()
+                TextEncoder::of_part(runner.prepare()?)?.read_all(&texts)
             })?;
             made.iter().map(|task| Ok(serde_json::to_string(task)?)).collect()
         })
@@ -230,8 +229,7 @@ impl Model {
             let warn = |message: &str, _| watch.warn(message);
             let options = RunOptions::reading();
             let run = |runner: &apr::run::Runner<'_>| {
-                let encoder = TextEncoder::of_part(runner.prepare()?)?;
-                texts.iter().map(|text| encoder.read(text)).collect::<Result<Vec<_>, _>>()
+                TextEncoder::of_part(runner.prepare()?)?.read_all(&texts)
             };
             let made = self.model.run_until(&options, watch.interrupt.clone(), warn, run)?;
             let vector = |task| match task {

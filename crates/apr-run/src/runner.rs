@@ -398,6 +398,11 @@ impl<'p> Prepared<'p> {
     pub fn token_inputs(&self, ids: &[i64]) -> RunResult<Vec<(String, Value)>> {
         token_inputs(self.body(), ids)
     }
+
+    /// The same for texts of one number of tokens.
+    pub(crate) fn batch_inputs(&self, rows: &[&[i64]]) -> RunResult<Vec<(String, Value)>> {
+        all_inputs(self.body(), known_batch(self.body(), rows)?)
+    }
 }
 
 /// Tokens as the inputs of a graph: ids, and a mask, types and positions where it takes them.
@@ -405,7 +410,11 @@ impl<'p> Prepared<'p> {
 /// # Errors
 /// [`RunError::Request`] where it takes something else as well.
 pub fn token_inputs(body: &Body, ids: &[i64]) -> RunResult<Vec<(String, Value)>> {
-    let inputs = known_inputs(body, ids)?;
+    all_inputs(body, known_inputs(body, ids)?)
+}
+
+/// Inputs, where they are all that the graph takes.
+fn all_inputs(body: &Body, inputs: Vec<(String, Value)>) -> RunResult<Vec<(String, Value)>> {
     let is_known = |name: &str| inputs.iter().any(|(known, _)| known == name);
     let mut needed = body
         .inputs
@@ -426,17 +435,23 @@ pub fn token_inputs(body: &Body, ids: &[i64]) -> RunResult<Vec<(String, Value)>>
 /// # Errors
 /// E003 where the graph takes tokens of a type that numbers have no place in.
 pub fn known_inputs(body: &Body, ids: &[i64]) -> RunResult<Vec<(String, Value)>> {
+    known_batch(body, &[ids])
+}
+
+/// The same for texts of one number of tokens.
+fn known_batch(body: &Body, rows: &[&[i64]]) -> RunResult<Vec<(String, Value)>> {
+    let (texts, tokens) = (rows.len(), rows.first().map_or(0, |row| row.len()));
     let mut inputs = Vec::new();
     for value in body.inputs.iter().map(|id| body.value(*id)) {
         let row = match value.meaning {
             _ if value.origin != ValueOrigin::Input => continue,
-            Meaning::TokenIds => ids.to_vec(),
-            Meaning::AttentionMask => vec![1; ids.len()],
-            Meaning::TokenTypes => vec![0; ids.len()],
-            Meaning::PositionIds => (0..).take(ids.len()).collect(),
+            Meaning::TokenIds => rows.concat(),
+            Meaning::AttentionMask => vec![1; texts * tokens],
+            Meaning::TokenTypes => vec![0; texts * tokens],
+            Meaning::PositionIds => (0..).take(tokens).collect::<Vec<_>>().repeat(texts),
             _ => continue,
         };
-        let row = Tensor::new(vec![1, row.len()], row)?;
+        let row = Tensor::new(vec![texts, tokens], row)?;
         let row = row.cast(value.element().unwrap_or(row.element()))?;
         inputs.push((value.name.clone(), Value::Tensor(row)));
     }

@@ -1,7 +1,9 @@
 //! Text that a model reads as a whole: embeddings, labels, and tokens for masks.
 
+use std::cell::OnceCell;
+
 use apr_core::Escaped;
-use apr_graph::Meaning;
+use apr_graph::{Meaning, ValueId, ValueOrigin};
 use apr_infer::Tensor;
 use apr_registry::Error;
 use serde::Serialize;
@@ -12,6 +14,10 @@ use crate::facts::Pooling;
 use crate::runner::{Prepared, Runner, task_of};
 use crate::scores::{largest, normalize, pool, sigmoid, softmax};
 use crate::tokens::Tokenizer;
+
+/// Most tokens of texts that are run together: as many as a long text has, which is what the memory
+/// of a run is made for.
+const BATCH: usize = 512;
 
 /// What a model makes of a text, by its head.
 #[derive(Debug, Clone, Serialize)]
@@ -84,6 +90,15 @@ pub struct MaskToken {
 pub struct TextEncoder<'e> {
     part: Prepared<'e>,
     tokenizer: Tokenizer<'e>,
+    /// How vectors of tokens become one, and whether that is brought to length 1.
+    pooling: OnceCell<(Pooling, bool)>,
+}
+
+/// An output of the graph.
+#[derive(Clone, Copy)]
+struct Output<'o> {
+    meaning: Meaning,
+    name: &'o str,
 }
 
 impl<'e> TextEncoder<'e> {
@@ -96,7 +111,7 @@ impl<'e> TextEncoder<'e> {
             return Err(RunError::request("the model has no text input"));
         }
         let tokenizer = Tokenizer::of(part.runner.reader, part.runner.host)?;
-        Ok(Self { part, tokenizer })
+        Ok(Self { part, tokenizer, pooling: OnceCell::new() })
     }
 
     /// Whether [`read`](Self::read) returns embeddings.
@@ -113,40 +128,113 @@ impl<'e> TextEncoder<'e> {
     /// those of [`Session::run`](apr_infer::Session::run).
     pub fn read(&self, text: &str) -> RunResult<TextTask> {
         let ids = self.part.runner.text_ids(&self.tokenizer, text)?;
-        if let Some(name) = self.part.output(Meaning::Logits) {
-            let logits = self.run(name, &ids)?;
-            return match logits.rank() {
-                2 => self.classes(&logits),
-                _ if self.fills_masks(&logits) => self.masks(&logits, &ids),
-                _ => self.token_labels(&logits, &ids),
-            };
-        }
-
-        let states = self
-            .part
-            .output(Meaning::HiddenStates)
-            .or_else(|| self.part.output(Meaning::EncoderStates));
-        if let Some(name) = states {
-            return self.embedding(&self.run(name, &ids)?);
-        }
-        let Some(pooled) = self.part.output(Meaning::Pooled) else {
-            return Err(RunError::with_remedy(
-                "unknown meaning of the model's outputs",
-                Remedy::Arrays,
-            ));
-        };
-        let vector = self.run(pooled, &ids)?.floats()?.into_owned();
-        Ok(TextTask::Embedding { pooling: "model", normalized: false, vector })
+        let output = self.output()?;
+        self.task(output.meaning, &self.run(output, &ids)?, &ids)
     }
 
-    fn run(&self, wanted: &str, ids: &[i64]) -> RunResult<Tensor> {
-        self.part.one(self.part.token_inputs(ids)?, wanted)
+    /// Reads texts, and returns what [`read`](Self::read) makes of each. Those of one number of
+    /// tokens are run together, so that none is padded, and weights are read once for all of them.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read).
+    pub fn read_all<T: AsRef<str>>(&self, texts: &[T]) -> RunResult<Vec<TextTask>> {
+        let output = self.output()?;
+        let ids = |text: &T| self.part.runner.text_ids(&self.tokenizer, text.as_ref());
+        let ids = texts.iter().map(ids).collect::<RunResult<Vec<_>>>()?;
+        let most = if self.takes_batches(output) { BATCH } else { 1 };
+        let mut order: Vec<usize> = (0..ids.len()).collect();
+        order.sort_by_key(|text| ids[*text].len());
+        let mut made: Vec<Option<TextTask>> = vec![None; ids.len()];
+        for alike in order.chunk_by(|one, other| ids[*one].len() == ids[*other].len()) {
+            for batch in alike.chunks((most / ids[alike[0]].len().max(1)).max(1)) {
+                let rows: Vec<&[i64]> = batch.iter().map(|text| &ids[*text][..]).collect();
+                for (text, row) in batch.iter().zip(self.run_batch(output, &rows)?) {
+                    made[*text] = Some(self.task(output.meaning, &row, &ids[*text])?);
+                }
+            }
+        }
+        Ok(made.into_iter().flatten().collect())
+    }
+
+    /// The output that the head's answer is made of.
+    fn output(&self) -> RunResult<Output<'_>> {
+        let order =
+            [Meaning::Logits, Meaning::HiddenStates, Meaning::EncoderStates, Meaning::Pooled];
+        let found = |meaning| Some(Output { meaning, name: self.part.output(meaning)? });
+        order.into_iter().find_map(found).ok_or_else(|| {
+            RunError::with_remedy("unknown meaning of the model's outputs", Remedy::Arrays)
+        })
+    }
+
+    /// Whether the graph takes several texts at a time, and the answer to each is small: logits of
+    /// all tokens are not.
+    fn takes_batches(&self, output: Output<'_>) -> bool {
+        let body = self.part.body();
+        let is_open = |id: &ValueId| {
+            let first = body.value(*id).shape().and_then(<[_]>::first);
+            first.is_some_and(|dim| dim.size().is_none())
+        };
+        let inputs = body.inputs.iter();
+        let mut given = inputs.filter(|id| body.value(**id).origin == ValueOrigin::Input);
+        let of_output = body.outputs.iter().find(|id| body.value(**id).name == output.name);
+        let rank = of_output.and_then(|id| Some(body.value(*id).shape()?.len()));
+        let is_small = output.meaning != Meaning::Logits || rank == Some(2);
+        is_small
+            && self.part.runner.options.max_work.is_none()
+            && given.all(is_open)
+            && of_output.is_some_and(is_open)
+    }
+
+    /// What the model makes of an output, which is that of one text.
+    fn task(&self, meaning: Meaning, made: &Tensor, ids: &[i64]) -> RunResult<TextTask> {
+        match meaning {
+            Meaning::Logits if made.rank() == 2 => self.classes(made),
+            Meaning::Logits if self.fills_masks(made) => self.masks(made, ids),
+            Meaning::Logits => self.token_labels(made, ids),
+            Meaning::Pooled => {
+                let vector = made.floats()?.into_owned();
+                Ok(TextTask::Embedding { pooling: "model", normalized: false, vector })
+            }
+            _ => self.embedding(made),
+        }
+    }
+
+    fn run(&self, output: Output<'_>, ids: &[i64]) -> RunResult<Tensor> {
+        self.part.one(self.part.token_inputs(ids)?, output.name)
+    }
+
+    /// An output for texts of one number of tokens, text by text.
+    fn run_batch(&self, output: Output<'_>, rows: &[&[i64]]) -> RunResult<Vec<Tensor>> {
+        if let [ids] = rows {
+            return Ok(vec![self.run(output, ids)?]);
+        }
+        let inputs = self.part.batch_inputs(rows)?;
+        let made = self.part.one(inputs, output.name)?;
+        let (shape, numbers) = (made.shape(), made.floats()?);
+        if shape.first() != Some(&rows.len()) {
+            let message = format!("expected the outputs of {} texts, found {shape:?}", rows.len());
+            return Err(Error::format(message).into());
+        }
+        let of_one: Vec<usize> = [1].iter().chain(&shape[1..]).copied().collect();
+        let each = numbers.chunks_exact((numbers.len() / rows.len()).max(1));
+        each.map(|row| Ok(Tensor::new(of_one.clone(), row.to_vec())?)).collect()
     }
 
     fn embedding(&self, states: &Tensor) -> RunResult<TextTask> {
+        let (pooling, normalized) = *self.pooling.get_or_init(|| self.find_pooling());
+        let width = states.shape().last().copied().unwrap_or_default();
+        let mut vector = pool(&states.floats()?, width, pooling);
+        if normalized {
+            normalize(&mut vector);
+        }
+
+        Ok(TextTask::Embedding { pooling: pooling.name(), normalized, vector })
+    }
+
+    fn find_pooling(&self) -> (Pooling, bool) {
         let runner = &self.part.runner;
         let known = runner.facts.pooling();
-        let (pooling, normalized) = match (runner.options.pooling, known) {
+        match (runner.options.pooling, known) {
             (Some(pooling), known) => (pooling, known.is_some_and(|(_, normalized)| normalized)),
             (None, Some(known)) => known,
             (None, None) => {
@@ -155,15 +243,7 @@ impl<'e> TextEncoder<'e> {
                     .warn("no pooling configuration found: mean pooling", Some(Remedy::Pooling));
                 (Pooling::Mean, false)
             }
-        };
-
-        let width = states.shape().last().copied().unwrap_or_default();
-        let mut vector = pool(&states.floats()?, width, pooling);
-        if normalized {
-            normalize(&mut vector);
         }
-
-        Ok(TextTask::Embedding { pooling: pooling.name(), normalized, vector })
     }
 
     fn classes(&self, logits: &Tensor) -> RunResult<TextTask> {

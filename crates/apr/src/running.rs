@@ -194,8 +194,8 @@ impl Model {
             &options,
             |_, _| {},
             |runner| {
-                let encoder = TextEncoder::of_part(runner.prepare()?)?;
-                texts.into_iter().map(|text| encoder.read(text.as_ref())).collect()
+                let texts: Vec<T> = texts.into_iter().collect();
+                TextEncoder::of_part(runner.prepare()?)?.read_all(&texts)
             },
         )
     }
@@ -230,7 +230,8 @@ impl Model {
                     TextTask::Embedding { vector, .. } => Ok(vector),
                     _ => Err(refusal()),
                 };
-                texts.into_iter().map(|text| encoder.read(text.as_ref()).and_then(vector)).collect()
+                let texts: Vec<T> = texts.into_iter().collect();
+                encoder.read_all(&texts)?.into_iter().map(vector).collect()
             },
         )
     }

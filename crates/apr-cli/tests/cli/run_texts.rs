@@ -114,6 +114,27 @@ fn each_line_of_a_text_is_a_prompt_where_that_is_asked_for() {
         .fails(2, &["--lines applies to text files and pipes"]);
 }
 
+/// Texts of one number of tokens run together: what is made of one does not depend on the others.
+#[test]
+fn lines_that_run_together_are_what_each_is_alone() {
+    let lines =
+        ["a cat sat", "a dog ran off", "the sun", "a cat ran", "the dog sat on", "a", "an ox"];
+    let sandbox = Sandbox::new().with("lines.txt", lines.join("\n"));
+    for (task, key) in [(&[][..], "vector"), (&["--task", "SequenceClassification"], "labels")] {
+        let run = |rest: &[&str]| {
+            let line = [&["run", BERT, "--json"], task, rest].concat();
+            sandbox.run(&line).ok().json()["results"].clone()
+        };
+        let together = run(&["--input", "lines.txt", "--lines"]);
+        assert_eq!(together.as_array().map(Vec::len), Some(lines.len()));
+        for (made, text) in together.as_array().expect("results").iter().zip(lines) {
+            let alone = &run(&["--prompt", text])[0][key];
+            assert!(alone.is_array());
+            assert_eq!(&made[key], alone, "{text}");
+        }
+    }
+}
+
 #[test]
 fn texts_stop_where_they_should() {
     let sandbox = Sandbox::new();

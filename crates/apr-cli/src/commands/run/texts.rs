@@ -27,7 +27,7 @@ struct TextsReport {
 pub(super) fn run(job: &Job<'_>, texts: &[String], part: Prepared<'_>) -> Outcome {
     let output = Output::of(job.args, &job.context.printer)?;
     let encoder = TextEncoder::of_part(part)?;
-    let results = texts.iter().map(|text| encoder.read(text)).collect::<Result<Vec<_>, _>>()?;
+    let results = encoder.read_all(texts)?;
     if let Some(output) = output {
         output.write(&[("embeddings".to_owned(), vectors(&results)?)])?;
     }
