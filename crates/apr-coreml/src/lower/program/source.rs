@@ -1,6 +1,8 @@
 //! What stands for the values of a program, and what parameters say.
 
-use apr_graph::{Constant, ConstantData, Dim, ElementType, Value, ValueId, ValueOrigin, WeightRef};
+use apr_graph::{
+    Constant, ConstantData, Dim, ElementType, MAX_RANK, Value, ValueId, ValueOrigin, WeightRef,
+};
 
 use super::super::call::{Argument, Call, given};
 use super::super::element::{computed, computed_constant, floats, ints};
@@ -99,9 +101,10 @@ impl Lowering<'_> {
         }
     }
 
-    /// Integers that a parameter says.
+    /// Integers that a parameter says: a pair for each dimension, at most. A longer list is none of
+    /// a shape's, and every call that names it would have its own copy.
     pub(super) fn ints(&mut self, call: &Call<'_>, parameter: &str) -> Option<Vec<i64>> {
-        ints(&self.known(call, parameter)?)
+        ints(&self.known(call, parameter)?).filter(|ints| ints.len() <= 2 * MAX_RANK)
     }
 
     /// Integers, or `default` where there are none.
@@ -189,6 +192,7 @@ impl Lowering<'_> {
             && known.shape.len() == 1
         {
             let known = ints(&known)?;
+            (known.len() <= 2 * MAX_RANK).then_some(())?;
             return Some(self.out.main.ints(&known));
         }
         let x = self.tensor(call, parameter)?;
