@@ -512,3 +512,35 @@ fn what_can_not_be_lowered_is_named() {
         assert_eq!(found.join(", "), names, "{file}");
     }
 }
+
+#[test]
+fn broken_models_are_lowered_or_not_within_bounded_memory() {
+    // Each by some of its bits.
+    for (name, step) in [("images.mlmodel", 67), ("pieces.mlmodel", 29), ("encoder.mlmodel", 97)] {
+        let file = fixture(&format!("lowered/{name}"));
+        let flips = corrupt::bit_flips(&file, 0..file.len()).step_by(step);
+        for broken in corrupt::truncations(&file).step_by(step).chain(flips) {
+            let ((), peak) = peak_memory(|| {
+                if let Ok(reader) = open(broken) {
+                    let _ = lower_all(&reader);
+                }
+            });
+            assert!(peak < 4 << 20, "{name}: {peak} bytes");
+        }
+    }
+    for (name, step) in [("pieces.mlpackage", 97), ("kinds.mlpackage", 397)] {
+        let whole = Package::read(&folder().join("lowered").join(name));
+        let file = &whole.0[MODEL];
+        let flips = corrupt::bit_flips(file, 0..file.len()).step_by(step);
+        for broken in corrupt::truncations(file).step_by(step).chain(flips) {
+            let mut package = whole.clone();
+            package.0.insert(MODEL.to_owned(), broken);
+            let ((), peak) = peak_memory(|| {
+                if let Ok(reader) = package.open() {
+                    let _ = lower_all(&reader);
+                }
+            });
+            assert!(peak < 4 << 20, "{name}: {peak} bytes");
+        }
+    }
+}
