@@ -16,6 +16,26 @@ use apr_lower::{Untranslated, Weights};
 
 /// A model's graph ([`crate::graphs_of`]) with the operators of ONNX.
 ///
+/// ```
+/// /// A network asks for no weights before it runs.
+/// struct Nothing;
+///
+/// impl apr_lower::Weights for Nothing {
+///     fn constant(&self, _: &str) -> Option<apr_graph::Constant> {
+///         None
+///     }
+/// }
+///
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/coreml/lowered");
+/// # let file = std::fs::read(format!("{folder}/images.mlmodel")).expect("the fixture");
+/// let limits = apr_core::Limits::default();
+/// let reader = apr_coreml::open(file, "images.mlmodel", &limits)?;
+/// let graphs = apr_coreml::graphs_of(&reader, &limits)?.expect("a model has a graph");
+/// let lowered = apr_coreml::lower::lower(&graphs[0].1, &Nothing).expect("known layers");
+/// assert!(lowered.body.nodes.iter().any(|node| node.op.is("Conv")));
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
 /// # Errors
 /// The layers or operations that are not translated, by their names: those that ONNX lacks, and
 /// those with settings that are not known here.
