@@ -76,6 +76,7 @@ mod graph;
 mod grid;
 mod hazard;
 mod layers;
+pub mod lower;
 mod model;
 mod network;
 mod open;

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use apr_core::{ByteSource, CheckpointReader, Code, Error, IoCause, Limits, Result, SourceSet};
-use apr_coreml::{CoremlReader, HazardKind, METADATA, graphs_of, hazards};
-use apr_graph::{Body, Node, Severity, ValueOrigin, check};
+use apr_coreml::{CoremlReader, HazardKind, METADATA, graphs_of, hazards, lower};
+use apr_graph::{
+    Body, Constant, ConstantData, ElementType, Graph, Node, Severity, ValueOrigin, check,
+};
 use apr_testkit::{corrupt, locate, peak_memory, read_everything};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -36,12 +38,10 @@ struct Package(BTreeMap<String, Vec<u8>>);
 
 impl Package {
     fn read(folder: &std::path::Path) -> Self {
-        let names = ["Manifest.json", MODEL, WEIGHTS];
-        let file = |name: &str| {
-            let bytes = std::fs::read(folder.join(name)).expect("a file of the package");
-            (name.to_owned(), bytes)
-        };
-        Self(names.map(file).into())
+        // A program without larger weights has no file of them.
+        let names = ["Manifest.json", MODEL, WEIGHTS].into_iter();
+        let file = |name: &str| Some((name.to_owned(), std::fs::read(folder.join(name)).ok()?));
+        Self(names.filter_map(file).collect())
     }
 
     fn open(&self) -> Result<CoremlReader> {
@@ -206,7 +206,7 @@ fn broken_models_are_errors_or_readable_within_bounded_memory() {
             let ((), peak) = peak_memory(|| {
                 let _ = hazards(&broken, &Limits::default());
                 if let Ok(reader) = open(broken) {
-                    let _ = graphs_of(&reader, &Limits::default());
+                    let _ = lower_all(&reader);
                     // Damaged weights are met where they are read.
                     let _ = read_everything(&reader);
                 }
@@ -231,7 +231,7 @@ fn broken_packages_are_errors_or_readable_within_bounded_memory() {
                 package.0.insert(part.to_owned(), broken);
                 let ((), peak) = peak_memory(|| {
                     if let Ok(reader) = package.open() {
-                        let _ = graphs_of(&reader, &Limits::default());
+                        let _ = lower_all(&reader);
                         let _ = read_everything(&reader);
                     }
                 });
@@ -401,10 +401,13 @@ fn manifests_lead_to_a_model_of_the_package() {
 }
 
 /// Compares nodes with what coremltools finds; the order of a node's inputs is not that of a map.
-/// Constants that are computed from others when a model is loaded are not listed there.
+/// Constants that are computed from others when a model is loaded are not listed there, and how
+/// inputs are mapped is no layer.
 fn compare_body(file: &str, body: &Body, expected: &Value) {
     let expected = expected.as_array().expect("a list");
-    let is_listed = |node: &&Node| !node.op.name.starts_with("constexpr_");
+    let is_listed = |node: &&Node| {
+        !node.op.name.starts_with("constexpr_") && !node.op.name.ends_with("InputShapeMapping")
+    };
     let nodes: Vec<&Node> = body.nodes.iter().filter(is_listed).collect();
     assert_eq!(nodes.len(), expected.len(), "{file}");
     for (node, expected) in nodes.into_iter().zip(expected) {
@@ -444,5 +447,100 @@ fn graphs_are_those_that_coremltools_reads() {
         let errors: Vec<_> =
             errors.list.iter().filter(|one| one.severity == Severity::Error).collect();
         assert!(errors.is_empty(), "{name}: {errors:?}");
+    }
+}
+
+/// Small tensors of a model, for a lowering.
+struct Small<'r>(&'r CoremlReader);
+
+impl apr_lower::Weights for Small<'_> {
+    fn constant(&self, tensor: &str) -> Option<Constant> {
+        let position = self.0.tensors().iter().position(|info| info.name == tensor)?;
+        let info = &self.0.tensors()[position];
+        let len = info.byte_len().ok().filter(|len| *len <= 1 << 20)?;
+        let mut bytes = vec![0; usize::try_from(len).ok()?];
+        self.0.read_tensor(position, 0, &mut bytes).ok()?;
+        Some(Constant {
+            name: String::new(),
+            element: ElementType::from_dtype(info.dtype)?,
+            shape: info.shape.dims().to_vec(),
+            data: ConstantData::Bytes(bytes),
+        })
+    }
+}
+
+/// Lowers all graphs of a model that is open.
+fn lower_all(reader: &CoremlReader) -> Vec<std::result::Result<Graph, apr_lower::Untranslated>> {
+    let graphs = graphs_of(reader, &Limits::default()).ok().flatten().unwrap_or_default();
+    graphs.iter().map(|(_, graph)| lower::lower(graph, &Small(reader))).collect()
+}
+
+#[test]
+fn lowered_graphs_are_ones_that_onnx_allows() {
+    let expected: Value = serde_json::from_slice(&fixture("lowered.json")).expect("JSON");
+    for name in expected.as_object().expect("an object").keys() {
+        let reader = open_fixture(&format!("lowered/{name}")).expect("a model");
+        for lowered in lower_all(&reader) {
+            let lowered = lowered.unwrap_or_else(|names| panic!("{name}: {names:?}"));
+            let errors = check(&lowered).list.into_iter();
+            let errors: Vec<_> =
+                errors.filter(|finding| finding.severity == Severity::Error).collect();
+            assert!(errors.is_empty(), "{name}: {errors:?}");
+        }
+    }
+}
+
+#[test]
+fn what_can_not_be_lowered_is_named() {
+    // Recurrent layers and branches, and what is not as its layer says.
+    let network = "a graph that returns nothing, batchnorm, biDirectionalLSTM, branch, convolution, \
+                   embedding, embeddingND, gru, innerProduct, simpleRecurrent, uniDirectionalLSTM";
+    for (file, names) in [
+        ("network.mlmodel", network),
+        (
+            "program18.mlpackage",
+            "constexpr_blockwise_shift_scale, constexpr_lut_to_sparse, \
+             constexpr_sparse_blockwise_shift_scale",
+        ),
+        ("hazards.mlmodel", "a graph that returns nothing, branch"),
+    ] {
+        let reader = open_fixture(file).expect("a model");
+        let mut found: Vec<String> = Vec::new();
+        for untranslated in lower_all(&reader).into_iter().filter_map(std::result::Result::err) {
+            found.extend(untranslated.into_keys());
+        }
+        assert_eq!(found.join(", "), names, "{file}");
+    }
+}
+
+#[test]
+fn broken_models_are_lowered_or_not_within_bounded_memory() {
+    // Each by some of its bits.
+    for (name, step) in [("images.mlmodel", 67), ("pieces.mlmodel", 29), ("encoder.mlmodel", 97)] {
+        let file = fixture(&format!("lowered/{name}"));
+        let flips = corrupt::bit_flips(&file, 0..file.len()).step_by(step);
+        for broken in corrupt::truncations(&file).step_by(step).chain(flips) {
+            let ((), peak) = peak_memory(|| {
+                if let Ok(reader) = open(broken) {
+                    let _ = lower_all(&reader);
+                }
+            });
+            assert!(peak < 4 << 20, "{name}: {peak} bytes");
+        }
+    }
+    for (name, step) in [("pieces.mlpackage", 97), ("kinds.mlpackage", 397)] {
+        let whole = Package::read(&folder().join("lowered").join(name));
+        let file = &whole.0[MODEL];
+        let flips = corrupt::bit_flips(file, 0..file.len()).step_by(step);
+        for broken in corrupt::truncations(file).step_by(step).chain(flips) {
+            let mut package = whole.clone();
+            package.0.insert(MODEL.to_owned(), broken);
+            let ((), peak) = peak_memory(|| {
+                if let Ok(reader) = package.open() {
+                    let _ = lower_all(&reader);
+                }
+            });
+            assert!(peak < 4 << 20, "{name}: {peak} bytes");
+        }
     }
 }

@@ -8,8 +8,8 @@ use apr_graph::{
 };
 use apr_registry::tflite::lower::Affine;
 use apr_registry::{
-    CheckpointReader, Error, Escaped, Format, Limits, Result, TensorInfo, graphs_of, keras, keys,
-    onnx, tensorflow, tflite,
+    CheckpointReader, Error, Escaped, Format, Limits, Result, TensorInfo, coreml, graphs_of, keras,
+    keys, onnx, tensorflow, tflite,
 };
 use apr_source::Source;
 use apr_source::naming::original;
@@ -127,6 +127,10 @@ impl OwnGraphs {
         }
         if [&keras::HDF5, &keras::ARCHIVE].contains(&self.format) {
             return self.lowered(keras::lower::lower);
+        }
+        if [&coreml::MODEL, &coreml::PACKAGE].contains(&self.format) {
+            let weights = Weights { reader };
+            return self.lowered(|graph| coreml::lower::lower(graph, &weights));
         }
 
         let mut others: BTreeMap<String, u64> = BTreeMap::new();

@@ -1,7 +1,8 @@
-//! Models of Keras and TensorFlow, run and exported as ONNX.
+//! Models of Keras, TensorFlow and Core ML, run and exported as ONNX.
 //!
 //! Expected values: Keras and TensorFlow (`fixtures/keras/lowered.py`,
-//! `fixtures/tensorflow/lowered.py`).
+//! `fixtures/tensorflow/lowered.py`); PyTorch and NumPy for Core ML, which runs on Apple's systems
+//! alone (`fixtures/coreml/lowered.py`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -115,6 +116,11 @@ fn nodes_compute_what_tensorflow_does() {
 }
 
 #[test]
+fn layers_and_operations_compute_what_core_ml_defines() {
+    compute_all("coreml/lowered.json", &fixture("coreml").join("lowered"));
+}
+
+#[test]
 fn models_of_others_compute_what_their_programs_do() {
     let folder = |name: &str| -> Option<PathBuf> { shared_data(name) };
     if let Some(keras) = folder("keras") {
@@ -131,6 +137,7 @@ fn operators_that_are_not_translated_are_named_and_nothing_is_written() {
     let refused = [
         (fixture("keras").join("refused.keras"), "Keras", "Embedding, Lambda"),
         (fixture("tensorflow").join("refused.pb"), "TensorFlow", "MatrixInverse"),
+        (fixture("coreml").join("network.mlmodel"), "Core ML", "a graph that returns nothing"),
     ];
     for (file, program, names) in refused {
         copy(&sandbox, &file, "m");

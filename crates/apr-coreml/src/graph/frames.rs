@@ -61,6 +61,16 @@ impl Frames {
         self.innermost().body.outputs.push(value);
     }
 
+    /// An output of a type, where none is known of its value.
+    pub(super) fn output_of(&mut self, name: &str, kind: &ValueType) {
+        let value = self.find(name);
+        let body = &mut self.innermost().body;
+        if body.value(value).kind == ValueType::Unknown {
+            body.value_mut(value).kind = kind.clone();
+        }
+        body.outputs.push(value);
+    }
+
     /// Whether a name stands for something.
     pub(super) fn knows(&self, name: &str) -> bool {
         self.frames.iter().any(|frame| frame.names.contains_key(name))

@@ -10,11 +10,11 @@ mod network;
 mod program;
 mod types;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use apr_core::protobuf::{Message, Walker};
-use apr_core::{CheckpointReader, Error, Limits, Result};
-use apr_graph::{Body, Graph, Opset};
+use apr_core::{CheckpointReader, Error, Limits, Result, TensorInfo};
+use apr_graph::{Body, Dim, ElementType, Graph, Opset, TensorType, ValueType};
 use apr_skeleton::Skeleton;
 
 use crate::model::{Parts, pipeline};
@@ -43,7 +43,7 @@ pub fn graphs_of(
     let mut walker = Walker::new(skeleton.source(), &limits);
     let message = walker.message();
     let mut models = Models {
-        tensors: reader.tensors().iter().map(|info| info.name.as_str()).collect(),
+        tensors: reader.tensors().iter().map(|info| (info.name.as_str(), info)).collect(),
         graphs: Vec::new(),
     };
     let read = models.add(&mut walker, message, "", 0);
@@ -51,10 +51,21 @@ pub fn graphs_of(
     Ok(Some(models.graphs).filter(|graphs| !graphs.is_empty()))
 }
 
+/// Tensors of a checkpoint, by their names.
+type Tensors<'r> = BTreeMap<&'r str, &'r TensorInfo>;
+
+/// What a tensor is.
+fn type_of(info: &TensorInfo) -> ValueType {
+    ValueType::Tensor(TensorType {
+        element: ElementType::from_dtype(info.dtype),
+        shape: Some(info.shape.dims().iter().copied().map(Dim::fixed).collect()),
+    })
+}
+
 /// The graphs of a model, and of those in it.
 struct Models<'r> {
-    /// Names of the checkpoint's tensors.
-    tensors: BTreeSet<&'r str>,
+    /// The checkpoint's tensors, by their names.
+    tensors: Tensors<'r>,
     graphs: Vec<(String, Graph)>,
 }
 

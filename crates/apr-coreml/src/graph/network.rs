@@ -1,11 +1,16 @@
 //! The layers of a network.
 //!
+//! How inputs become what the layers read is written as nodes, too: `arrayInputShapeMapping` for an
+//! array that has five dimensions inside, `imageInputShapeMapping` for an image, and `scaler` or
+//! `meanImage` for what is computed of its colors.
+//!
 //! ```text
+//! NeuralNetwork        1: layers  2: preprocessing  5: mapping of arrays  6: mapping of images
 //! NeuralNetworkLayer   1: name  2: inputs  3: outputs  5: types of outputs (1: rank  2: sizes)
 //!                      NUMBER OF ITS KIND: what it has of its own
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use apr_core::protobuf::{Field, Message, Value, Walker};
 use apr_core::{Error, Result};
@@ -13,6 +18,7 @@ use apr_graph::{Attribute, AttributeValue, Body, ElementType, ValueOrigin, Value
 
 use super::frames::Frames;
 use super::types::{Ends, shaped};
+use super::{Tensors, type_of};
 use crate::layers::{NAMES, NESTED, name_of};
 
 /// Fields of each kind of layer: `NUMBER name:number:kind`; an enumeration's kind is its members.
@@ -20,6 +26,9 @@ const FIELDS: &str = include_str!("fields.txt");
 
 /// Fields of a layer below this one are those that all have.
 const FIRST_KIND: u32 = 100;
+
+/// What a layer costs of the limit, besides its texts.
+const EACH: u64 = 512;
 
 /// Networks in each other, at most.
 const MAX_DEPTH: usize = 16;
@@ -34,18 +43,19 @@ pub(super) fn body(
     message: Message,
     ends: &Ends,
     prefix: &str,
-    tensors: &BTreeSet<&str>,
+    tensors: &Tensors<'_>,
 ) -> Result<Body> {
     let mut network = Network { frames: Frames::default(), tensors };
     network.frames.open();
-    for (name, kind) in &ends.inputs {
-        network.frames.input(name, kind.clone());
+    for input in &ends.inputs {
+        network.frames.input(&input.name, input.kind.clone());
     }
+    network.inputs(walker, message, ends)?;
     network.layers(walker, message, prefix)?;
-    for name in ends.outputs.iter().filter(|name| !name.is_empty()) {
+    for output in ends.outputs.iter().filter(|output| !output.name.is_empty()) {
         // A classifier's outputs are classes and scores, which no layer makes.
-        if network.frames.knows(name) {
-            network.frames.output(name);
+        if network.frames.knows(&output.name) {
+            network.frames.output_of(&output.name, &output.kind);
         }
     }
     Ok(network.frames.close())
@@ -53,10 +63,56 @@ pub(super) fn body(
 
 struct Network<'t> {
     frames: Frames,
-    tensors: &'t BTreeSet<&'t str>,
+    tensors: &'t Tensors<'t>,
 }
 
 impl Network<'_> {
+    /// What is done to the inputs before layers read them.
+    fn inputs(&mut self, walker: &mut Walker<'_>, mut message: Message, ends: &Ends) -> Result<()> {
+        /// The mapping to five dimensions, of arrays and of images.
+        const RANK_5: u64 = 0;
+
+        let (mut arrays, mut images) = (RANK_5, RANK_5);
+        let mut steps: BTreeMap<String, Vec<(&str, Vec<Attribute>)>> = BTreeMap::new();
+        while let Some(field) = message.next(walker)? {
+            match field.number {
+                2 => {
+                    walker.keep(EACH)?;
+                    let (name, op, attributes) = preprocessing(walker, field.message()?)?;
+                    steps.entry(name).or_default().push((op, attributes));
+                }
+                5 => arrays = field.integer()?,
+                6 => images = field.integer()?,
+                _ => {}
+            }
+        }
+        for input in &ends.inputs {
+            let name = &input.name;
+            let attribute =
+                |name: &str, value: AttributeValue| Attribute { name: name.into(), value };
+            let (op, rank) = match (input.color_space, arrays, images) {
+                (Some(_), _, RANK_5) => ("imageInputShapeMapping", 5),
+                (Some(_), ..) => ("imageInputShapeMapping", 4),
+                (None, RANK_5, _) => ("arrayInputShapeMapping", 5),
+                (None, ..) => continue,
+            };
+            self.step(name, op, vec![attribute("rank", AttributeValue::Int(rank))]);
+            for (op, mut attributes) in steps.remove(name).unwrap_or_default() {
+                let space = input.color_space.and_then(|space| i64::try_from(space).ok());
+                attributes.extend(space.map(|space| attribute("colorSpace", space.into())));
+                self.step(name, op, attributes);
+            }
+        }
+        Ok(())
+    }
+
+    /// A node that makes of a value what has its name from then on.
+    fn step(&mut self, name: &str, op: &str, attributes: Vec<Attribute>) {
+        let input = self.frames.find(name);
+        let output = self.frames.add(name, ValueType::Unknown, ValueOrigin::Missing);
+        self.frames.node(name, op, vec![Some(input)], vec![Some(output)], attributes);
+    }
+
     fn layers(
         &mut self,
         walker: &mut Walker<'_>,
@@ -76,9 +132,6 @@ impl Network<'_> {
     }
 
     fn layer(&mut self, walker: &mut Walker<'_>, mut message: Message, prefix: &str) -> Result<()> {
-        /// What a layer costs of the limit, besides its texts.
-        const EACH: u64 = 512;
-
         walker.keep(EACH)?;
         let (mut name, mut own) = (String::new(), None);
         let (mut inputs, mut outputs, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
@@ -116,11 +169,12 @@ impl Network<'_> {
         let mut read: Vec<_> = inputs.iter().map(|name| Some(self.frames.find(name))).collect();
         if !is_nested {
             let tensors = self.tensors;
-            let own = tensors.range(within.as_str()..).take_while(|name| name.starts_with(&within));
-            for tensor in own {
+            let own =
+                tensors.range(within.as_str()..).take_while(|(name, _)| name.starts_with(&within));
+            for (tensor, info) in own {
                 walker.keep(EACH)?;
                 let origin = ValueOrigin::Weight(WeightRef::whole(*tensor));
-                read.push(Some(self.frames.add(tensor, ValueType::Unknown, origin)));
+                read.push(Some(self.frames.add(tensor, type_of(info), origin)));
             }
         }
         let mut kinds = kinds.into_iter();
@@ -145,47 +199,102 @@ fn output_type(walker: &mut Walker<'_>, mut message: Message) -> Result<ValueTyp
     Ok(shaped(Some(ElementType::F32), (!sizes.is_empty()).then_some(sizes)))
 }
 
+/// A step of the preprocessing: the input that it is for, its operator and its settings.
+///
+/// ```text
+/// NeuralNetworkPreprocessing   1: input  10: scaler (10: scale  20, 21, 22: added to blue, green
+///                              and red  30: added to gray)  11: mean image
+/// ```
+fn preprocessing(
+    walker: &mut Walker<'_>,
+    mut message: Message,
+) -> Result<(String, &'static str, Vec<Attribute>)> {
+    const SCALER: &str = "channelScale:10:float blueBias:20:float greenBias:21:float \
+                          redBias:22:float grayBias:30:float";
+
+    let (mut name, mut op, mut attributes) = (String::new(), "preprocessing", Vec::new());
+    while let Some(field) = message.next(walker)? {
+        match field.number {
+            1 => name = field.text(walker)?,
+            10 => (op, attributes) = ("scaler", fields(walker, &field, SCALER)?),
+            11 => op = "meanImage",
+            _ => {}
+        }
+    }
+    Ok((name, op, attributes))
+}
+
 /// The fields of a layer that are no weights and no networks.
 fn attributes(walker: &mut Walker<'_>, own: &Field) -> Result<Vec<Attribute>> {
-    let known = name_of(FIELDS, own.number).unwrap_or_default();
+    fields(walker, own, name_of(FIELDS, own.number).unwrap_or_default())
+}
+
+/// The fields of a message that are known: `NAME:PATH:KIND`, of which the path has the numbers of
+/// the messages that a field is in.
+fn fields(walker: &mut Walker<'_>, own: &Field, known: &'static str) -> Result<Vec<Attribute>> {
     let mut attributes: Vec<Attribute> = Vec::new();
-    let mut message = own.message()?;
-    while let Some(field) = message.next(walker)? {
-        let found = known.split(' ').find_map(|text| {
-            let mut parts = text.split(':');
-            let (name, number, kind) = (parts.next()?, parts.next()?, parts.next()?);
-            (number.parse() == Ok(field.number)).then_some((name, kind))
-        });
-        let Some((name, kind)) = found else { continue };
-        let value = match (kind, field.value) {
-            ("text", _) => AttributeValue::Text(field.bytes(walker)?),
-            ("message", _) => AttributeValue::Int(1),
-            ("float", Value::Fixed32(bits)) => AttributeValue::Float(f32::from_bits(bits)),
-            ("float", _) => {
-                let mut floats = Vec::new();
-                field.floats(walker, &mut floats)?;
-                AttributeValue::Floats(floats)
+    let mut messages = vec![(String::new(), own.message()?)];
+    while let Some((path, mut message)) = messages.pop() {
+        while let Some(field) = message.next(walker)? {
+            let place = format!("{path}{}", field.number);
+            let found = known.split(' ').find_map(|text| {
+                let mut parts = text.split(':');
+                let (name, own, kind) = (parts.next()?, parts.next()?, parts.next()?);
+                (own == place).then_some((name, kind))
+            });
+            let Some((name, kind)) = found else { continue };
+            if kind == "message" {
+                walker.keep(size_of::<(String, Message)>() as u64)?;
+                messages.push((format!("{place}."), field.message()?));
             }
-            ("double", _) => continue,
-            (kind, _) => {
-                let mut numbers = Vec::new();
-                field.integers(walker, &mut numbers)?;
-                match (numbers.as_slice(), field.value) {
-                    ([number], Value::Varint(_)) => member(kind, *number),
-                    _ => AttributeValue::Ints(numbers),
+            let Some(value) = value(walker, &field, kind)? else { continue };
+            // A list that is not packed comes item by item.
+            match attributes.iter_mut().find(|other| &*other.name == name) {
+                Some(other) => join(&mut other.value, value),
+                None => {
+                    walker.keep(size_of::<Attribute>() as u64)?;
+                    attributes.push(Attribute { name: name.into(), value });
                 }
-            }
-        };
-        // A list that is not packed comes item by item.
-        match attributes.iter_mut().find(|other| &*other.name == name) {
-            Some(other) => join(&mut other.value, value),
-            None => {
-                walker.keep(size_of::<Attribute>() as u64)?;
-                attributes.push(Attribute { name: name.into(), value });
             }
         }
     }
     Ok(attributes)
+}
+
+/// What a field of a kind says.
+fn value(walker: &mut Walker<'_>, field: &Field, kind: &str) -> Result<Option<AttributeValue>> {
+    Ok(Some(match (kind, field.value) {
+        ("text", _) => AttributeValue::Text(field.bytes(walker)?),
+        ("message", _) => AttributeValue::Int(1),
+        // Sizes at a start and an end, which are left away where they are 0.
+        ("edges", _) => {
+            let (mut edges, mut message) = ([0, 0], field.message()?);
+            while let Some(field) = message.next(walker)? {
+                match field.number {
+                    1 => edges[0] = field.signed()?,
+                    2 => edges[1] = field.signed()?,
+                    _ => {}
+                }
+            }
+            walker.keep(size_of::<[i64; 2]>() as u64)?;
+            AttributeValue::Ints(edges.to_vec())
+        }
+        ("float", Value::Fixed32(bits)) => AttributeValue::Float(f32::from_bits(bits)),
+        ("float", _) => {
+            let mut floats = Vec::new();
+            field.floats(walker, &mut floats)?;
+            AttributeValue::Floats(floats)
+        }
+        ("double", _) => return Ok(None),
+        (kind, _) => {
+            let mut numbers = Vec::new();
+            field.integers(walker, &mut numbers)?;
+            match (numbers.as_slice(), field.value) {
+                ([number], Value::Varint(_)) => member(kind, *number),
+                _ => AttributeValue::Ints(numbers),
+            }
+        }
+    }))
 }
 
 /// A number, or the member of an enumeration that it is.

@@ -11,8 +11,6 @@
 //!             5: long integers  6: doubles  7: bytes; each 1: values))
 //! ```
 
-use std::collections::BTreeSet;
-
 use apr_core::protobuf::{Message, Walker};
 use apr_core::{Error, Result};
 use apr_graph::{
@@ -22,6 +20,7 @@ use apr_graph::{
 
 use super::frames::Frames;
 use super::types::value_type;
+use super::{Tensors, type_of};
 
 /// Blocks in each other, at most.
 const MAX_DEPTH: usize = 16;
@@ -38,7 +37,7 @@ pub(super) fn bodies(
     walker: &mut Walker<'_>,
     mut message: Message,
     prefix: &str,
-    tensors: &BTreeSet<&str>,
+    tensors: &Tensors<'_>,
 ) -> Result<Vec<(String, Body)>> {
     let mut functions = Vec::new();
     while let Some(field) = message.next(walker)? {
@@ -77,7 +76,7 @@ struct Program<'p> {
     frames: Frames,
     /// What names of weights begin with.
     prefix: &'p str,
-    tensors: &'p BTreeSet<&'p str>,
+    tensors: &'p Tensors<'p>,
 }
 
 impl Program<'_> {
@@ -168,14 +167,14 @@ impl Program<'_> {
             && let [(name, of)] = outputs.as_slice()
         {
             let tensor = format!("{}{name}", self.prefix);
-            let origin = match value {
-                _ if self.tensors.contains(tensor.as_str()) => {
-                    Some(ValueOrigin::Weight(WeightRef::whole(tensor)))
+            let made = match (self.tensors.get(tensor.as_str()), value) {
+                (Some(info), _) => {
+                    Some((type_of(info), ValueOrigin::Weight(WeightRef::whole(tensor))))
                 }
-                value => value.map(ValueOrigin::Constant),
+                (None, value) => value.map(|value| (of.clone(), ValueOrigin::Constant(value))),
             };
-            if let Some(origin) = origin {
-                self.frames.add(name, of.clone(), origin);
+            if let Some((of, origin)) = made {
+                self.frames.add(name, of, origin);
                 return Ok(());
             }
         }
@@ -228,10 +227,15 @@ impl Program<'_> {
                         values.push(self.frames.find(&name));
                     }
                     2 => {
-                        if let Some(constant) = constant(walker, field.message()?)? {
-                            let is_twice = attributes.iter().any(|own| &*own.name == parameter);
-                            attributes.extend(shown(parameter, constant).filter(|_| !is_twice));
-                        }
+                        let is_twice = attributes.iter().any(|own| &*own.name == parameter);
+                        let shown = constant(walker, field.message()?)?
+                            .and_then(|constant| shown(parameter, constant));
+                        // What is not shown is there, and a lowering asks for it.
+                        let shown = shown.unwrap_or_else(|| Attribute {
+                            name: parameter.into(),
+                            value: AttributeValue::Texts(Vec::new()),
+                        });
+                        attributes.extend(Some(shown).filter(|_| !is_twice));
                     }
                     _ => {}
                 }

@@ -14,8 +14,16 @@ use apr_graph::{Dim, ElementType, MAX_RANK, TensorType, ValueType};
 /// Inputs and outputs of a model.
 #[derive(Default)]
 pub(super) struct Ends {
-    pub(super) inputs: Vec<(String, ValueType)>,
-    pub(super) outputs: Vec<String>,
+    pub(super) inputs: Vec<Feature>,
+    pub(super) outputs: Vec<Feature>,
+}
+
+/// An input or output.
+pub(super) struct Feature {
+    pub(super) name: String,
+    pub(super) kind: ValueType,
+    /// The number of its color space, of an image.
+    pub(super) color_space: Option<u64>,
 }
 
 /// Reads the inputs and outputs of a description.
@@ -27,12 +35,12 @@ pub(super) fn ends(walker: &mut Walker<'_>, mut message: Message) -> Result<Ends
     while let Some(field) = message.next(walker)? {
         match field.number {
             1 => {
-                walker.keep(size_of::<(String, ValueType)>() as u64)?;
+                walker.keep(size_of::<Feature>() as u64)?;
                 ends.inputs.push(feature(walker, field.message()?)?);
             }
             10 => {
-                walker.keep(size_of::<String>() as u64)?;
-                ends.outputs.push(feature(walker, field.message()?)?.0);
+                walker.keep(size_of::<Feature>() as u64)?;
+                ends.outputs.push(feature(walker, field.message()?)?);
             }
             _ => {}
         }
@@ -40,8 +48,8 @@ pub(super) fn ends(walker: &mut Walker<'_>, mut message: Message) -> Result<Ends
     Ok(ends)
 }
 
-fn feature(walker: &mut Walker<'_>, mut message: Message) -> Result<(String, ValueType)> {
-    let (mut name, mut kind) = (String::new(), ValueType::Unknown);
+fn feature(walker: &mut Walker<'_>, mut message: Message) -> Result<Feature> {
+    let (mut name, mut kind, mut color_space) = (String::new(), ValueType::Unknown, None);
     while let Some(field) = message.next(walker)? {
         match field.number {
             1 => name = field.text(walker)?,
@@ -49,7 +57,10 @@ fn feature(walker: &mut Walker<'_>, mut message: Message) -> Result<(String, Val
                 let mut inner = field.message()?;
                 while let Some(field) = inner.next(walker)? {
                     match field.number {
-                        4 => kind = image(walker, field.message()?)?,
+                        4 => {
+                            let (of, space) = image(walker, field.message()?)?;
+                            (kind, color_space) = (of, Some(space));
+                        }
                         5 => kind = array(walker, field.message()?)?,
                         _ => {}
                     }
@@ -62,11 +73,11 @@ fn feature(walker: &mut Walker<'_>, mut message: Message) -> Result<(String, Val
     if kind == ValueType::Unknown {
         kind = ValueType::Tensor(TensorType::default());
     }
-    Ok((name, kind))
+    Ok(Feature { name, kind, color_space })
 }
 
-/// An image: its planes, height and width.
-fn image(walker: &mut Walker<'_>, mut message: Message) -> Result<ValueType> {
+/// An image: its planes, height and width; and its color space.
+fn image(walker: &mut Walker<'_>, mut message: Message) -> Result<(ValueType, u64)> {
     /// The number of a color space with one plane.
     const GRAY: u64 = 10;
 
@@ -80,7 +91,8 @@ fn image(walker: &mut Walker<'_>, mut message: Message) -> Result<ValueType> {
         }
     }
     let planes = if space == GRAY { 1 } else { 3 };
-    Ok(ValueType::tensor(ElementType::F32, [planes, height, width].map(Dim::fixed)))
+    let kind = ValueType::tensor(ElementType::F32, [planes, height, width].map(Dim::fixed));
+    Ok((kind, space))
 }
 
 fn array(walker: &mut Walker<'_>, mut message: Message) -> Result<ValueType> {

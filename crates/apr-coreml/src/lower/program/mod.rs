@@ -1,0 +1,182 @@
+//! The operations of a program.
+//!
+//! A program states the shape of every value, so that what is written is compared with it: an
+//! operation whose outputs would have another shape is not translated.
+
+mod elementwise;
+mod image;
+mod indexing;
+mod matrix;
+mod movement;
+mod normalization;
+mod recurrent;
+mod reduce;
+mod source;
+
+use apr_graph::{Body, Dim, ElementType, Graph, Node, ValueId, ValueType};
+use apr_lower::{Untranslated, Weights, Writer};
+
+use super::call::Call;
+use super::count;
+use super::element::computed;
+use crate::graph::DOMAIN;
+use source::Source;
+
+/// The graph of a program.
+///
+/// # Errors
+/// The operations that are not translated, by their names.
+pub(super) fn lower(body: &Body, weights: &dyn Weights) -> Result<Graph, Untranslated> {
+    let mut lowering = Lowering::new(body, weights);
+    for node in &body.nodes {
+        if lowering.node(node).is_none() {
+            count(&mut lowering.untranslated, node);
+            lowering.leave(node);
+        }
+    }
+    if body.outputs.is_empty() {
+        lowering.untranslated.insert("a graph that returns nothing".into(), 1);
+    }
+    for id in &body.outputs {
+        let name = &body.value(*id).name;
+        let element = body.value(*id).element();
+        match lowering.value(*id) {
+            Some(value) => {
+                // What is computed in single precision is returned as the file says.
+                let value = match element {
+                    Some(element) => lowering.out.cast(value, element, &format!("{name}/returned")),
+                    None => value,
+                };
+                lowering.out.output(name, value);
+            }
+            None => {
+                lowering.untranslated.insert("an output that no operation makes".into(), 1);
+            }
+        }
+    }
+    lowering.out.finish_if(lowering.untranslated)
+}
+
+/// A program that is being lowered.
+struct Lowering<'g> {
+    from: &'g Body,
+    weights: &'g dyn Weights,
+    out: Writer,
+    /// What stands for the values of `from`.
+    values: Vec<Option<Source>>,
+    untranslated: Untranslated,
+}
+
+impl<'g> Lowering<'g> {
+    fn new(from: &'g Body, weights: &'g dyn Weights) -> Self {
+        let values = from.values.iter().map(Source::fixed).collect();
+        let mut lowering =
+            Self { from, weights, out: Writer::new(), values, untranslated: Untranslated::new() };
+        for id in &from.inputs {
+            let value = from.value(*id);
+            let made = lowering.out.input(&value.name, &value.kind).id;
+            let made = match value.element() {
+                Some(element) => {
+                    lowering.out.cast(made, computed(element), &format!("{}/computed", value.name))
+                }
+                None => made,
+            };
+            lowering.values[id.0 as usize] = Some(Source::Made(made));
+        }
+        lowering
+    }
+
+    /// Lowers an operation; `None` where that can't be done.
+    fn node(&mut self, node: &Node) -> Option<()> {
+        (&*node.op.domain == DOMAIN && node.bodies().next().is_none()).then_some(())?;
+        let call = Call::new(node, self.from)?;
+        call.ignore("name");
+        let made = self.call(&call)?;
+        (call.is_understood() && made.len() == call.outputs.len()).then_some(())?;
+        for (id, made) in call.outputs.iter().zip(made) {
+            let Some(id) = id else { continue };
+            self.is_stated(*id, made).then_some(())?;
+            self.values[id.0 as usize] = Some(Source::Made(made));
+        }
+        Some(())
+    }
+
+    fn call(&mut self, call: &Call<'_>) -> Option<Vec<ValueId>> {
+        match call.op {
+            "lstm" | "gru" => return self.recurrent(call),
+            "split" => return self.split(call),
+            "topk" => return self.topk(call),
+            _ => {}
+        }
+        let one = self.elementwise(call).or_else(|| self.matrix(call));
+        let one = one.or_else(|| self.image(call)).or_else(|| self.normalization(call));
+        let one = one.or_else(|| self.reduce(call)).or_else(|| self.movement(call));
+        one.or_else(|| self.indexing(call)).map(|made| vec![made])
+    }
+
+    /// Whether a value has the elements and the shape that the program states, where both are
+    /// known. What is known of neither is as stated.
+    fn is_stated(&mut self, id: ValueId, made: ValueId) -> bool {
+        let ValueType::Tensor(stated) = &self.from.value(id).kind else { return true };
+        let (element, shape) = (stated.element.map(computed), stated.shape.as_deref());
+        if let (Some(stated), Some(own)) = (element, self.out.element(made))
+            && stated != own
+        {
+            return false;
+        }
+        let (Some(stated), Some(own)) = (shape, self.out.shape(made)) else {
+            if let Some(shape) = shape {
+                let kind = ValueType::Tensor(apr_graph::TensorType {
+                    element: element.or_else(|| self.out.element(made)),
+                    shape: Some(shape.to_vec()),
+                });
+                self.out.main.set_type(made, kind);
+            }
+            return true;
+        };
+        stated.len() == own.len()
+            && stated.iter().zip(&own).all(|(stated, own)| match (stated.size(), own.size()) {
+                (Some(stated), Some(own)) => stated == own,
+                _ => true,
+            })
+    }
+
+    /// The sizes that the program states of the first output, where all are known.
+    fn stated_sizes(&self, call: &Call<'_>) -> Option<Vec<u64>> {
+        let id = call.outputs.first().copied().flatten()?;
+        self.from.value(id).shape()?.iter().map(Dim::size).collect()
+    }
+
+    /// The elements that are computed for the first output.
+    fn stated_element(&self, call: &Call<'_>) -> Option<ElementType> {
+        let id = call.outputs.first().copied().flatten()?;
+        self.from.value(id).element().map(computed)
+    }
+
+    /// Lets a node that can't be lowered stand for its outputs, so that those behind it are judged
+    /// by themselves.
+    fn leave(&mut self, node: &Node) {
+        for output in node.outputs.iter().flatten() {
+            let value = self.from.value(*output);
+            let made = self.out.main.call(&node.op, []).output(&value.name);
+            if let ValueType::Tensor(kind) = &value.kind {
+                let mut kind = kind.clone();
+                kind.element = kind.element.map(computed);
+                self.out.main.set_type(made, ValueType::Tensor(kind));
+            }
+            self.values[output.0 as usize] = Some(Source::Made(made));
+        }
+    }
+
+    /// Writes a node under the name of the first output.
+    fn op(&mut self, call: &Call<'_>, op: &str, inputs: &[ValueId]) -> ValueId {
+        self.out.main.op(op, inputs.iter().copied()).output(&call.name)
+    }
+}
+
+/// A dimension of so many, which is counted from the end where it is below 0.
+fn position(axis: i64, rank: usize) -> Option<usize> {
+    let rank = i64::try_from(rank).ok()?;
+    let axis = if axis < 0 { axis.checked_add(rank)? } else { axis };
+    usize::try_from(axis).ok().filter(|_| axis < rank)
+}
