@@ -76,6 +76,16 @@ impl OwnGraphs {
     pub(crate) fn may_lack_shapes(&self) -> bool {
         [&tensorflow::GRAPH, &tensorflow::SAVED_MODEL].contains(&self.format)
     }
+
+    /// What is computed otherwise in operators of ONNX: halves of Core ML's programs.
+    pub(crate) fn widened(&self) -> Option<String> {
+        let is_core_ml = [&coreml::MODEL, &coreml::PACKAGE].contains(&self.format);
+        let mut values = self.parts.iter().flat_map(|(_, graph)| &graph.body.values);
+        let has_halves =
+            is_core_ml && values.any(|value| value.element() == Some(ElementType::F16));
+        let message = "what Core ML computes in half precision is computed in single precision";
+        has_halves.then(|| message.to_owned())
+    }
 }
 
 /// Checks that the inputs of graphs have shapes, as those of an ONNX file must.

@@ -121,6 +121,18 @@ fn layers_and_operations_compute_what_core_ml_defines() {
 }
 
 #[test]
+fn halves_that_become_floats_are_said() {
+    let sandbox = Sandbox::new();
+    let program = fixture("coreml").join("lowered/halves.mlpackage");
+    let line = ["convert", program.to_str().expect("UTF-8"), "-o", "m.onnx"];
+    sandbox.run(&line).ok().says(&["in half precision is computed in single precision"]);
+    let program = fixture("coreml").join("lowered/kinds.mlpackage");
+    let line = ["convert", program.to_str().expect("UTF-8"), "-o", "k.onnx"];
+    let made = sandbox.run(&line).ok();
+    assert!(!made.stderr.contains("half precision"), "{}", made.stderr);
+}
+
+#[test]
 fn models_of_others_compute_what_their_programs_do() {
     let folder = |name: &str| -> Option<PathBuf> { shared_data(name) };
     if let Some(keras) = folder("keras") {

@@ -145,12 +145,15 @@ impl Job {
     ) -> Result<Computation<'v>, JobError> {
         if let Some(own) = own_graphs(source)? {
             let may_lack_shapes = own.may_lack_shapes();
+            let widened = own.widened();
             match own.in_onnx(source.reader()) {
                 Ok(graphs) => {
                     if may_lack_shapes {
                         check_inputs(&graphs).map_err(|error| error.in_file(source.name()))?;
                     }
-                    return self.own_computation(source, graphs, storage);
+                    let mut made = self.own_computation(source, graphs, storage)?;
+                    made.warnings.extend(widened);
+                    return Ok(made);
                 }
                 Err(error) if source.family()?.is_none() => {
                     return Err(error.in_file(source.name()).into());
