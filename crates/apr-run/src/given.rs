@@ -1,7 +1,7 @@
 //! What goes into a graph, as files have it: what it is, the type of the graph's input says.
 
 use apr_core::Escaped;
-use apr_graph::{Body, Value as GraphValue, ValueOrigin, ValueType};
+use apr_graph::{Body, Dim, Value as GraphValue, ValueOrigin, ValueType};
 use apr_infer::{Tensor, Value};
 use apr_registry::{Error, Result};
 use serde_json::Value as Json;
@@ -110,10 +110,26 @@ pub fn array_inputs(
             return Err(RunError::with_remedy(message, Remedy::NameInput));
         }
         let named = |error: Error| error.for_tensor(&value.name).in_file(file);
-        inputs.push((value.name.clone(), given.value(&value.kind).map_err(named)?));
+        let given = given.value(&value.kind).map_err(named)?;
+        check_shape(&given, &value.kind).map_err(named)?;
+        inputs.push((value.name.clone(), given));
     }
 
     Ok(inputs)
+}
+
+/// Refuses an array that has another number of dimensions than the input, or another size than a
+/// stated one: many operators would take it, and compute something else.
+fn check_shape(given: &Value, kind: &ValueType) -> Result<()> {
+    let (Value::Tensor(tensor), ValueType::Tensor(stated)) = (given, kind) else { return Ok(()) };
+    let Some(dims) = &stated.shape else { return Ok(()) };
+    let fits = |(dim, size): (&Dim, &usize)| dim.size().is_none_or(|dim| dim == *size as u64);
+    if dims.len() == tensor.rank() && dims.iter().zip(tensor.shape()).all(fits) {
+        return Ok(());
+    }
+    let message =
+        format!("the input is {stated}, and the array has the shape {:?}", tensor.shape());
+    Err(Error::format(message))
 }
 
 /// The only input that a model needs.
@@ -210,6 +226,23 @@ mod tests {
         assert_eq!(keys.values::<i64>().unwrap(), [4]);
         assert_eq!(values.values::<f32>().unwrap(), [0.5]);
         assert!(parsed(r#"{"x": {"four": 0.5}}"#, &of).is_err());
+    }
+
+    #[test]
+    fn an_array_has_the_dimensions_and_the_stated_sizes_of_the_input() {
+        let shape = vec![Dim::symbol("batch"), Dim::fixed(2)];
+        let kind =
+            ValueType::Tensor(TensorType { element: Some(ElementType::F32), shape: Some(shape) });
+        let of = |shape: Vec<usize>| {
+            let count = shape.iter().product();
+            check_shape(&Tensor::new(shape, vec![0.0_f32; count]).unwrap().into(), &kind)
+        };
+        assert!(of(vec![7, 2]).is_ok());
+        for wrong in [vec![2], vec![7, 2, 1], vec![7, 3]] {
+            let error = of(wrong).unwrap_err();
+            assert!(error.message().contains("f32[batch, 2]"), "{error}");
+        }
+        assert!(check_shape(&Tensor::row(vec![1.0_f32]).into(), &floats()).is_ok());
     }
 
     #[test]
