@@ -493,8 +493,9 @@ fn lowered_graphs_are_ones_that_onnx_allows() {
 #[test]
 fn what_can_not_be_lowered_is_named() {
     // Recurrent layers and branches, and what is not as its layer says.
-    let network = "a graph that returns nothing, batchnorm, biDirectionalLSTM, branch, convolution, \
-                   embedding, embeddingND, gru, innerProduct, simpleRecurrent, uniDirectionalLSTM";
+    let network = "a graph that returns nothing, batchnorm, biDirectionalLSTM, branch, \
+                   convolution, embedding, embeddingND, gru, innerProduct, simpleRecurrent, \
+                   uniDirectionalLSTM";
     for (file, names) in [
         ("network.mlmodel", network),
         (

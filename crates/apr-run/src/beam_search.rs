@@ -153,8 +153,8 @@ impl BeamSearch<'_> {
         Ok(all)
     }
 
-    /// Adds the texts that end now. Only what is among the best, as many as there are beams, counts:
-    /// the other candidates are there to go on with.
+    /// Adds the texts that end now. Only what is among the best, as many as there are beams,
+    /// counts: the other candidates are there to go on with.
     fn finish<B>(
         &self,
         finished: &mut Vec<Hypothesis>,

@@ -1,5 +1,5 @@
-//! The text of a window: by the likeliest tokens, by beams, or by a temperature that rises until the
-//! text is no failure (Radford et al. 2022, section 4.5).
+//! The text of a window: by the likeliest tokens, by beams, or by a temperature that rises until
+//! the text is no failure (Radford et al. 2022, section 4.5).
 
 use apr_infer::Value;
 
