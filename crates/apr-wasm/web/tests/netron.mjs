@@ -46,7 +46,7 @@ async function timed(url, ready, picture) {
 }
 
 // Locators, since Netron's page has no `eval`, which functions of Playwright go through.
-const isUsableHere = (page) => page.getByText(/\d+ boxes/u);
+const isUsableHere = (page) => page.locator("div.tree").or(page.getByText(/\d+ boxes/u));
 const isUsableThere = (page) => page.locator("body:not(.welcome) svg .node");
 
 let port = 18080;
