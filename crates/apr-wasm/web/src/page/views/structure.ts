@@ -251,7 +251,8 @@ class StructureView {
 async function tree(session: Session, place: HTMLElement, why: unknown): Promise<void> {
   const { tensors } = await session.open.tensors();
   const message = why instanceof Error ? why.message : String(why);
-  fill(place, h("p.notice", `What this model computes is not known here (${visible(message)}). These are its tensors by name.`), h("div.tree", branches(session, grown(tensors))));
+  const advice = message.includes("configuration") ? " Opened with its config.json, or as a folder, it may say more." : "";
+  fill(place, h("p.notice", `What this model computes is not known here (${visible(message)}). These are its tensors by name.${advice}`), h("div.tree", branches(session, grown(tensors))));
 }
 
 interface Branch {
@@ -281,12 +282,14 @@ function grown(tensors: readonly TensorRow[]): Branch {
   return root;
 }
 
-function branches(session: Session, branch: Branch): HTMLElement {
+/** The first levels are open where they have little in them. */
+function branches(session: Session, branch: Branch, depth = 0): HTMLElement {
   const list = h("ul");
+  const open = depth < 3 && branch.children.size <= 3;
   for (const [name, inner] of branch.children) {
-    const details = h("details", h("summary", h("strong", visible(name)), h("span.dim", ` ${whole(inner.count)} tensors, ${bytes(inner.bytes)}`)));
+    const details = h("details", { open }, h("summary", h("strong", visible(name)), h("span.dim", ` ${whole(inner.count)} tensor${inner.count === 1 ? "" : "s"}, ${bytes(inner.bytes)}`)));
     // What is in it is made when it is opened.
-    details.addEventListener("toggle", () => details.append(branches(session, inner)), { once: true });
+    details.addEventListener("toggle", () => details.append(branches(session, inner, depth + 1)), { once: true });
     list.append(h("li", details));
   }
   for (const tensor of branch.tensors) {
