@@ -1,17 +1,13 @@
 //! Conversations. What a turn with kept keys and values answers is what the whole chat is answered
 //! that is read at once; the sums that the trained model of the fixtures answers are known.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicI64, Ordering};
-
-use apr_infer::{Alone, Workers};
-use apr_registry::{IoCause, Result};
+use apr_registry::IoCause;
 use apr_run::{
-    Completion, Conversation, GenerateOptions, GenerationOptions, Generator, Host, NoHost, Prompt,
-    Remedy, RunError, Runner,
+    Completion, Conversation, GenerateOptions, GenerationOptions, Generator, NoHost, Prompt,
+    RunError, Runner,
 };
 
-use crate::support::{folder, with_model};
+use crate::support::{Watched, folder, with_model};
 
 /// Puts an end behind each answer.
 const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% if m.role == \
@@ -41,48 +37,6 @@ fn said(conversation: &mut Conversation<'_>, message: &str) -> Completion {
 fn fresh(runner: &Runner<'_>, options: GenerateOptions, given: &[i64]) -> Vec<i64> {
     let mut generator = Generator::of(runner, options).expect("a generator");
     generator.generate(Prompt::Tokens(given), &mut |_| Ok(())).expect("an answer").added
-}
-
-/// Keeps warnings, and cancels what runs once it was asked so often.
-struct Watched {
-    left: AtomicI64,
-    warnings: Mutex<Vec<String>>,
-}
-
-impl Default for Watched {
-    fn default() -> Self {
-        Self { left: AtomicI64::new(i64::MAX), warnings: Mutex::default() }
-    }
-}
-
-impl Watched {
-    /// Cancels from the question after so many on.
-    fn cancel_after(&self, questions: i64) {
-        self.left.store(questions, Ordering::Relaxed);
-    }
-}
-
-impl Host for Watched {
-    fn workers(&self) -> &dyn Workers {
-        &Alone
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.left.fetch_sub(1, Ordering::Relaxed) <= 0
-    }
-
-    fn warn(&self, message: &str, _: Option<Remedy>) {
-        self.warnings.lock().expect("no panic").push(message.to_owned());
-    }
-
-    fn now(&self) -> i64 {
-        0
-    }
-
-    fn isolate(&self, _: &str, work: Box<dyn FnOnce() + Send>) -> Result<()> {
-        work();
-        Ok(())
-    }
 }
 
 #[test]

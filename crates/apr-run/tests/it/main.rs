@@ -4,3 +4,5 @@
 mod conversation;
 mod prompt_cache;
 mod support;
+#[cfg(feature = "text")]
+mod texts;

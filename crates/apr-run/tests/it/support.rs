@@ -1,18 +1,21 @@
 //! Models of the fixtures in memory.
 
 use std::fs;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use apr_arch::Families;
-use apr_registry::{Limits, open_folder};
-use apr_run::{Facts, Host, RunError, RunOptions, Runner, with_runner};
+use apr_infer::{Alone, Workers};
+use apr_registry::{Limits, Result, open_folder};
+use apr_run::{Facts, Host, Remedy, RunError, RunOptions, Runner, with_runner};
 use apr_source::Source;
 use apr_testkit::{FolderInMemory, locate};
 
-/// A fixture's folder, with these files in place of its own.
+/// The files of a fixture's folder, with these in place of its own.
 pub(crate) fn folder(fixture: &str, files: &[(&str, &str)]) -> FolderInMemory {
     let entries = fs::read_dir(locate::fixture(fixture)).expect("the fixture is there");
-    let own = entries.map(|entry| {
-        let path = entry.expect("an entry").path();
+    let paths = entries.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file());
+    let own = paths.map(|path| {
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         (name, fs::read(&path).expect("a file"))
     });
@@ -31,7 +34,54 @@ pub(crate) fn with_model<R>(
     let facts = Facts::of(&model).expect("facts");
     let source = Source::new(&model, &families);
     let options = RunOptions::default();
-    let made: Result<R, RunError> =
+    let made: std::result::Result<R, RunError> =
         with_runner(&source, &facts, &options, host, |runner| Ok(then(runner)));
     made.expect("it runs")
+}
+
+/// Keeps warnings, and cancels what runs once it was asked so often.
+pub(crate) struct Watched {
+    left: AtomicI64,
+    pub(crate) warnings: Mutex<Vec<String>>,
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Self { left: AtomicI64::new(i64::MAX), warnings: Mutex::default() }
+    }
+}
+
+impl Watched {
+    /// How often it was asked whether to stop, which is before every operator.
+    pub(crate) fn questions(&self) -> i64 {
+        i64::MAX - self.left.load(Ordering::Relaxed)
+    }
+
+    /// Cancels from the question after so many on.
+    pub(crate) fn cancel_after(&self, questions: i64) {
+        self.left.store(questions, Ordering::Relaxed);
+    }
+}
+
+impl Host for Watched {
+    fn workers(&self) -> &dyn Workers {
+        &Alone
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.left.fetch_sub(1, Ordering::Relaxed) <= 0
+    }
+
+    fn warn(&self, message: &str, _: Option<Remedy>) {
+        self.warnings.lock().expect("no panic").push(message.to_owned());
+    }
+
+    fn now(&self) -> i64 {
+        0
+    }
+
+    fn isolate(&self, _: &str, work: Box<dyn FnOnce() + Send>) -> Result<()> {
+        work();
+        Ok(())
+    }
 }
