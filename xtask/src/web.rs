@@ -110,6 +110,7 @@ fn page() -> Outcome {
     as_script(&site.join("service-worker.js"))?;
     copy(&sources().join("static"), &site)?;
     copy(&sources().join("src/wasm"), &site.join("wasm"))?;
+    preload(&site)?;
     run_program(&mut cargo("build", ["--package", "apr-cli"]))?;
     fs::create_dir_all(site.join("example")).map_err(Stop::failed)?;
     let mut import = program(target_dir().join("debug/apr"));
@@ -126,6 +127,48 @@ fn page() -> Outcome {
     files.sort();
     let json = format!("[\"{}\"]\n", files.join("\",\n \""));
     fs::write(site.join("files.json"), json).map_err(Stop::failed)
+}
+
+/// What the page's and the worker's scripts begin with.
+const SCRIPTS: [&str; 2] = ["page/main.js", "api/worker.js"];
+
+/// Has the page ask at once for all scripts that its own import, and not for one after the other.
+fn preload(site: &Path) -> Outcome {
+    let mut found: Vec<String> = SCRIPTS.map(str::to_owned).to_vec();
+    let mut at = 0;
+    while let Some(name) = found.get(at).cloned() {
+        let text = fs::read_to_string(site.join(&name)).map_err(Stop::failed)?;
+        for (_, rest) in
+            text.match_indices(" from \"").map(|(at, mark)| text.split_at(at + mark.len()))
+        {
+            let import = rest.split('"').next().unwrap_or_default();
+            let imported = beside(&name, import);
+            if import.starts_with('.') && !found.contains(&imported) {
+                found.push(imported);
+            }
+        }
+        at += 1;
+    }
+    let link = |name: &String| format!("<link rel=\"modulepreload\" href=\"{name}\" />\n    ");
+    let links: String = found.iter().skip(SCRIPTS.len()).map(link).collect();
+    let page = site.join("index.html");
+    let text = fs::read_to_string(&page).map_err(Stop::failed)?;
+    let script = "<script type=\"module\"";
+    fs::write(page, text.replacen(script, &format!("{links}{script}"), 1)).map_err(Stop::failed)
+}
+
+/// What an import of a script means, from the folder of the site.
+fn beside(script: &str, import: &str) -> String {
+    let mut parts: Vec<&str> = script.split('/').collect();
+    parts.pop();
+    for part in import.split('/') {
+        match part {
+            "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
 }
 
 /// Takes the mark of a module from a script: browsers register service workers as scripts, not all
@@ -176,4 +219,15 @@ fn list(folder: &Path, prefix: &str, into: &mut Vec<String>) -> Outcome {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn imports_are_beside_their_scripts() {
+        assert_eq!(beside("page/main.js", "./dom.js"), "page/dom.js");
+        assert_eq!(beside("page/views/run.js", "../../api/index.js"), "api/index.js");
+    }
 }

@@ -56,13 +56,19 @@ impl Bounds {
 pub(super) fn check(json: &[u8]) -> Result<Bounds> {
     let parts: Parts = serde_json::from_slice(json)
         .map_err(|error| Error::format(format!("the tokenizer is not valid JSON: {error}")))?;
+    let Parts { normalizer, pre_tokenizer, decoder, post_processor } = &parts;
+    check_parts([normalizer, pre_tokenizer, post_processor], decoder)
+}
+
+/// Looks at what is done with a text before it is tokens, and afterwards.
+pub(super) fn check_parts(before: [&Json; 3], decoder: &Json) -> Result<Bounds> {
     let mut growth = 1;
-    for part in [&parts.normalizer, &parts.pre_tokenizer, &parts.post_processor] {
+    for part in before {
         check_part(part, &mut growth)?;
     }
     // A token is decoded from a text of some bytes.
     let mut decoded = 1;
-    check_part(&parts.decoder, &mut decoded)?;
+    check_part(decoder, &mut decoded)?;
     let bounds = Bounds { growth: growth.max(decoded) };
     bounds.check_text(" ")?;
     Ok(bounds)

@@ -6,6 +6,8 @@
 
 #[cfg(feature = "text")]
 mod bounds;
+#[cfg(feature = "text")]
+mod bpe;
 mod pair;
 #[cfg(feature = "text")]
 mod pipeline;
@@ -17,7 +19,7 @@ mod stream;
 use std::sync::Arc;
 
 use apr_core::{CheckpointReader, Error, KeyValues, Result};
-use apr_tokenizer::gguf::{Options, tokenizer_files, tokenizer_key_values};
+use apr_tokenizer::gguf::{Options, tokenizer_file, tokenizer_key_values};
 use apr_tokenizer::{MergedPiece, Merging};
 
 use serde::Serialize;
@@ -102,16 +104,15 @@ fn from_keys(keys: &KeyValues) -> Result<(TextTokens, Vec<String>)> {
         ));
     }
 
-    let (files, warnings) = tokenizer_files(&keys.to_vec())?;
-    let json = files.iter().find(|(name, _)| name == "tokenizer.json");
-    let (_, json) =
-        json.ok_or_else(|| Error::version("the model states that it has no tokenizer"))?;
+    let keys = keys.to_vec();
+    let (file, warnings) = tokenizer_file(&keys)?
+        .ok_or_else(|| Error::version("the model states that it has no tokenizer"))?;
 
     // What has no place in the files, or loses its number, changes no ids.
     let changes =
         |warning: &String| warning.starts_with("tokenizer.ggml.pre") || warning.contains("merge");
     Ok((
-        TextTokens(TokenizerKind::Pipeline(Pipeline::read(json)?)),
+        TextTokens(TokenizerKind::Pipeline(Pipeline::of(&file)?)),
         warnings.into_iter().filter(changes).collect(),
     ))
 }

@@ -3,10 +3,12 @@
 use std::ops::Range;
 
 use apr_core::{Error, Escaped, Result};
+use apr_tokenizer::gguf::TokenizerFile;
 use tokenizers::{Encoding, Tokenizer};
 
 use super::Piece;
 use super::bounds::{self, Bounds};
+use super::bpe::BpeFile;
 use super::{PairWindow, Windows};
 use crate::guard::guarded;
 
@@ -22,11 +24,33 @@ pub(super) struct Pipeline {
 
 impl Pipeline {
     pub(super) fn read(json: &[u8]) -> Result<Self> {
-        let bounds = bounds::check(json)?;
+        // What is wrong with a file that is read otherwise, the library says.
+        match serde_json::from_slice::<BpeFile>(json) {
+            Ok(file) => Self::of_bpe(file),
+            Err(_) => Self::new(bounds::check(json)?, || {
+                Tokenizer::from_bytes(json).map_err(|error| wrong(&*error))
+            }),
+        }
+    }
+
+    /// From what a GGUF file's keys say.
+    pub(super) fn of(file: &TokenizerFile<'_>) -> Result<Self> {
+        match BpeFile::of(file) {
+            Some(file) => Self::of_bpe(file),
+            None => Self::read(&serde_json::to_vec(file).map_err(|error| wrong(&error))?),
+        }
+    }
+
+    fn of_bpe(file: BpeFile) -> Result<Self> {
+        let before = [&file.normalizer, &file.pre_tokenizer, &file.post_processor];
+        Self::new(bounds::check_parts(before, &file.decoder)?, || file.tokenizer())
+    }
+
+    fn new(bounds: Bounds, make: impl FnOnce() -> Result<Tokenizer>) -> Result<Self> {
         // Threads belong to the caller.
         tokenizers::utils::parallelism::set_parallelism(false);
         let tokenizer = guarded(WHAT, || {
-            let mut tokenizer = Tokenizer::from_bytes(json).map_err(|error| wrong(&*error))?;
+            let mut tokenizer = make()?;
             // A text is taken whole: what a model can't take is said, not cut off.
             tokenizer.with_truncation(None).map_err(|error| wrong(&*error))?;
             tokenizer.with_padding(None);
@@ -180,6 +204,6 @@ impl<'e> Whole<'e> {
     }
 }
 
-fn wrong(error: &(dyn std::error::Error + Send + Sync)) -> Error {
+pub(super) fn wrong(error: &(dyn std::error::Error + Send + Sync)) -> Error {
     Error::format(format!("unsupported tokenizer: {}", Escaped::short(&error.to_string())))
 }

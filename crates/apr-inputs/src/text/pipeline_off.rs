@@ -1,6 +1,7 @@
 //! Where the binary was built without the feature `text`.
 
 use apr_core::{Error, Result};
+use apr_tokenizer::gguf::TokenizerFile;
 
 use super::{PairWindow, Piece, Windows};
 
@@ -13,6 +14,10 @@ impl Pipeline {
         Err(Error::version(
             "tokenizers of this kind need the feature `text`, which this build lacks",
         ))
+    }
+
+    pub(super) fn of(_: &TokenizerFile<'_>) -> Result<Self> {
+        Self::read(&[])
     }
 
     pub(super) fn encode(&self, _: &str, _: bool) -> Result<Vec<i64>> {

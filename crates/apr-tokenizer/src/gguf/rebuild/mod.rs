@@ -6,13 +6,14 @@ mod merges;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod tokenizer_json;
+pub(crate) mod tokenizer_json;
 
 use apr_core::{Error, Escaped, Result};
 use apr_gguf::KeyValue;
 use serde::Serialize;
 
 use keys::TokenizerKeys;
+use tokenizer_json::TokenizerFile;
 
 /// Files by name, with their content.
 pub type NamedFiles = Vec<(String, Vec<u8>)>;
@@ -28,12 +29,49 @@ pub type NamedFiles = Vec<(String, Vec<u8>)>;
 /// lack.
 pub fn tokenizer_files(key_values: &[KeyValue]) -> Result<(NamedFiles, Vec<String>)> {
     let Some(keys) = TokenizerKeys::read(key_values)? else { return Ok((Vec::new(), Vec::new())) };
+    let (file, mut warnings) = file_of(&keys)?;
+    let (settings, map) = settings::settings(&keys, &mut warnings);
+    let files = vec![
+        ("tokenizer.json".to_owned(), json(&file)?),
+        ("tokenizer_config.json".to_owned(), json(&settings)?),
+        ("special_tokens_map.json".to_owned(), json(&map)?),
+    ];
+    Ok((files, warnings))
+}
+
+/// The `tokenizer.json` alone, before it is written. `None` where a GGUF has no tokenizer.
+///
+/// ```
+/// use apr_core::{Array, KeyValue, Value};
+/// use apr_tokenizer::gguf::{Model, tokenizer_file};
+///
+/// let text = |key: &str, text: &str| KeyValue { key: key.into(), value: Value::String(text.into()) };
+/// let tokens = Array::String(vec!["a".to_owned(), "b".to_owned(), "ab".to_owned()]);
+/// let merges = Array::String(vec!["a b".to_owned()]);
+/// let keys = [
+///     text("tokenizer.ggml.model", "gpt2"),
+///     text("tokenizer.ggml.pre", "llama-bpe"),
+///     KeyValue { key: "tokenizer.ggml.tokens".into(), value: Value::Array(tokens) },
+///     KeyValue { key: "tokenizer.ggml.merges".into(), value: Value::Array(merges) },
+/// ];
+/// let (file, _) = tokenizer_file(&keys)?.expect("a tokenizer");
+/// assert!(matches!(file.model, Model::Bpe { merges, .. } if merges == [("a", "b")]));
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of [`tokenizer_files`].
+pub fn tokenizer_file(key_values: &[KeyValue]) -> Result<Option<(TokenizerFile<'_>, Vec<String>)>> {
+    TokenizerKeys::read(key_values)?.map(|keys| file_of(&keys)).transpose()
+}
+
+fn file_of<'a>(keys: &TokenizerKeys<'a>) -> Result<(TokenizerFile<'a>, Vec<String>)> {
     let mut warnings = keys.warnings();
     let file = match keys.model {
-        "gpt2" => kinds::bytes(&keys, &mut warnings)?,
-        "llama" => kinds::characters(&keys, &mut warnings),
-        "bert" => kinds::words(&keys, &mut warnings),
-        "t5" => kinds::unigram(&keys, &mut warnings)?,
+        "gpt2" => kinds::bytes(keys, &mut warnings)?,
+        "llama" => kinds::characters(keys, &mut warnings),
+        "bert" => kinds::words(keys, &mut warnings),
+        "t5" => kinds::unigram(keys, &mut warnings)?,
         other => {
             let message = format!(
                 "there is no tokenizer.json for llama.cpp's tokenizer '{}'",
@@ -42,14 +80,7 @@ pub fn tokenizer_files(key_values: &[KeyValue]) -> Result<(NamedFiles, Vec<Strin
             return Err(Error::format(message));
         }
     };
-
-    let (settings, map) = settings::settings(&keys, &mut warnings);
-    let files = vec![
-        ("tokenizer.json".to_owned(), json(&file)?),
-        ("tokenizer_config.json".to_owned(), json(&settings)?),
-        ("special_tokens_map.json".to_owned(), json(&map)?),
-    ];
-    Ok((files, warnings))
+    Ok((file, warnings))
 }
 
 fn json(value: &impl Serialize) -> Result<Vec<u8>> {

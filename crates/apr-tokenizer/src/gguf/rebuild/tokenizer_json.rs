@@ -1,66 +1,105 @@
-//! `tokenizer.json` as it is written.
+//! `tokenizer.json` as it is written. Fields are called as in the file.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 /// `tokenizer.json`.
-#[derive(Serialize)]
-pub(super) struct TokenizerFile<'a> {
-    pub(super) version: &'static str,
-    pub(super) truncation: Value,
-    pub(super) padding: Value,
-    pub(super) added_tokens: Vec<Added<'a>>,
-    pub(super) normalizer: Value,
-    pub(super) pre_tokenizer: Value,
-    pub(super) post_processor: Value,
-    pub(super) decoder: Value,
-    pub(super) model: Model<'a>,
+#[derive(Debug, Serialize)]
+pub struct TokenizerFile<'a> {
+    /// Always `1.0`.
+    pub version: &'static str,
+    /// Always `null`.
+    pub truncation: Value,
+    /// Always `null`.
+    pub padding: Value,
+    /// Tokens that are found before anything else.
+    pub added_tokens: Vec<Added<'a>>,
+    /// What a text becomes first; `null` for nothing.
+    pub normalizer: Value,
+    /// How a text is split; `null` for nothing.
+    pub pre_tokenizer: Value,
+    /// What is put around the tokens; `null` for nothing.
+    pub post_processor: Value,
+    /// How tokens become a text.
+    pub decoder: Value,
+    /// The tokenizer proper.
+    pub model: Model<'a>,
 }
 
 /// A token that is found before anything else.
-#[derive(Serialize)]
-pub(super) struct Added<'a> {
-    pub(super) id: usize,
-    pub(super) content: &'a str,
-    pub(super) single_word: bool,
-    pub(super) lstrip: bool,
-    pub(super) rstrip: bool,
-    pub(super) normalized: bool,
-    pub(super) special: bool,
+#[derive(Debug, Serialize)]
+pub struct Added<'a> {
+    /// In the vocabulary.
+    pub id: usize,
+    /// Its text.
+    pub content: &'a str,
+    /// Whether letters beside it keep it from being found.
+    pub single_word: bool,
+    /// Whether it takes the spaces before it.
+    pub lstrip: bool,
+    /// Whether it takes the spaces behind it.
+    pub rstrip: bool,
+    /// Whether it is looked for in the normalized text.
+    pub normalized: bool,
+    /// Whether it stands for no text.
+    pub special: bool,
 }
 
 /// The tokenizer proper.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 #[serde(tag = "type")]
-pub(super) enum Model<'a> {
+pub enum Model<'a> {
+    /// Pairs of tokens become one, by rank.
     #[serde(rename = "BPE")]
     Bpe {
+        /// Always `null`.
         dropout: Value,
+        /// What stands for characters that no token has.
         unk_token: Option<&'a str>,
+        /// Always `null`.
         continuing_subword_prefix: Value,
+        /// Always `null`.
         end_of_word_suffix: Value,
+        /// Whether several unknown characters become one token.
         fuse_unk: bool,
+        /// Whether unknown characters become tokens of their bytes.
         byte_fallback: bool,
+        /// Whether a word that is a token is not merged from parts.
         ignore_merges: bool,
+        /// Ids by text.
         vocab: Ids<'a>,
+        /// By rank.
         merges: Vec<(&'a str, &'a str)>,
     },
+    /// The longest pieces of a word, from its beginning on.
     WordPiece {
+        /// What stands for a word that no pieces make.
         unk_token: &'a str,
+        /// What marks pieces that go on.
         continuing_subword_prefix: &'static str,
+        /// Letters of a word beyond which it is unknown.
         max_input_chars_per_word: usize,
+        /// Ids by text.
         vocab: OwnedIds,
     },
+    /// The likeliest tokens.
     Unigram {
+        /// What stands for characters that no token has.
         unk_id: Option<usize>,
+        /// Texts and their log probabilities, by id.
         vocab: Vec<(&'a str, f32)>,
+        /// Whether unknown characters become tokens of their bytes.
         byte_fallback: bool,
     },
 }
 
 /// A map of tokens to ids, in the order of the ids.
-pub(super) struct Ids<'a>(pub(super) Vec<(&'a str, usize)>);
+#[derive(Debug)]
+pub struct Ids<'a>(
+    /// Texts and ids.
+    pub Vec<(&'a str, usize)>,
+);
 
 impl Serialize for Ids<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -73,7 +112,11 @@ impl Serialize for Ids<'_> {
 }
 
 /// A map of texts that were put together to ids, in the order of the ids.
-pub(super) struct OwnedIds(pub(super) Vec<(String, usize)>);
+#[derive(Debug)]
+pub struct OwnedIds(
+    /// Texts and ids.
+    pub Vec<(String, usize)>,
+);
 
 impl Serialize for OwnedIds {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -2,7 +2,7 @@
 
 import { AprError, toAprError } from "./errors.js";
 import { LentFiles, type FileSpec, type SyncFile, type Traffic } from "./files.js";
-import { loadModule, type HostOutput, type ModuleName, type RunningModel, type WasmModel, type WasmModule } from "./module.js";
+import { loadModule, type HostOutput, type ModuleBinary, type ModuleName, type RunningModel, type WasmModel, type WasmModule } from "./module.js";
 
 /** What is opened: files, the one that is meant, and the password of what is encrypted. */
 export interface OpenSpec {
@@ -16,8 +16,8 @@ export interface OpenSpec {
 export interface Surroundings {
   /** Opens a file for reading. */
   open(spec: FileSpec): Promise<SyncFile>;
-  /** The bytes of a module, where it can't be fetched. */
-  moduleBytes?(name: ModuleName): Promise<BufferSource>;
+  /** A module's binary, where it is not to be fetched. */
+  moduleBinary?(name: ModuleName): Promise<ModuleBinary | undefined>;
   /** Makes files for a conversion, by their names. */
   create(names: string[]): Promise<OutputFiles>;
 }
@@ -199,9 +199,9 @@ export class Desk {
   }
 
   async #module(name: ModuleName): Promise<WasmModule> {
-    const bytes = this.#surroundings.moduleBytes;
+    const binary = this.#surroundings.moduleBinary;
     try {
-      return await loadModule(name, bytes && (() => bytes(name)));
+      return await loadModule(name, binary && (() => binary(name)));
     } catch (thrown) {
       throw new AprError(`the WebAssembly module can't be loaded: ${toAprError(thrown).message}`);
     }

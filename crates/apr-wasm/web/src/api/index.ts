@@ -25,6 +25,11 @@ export { Model };
 
 let engine: WorkerEngine | undefined;
 
+/** Loads the module and starts a worker ahead of the first {@link open}, which does so otherwise. */
+export function prepare(): void {
+  engine ??= new WorkerEngine();
+}
+
 /**
  * Opens a model: a file or a folder that was dropped or chosen, bytes, a URL, or `hf://OWNER/NAME`.
  * Only headers are read, in a worker, whatever the size.
@@ -33,9 +38,9 @@ let engine: WorkerEngine | undefined;
  * can't be read, otherwise what the format's reader says.
  */
 export async function open(input: Input, options: OpenOptions = {}): Promise<Model> {
+  prepare();
   const { spec, title } = await specOf(input, options);
-  engine ??= new WorkerEngine();
-  const model = new Model(engine, spec, title);
+  const model = new Model(engine!, spec, title);
   // What can't be opened is said now, and not by the first call.
   await model.tensors();
   return model;

@@ -36,7 +36,7 @@ class DirectEngine implements Engine {
   constructor(outputFolder: string) {
     this.#desk = new Desk({
       open: openFile,
-      moduleBytes: (name) => readFile(new URL(`../wasm/${name}/apr_wasm_bg.wasm`, import.meta.url)),
+      moduleBinary: (name) => readFile(new URL(`../wasm/${name}/apr_wasm_bg.wasm`, import.meta.url)),
       create: (names) => create(names, outputFolder),
     });
   }

@@ -3,6 +3,7 @@
 import type { Method, OpenSpec } from "./desk.js";
 import { AprError } from "./errors.js";
 import type { CallOptions, Engine } from "./model.js";
+import { compileModule } from "./module.js";
 import type { Request, Response } from "./worker.js";
 
 /** Calls that may read a whole model. They get a worker of their own, which can be ended. */
@@ -19,13 +20,23 @@ interface Waiting {
 
 /** A worker with its calls. */
 class Lane {
+  readonly #explore: Promise<WebAssembly.Module | undefined>;
   #worker: Worker | undefined;
   readonly #waiting = new Map<number, Waiting>();
 
+  /** Its workers take the module that explores. */
+  constructor(explore: Promise<WebAssembly.Module | undefined>) {
+    this.#explore = explore;
+  }
+
+  /** Starts the worker, which has nothing to do yet. */
+  prepare(): Worker {
+    return (this.#worker ??= this.#start());
+  }
+
   ask(call: number, waiting: Waiting): void {
     this.#waiting.set(call, waiting);
-    this.#worker ??= this.#start();
-    this.#worker.postMessage(waiting.request);
+    this.prepare().postMessage(waiting.request);
   }
 
   tell(request: Request): void {
@@ -58,6 +69,7 @@ class Lane {
       for (const waiting of this.#waiting.values()) waiting.reject(new AprError(message));
       this.#waiting.clear();
     });
+    void this.#explore.then((module) => worker.postMessage({ kind: "module", module } satisfies Request));
     return worker;
   }
 
@@ -84,11 +96,19 @@ class Lane {
   }
 }
 
-/** Two workers, started when they are first needed. */
+/** Two workers: one that is started at once, and one when it is first needed. The module is compiled
+ * once for both. */
 export class WorkerEngine implements Engine {
-  readonly #quick = new Lane();
-  readonly #long = new Lane();
+  readonly #quick: Lane;
+  readonly #long: Lane;
   #calls = 0;
+
+  constructor() {
+    const explore = compileModule("explore");
+    this.#quick = new Lane(explore);
+    this.#long = new Lane(explore);
+    this.#quick.prepare();
+  }
 
   call(id: string, spec: OpenSpec, method: Method, args: unknown[], options: CallOptions): Promise<unknown> {
     const lane = LONG.has(method) ? this.#long : this.#quick;

@@ -4,8 +4,10 @@ import { Desk, type Method, type OpenSpec, type OutputFile, type OutputFiles } f
 import { toAprError } from "./errors.js";
 import { openInWorker } from "./files.js";
 
-/** A call, or the wish to forget a model. */
+/** A call, the wish to forget a model, or the module that explores, where the page could compile
+ * it. */
 export type Request =
+  | { kind: "module"; module: WebAssembly.Module | undefined }
   | { kind: "call"; call: number; id: string; spec: OpenSpec; method: Method; args: unknown[] }
   | { kind: "close"; id: string };
 
@@ -16,9 +18,20 @@ export type Response =
   | { kind: "progress"; call: number; phase: string; done: number; total: number }
   | { kind: "text"; call: number; piece: string };
 
-const desk = new Desk({ open: openInWorker, create });
+/** Comes once, from the page, which compiles for all of its workers. */
+let receive: (module: WebAssembly.Module | undefined) => void;
+const explore = new Promise<WebAssembly.Module | undefined>((resolve) => (receive = resolve));
+const desk = new Desk({
+  open: openInWorker,
+  create,
+  moduleBinary: async (name) => (name === "explore" ? await explore : undefined),
+});
 
 self.addEventListener("message", ({ data }: MessageEvent<Request>) => {
+  if (data.kind === "module") {
+    receive(data.module);
+    return;
+  }
   if (data.kind === "close") {
     void desk.close(data.id);
     return;

@@ -1,6 +1,6 @@
 // The page: a model is dropped, chosen or named, and shown view by view.
 
-import { AprError, open, type Input } from "../api/index.js";
+import { AprError, open, prepare, type Input } from "../api/index.js";
 import { fill, h } from "./dom.js";
 import { bytes, visible } from "./format.js";
 import { dropped, pick } from "./pick.js";
@@ -37,6 +37,7 @@ class Page {
 
   constructor(root: HTMLElement) {
     this.#root = root;
+    prepare();
     restoreTheme();
     window.addEventListener("hashchange", () => void this.#arrive());
     document.addEventListener("dragover", (event) => {
