@@ -190,8 +190,8 @@ impl Model {
         on_text: OnText,
     ) -> RunResult<Answered> {
         wishes.check()?;
-        let facts = Facts::of(&*self.reader)?;
         let source = self.source();
+        let facts = Facts::of_source(&source)?;
         let goes_on = wishes.text.is_some() || bytes.is_some();
         let mut options = RunOptions::default();
         options.part.clone_from(&wishes.part);
