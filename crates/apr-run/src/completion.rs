@@ -261,6 +261,15 @@ impl<'g> Generator<'g> {
         made
     }
 
+    /// Reads the tokenizer ahead of the first text, which does so otherwise: vocabularies are large,
+    /// and whoever measures a prompt wants the time for its tokens alone.
+    ///
+    /// # Errors
+    /// Those of [`Tokenizer::of`].
+    pub fn prepare_text(&mut self) -> RunResult<()> {
+        self.read_tokenizer().map(drop)
+    }
+
     /// The tokenizer, read where it was not needed before.
     pub(crate) fn read_tokenizer(&mut self) -> RunResult<&Tokenizer<'g>> {
         let tokenizer = match self.tokenizer.take() {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use apr_core::Value;
 use apr_registry::{CheckpointReader, Result};
-use apr_source::companions::learn_from;
+use apr_source::Source;
+use apr_source::companions::{Learnt, learn_from};
 use serde_json::Value as Json;
 
 /// The facts of a model, from its metadata and the files that travel with it.
@@ -38,8 +39,21 @@ impl Facts {
     /// # Errors
     /// E007 and E008 when a companion can't be read.
     pub fn of(reader: &dyn CheckpointReader) -> Result<Self> {
+        Self::with(reader, &learn_from(reader)?)
+    }
+
+    /// The same, where it may be known already what the companions say: large vocabularies are read
+    /// once.
+    ///
+    /// # Errors
+    /// Those of [`of`](Self::of).
+    pub fn of_source(source: &Source<'_>) -> Result<Self> {
+        Self::with(source.reader(), source.learnt()?)
+    }
+
+    fn with(reader: &dyn CheckpointReader, learnt: &Learnt) -> Result<Self> {
         let mut facts = Self::default();
-        facts.known.extend(learn_from(reader)?.metadata);
+        facts.known.extend(learnt.metadata.iter().cloned());
 
         // The metadata come last, so that they win over what companions say.
         facts

@@ -39,8 +39,9 @@ impl Model {
     ) -> RunResult<Trace> {
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let host = NativeHost::new(threads, Interrupt::default(), warn);
-        let facts = Facts::of(self.reader())?;
-        let subject = Subject { source: &self.source(), facts: &facts };
+        let source = self.source();
+        let facts = Facts::of_source(&source)?;
+        let subject = Subject { source: &source, facts: &facts };
         let traced = apr_trace::trace(subject, payload, options, &host, None);
         self.check_unchanged()?;
         traced
@@ -150,8 +151,9 @@ impl Model {
     ) -> RunResult<R> {
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let host = NativeHost::new(threads, interrupt, warn);
-        let facts = Facts::of(self.reader())?;
-        let done = with_runner(&self.source(), &facts, options, &host, then);
+        let source = self.source();
+        let facts = Facts::of_source(&source)?;
+        let done = with_runner(&source, &facts, options, &host, then);
         self.check_unchanged()?;
         done
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use apr_run::{Facts, RunOptions, Runner, with_runner};
+use apr_source::Knowledge;
 
 use super::run::terse_host;
 use crate::context::Context;
@@ -13,6 +14,7 @@ use crate::model::{self, Model};
 pub(super) struct Opened {
     model: Model,
     facts: Facts,
+    knowledge: Knowledge,
 }
 
 impl Opened {
@@ -22,8 +24,10 @@ impl Opened {
 
     pub(super) fn of(model: Model, context: &Context) -> Outcome<Self> {
         model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
-        let facts = Facts::of(&*model.reader)?;
-        Ok(Self { model, facts })
+        let knowledge = Knowledge::default();
+        let source = context.source(&*model.reader, &model.name)?.sharing(&knowledge);
+        let facts = Facts::of_source(&source)?;
+        Ok(Self { model, facts, knowledge })
     }
 
     /// As the user wrote it.
@@ -48,6 +52,7 @@ impl Opened {
         then: impl FnOnce(&Runner<'_>) -> Outcome<R>,
     ) -> Outcome<R> {
         let source = context.source(&*self.model.reader, &self.model.name)?;
+        let source = source.sharing(&self.knowledge);
         let mut options = options.clone();
         options.keeps_past = options.keeps_past && options.generates(&self.facts);
         let done = with_runner(&source, &self.facts, &options, &terse_host(context), then);

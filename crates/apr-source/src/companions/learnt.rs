@@ -5,7 +5,7 @@ use apr_tokenizer::warning;
 use serde_json::{Value, json};
 
 /// Values over this many bytes of JSON stay in their file.
-const MAX_INLINE: usize = 1 << 20;
+pub(super) const MAX_INLINE: usize = 1 << 20;
 
 /// What the companion files say about the model, as metadata and tensors of the container.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -41,7 +41,16 @@ impl Learnt {
     pub(super) fn set_bounded(&mut self, key: &str, value: impl Into<Value>, file: &str) {
         let value = value.into();
         let fits = serde_json::to_vec(&value).is_ok_and(|json| json.len() <= MAX_INLINE);
-        self.set(key, if fits { value } else { json!({ "file": file }) });
+        if fits {
+            self.set(key, value);
+        } else {
+            self.set_by_file(key, file);
+        }
+    }
+
+    /// Sets `key` to the name of the file that holds its value.
+    pub(super) fn set_by_file(&mut self, key: &str, file: &str) {
+        self.set(key, json!({ "file": file }));
     }
 
     pub(super) fn warn(&mut self, file: &str, why: &str) {

@@ -1,14 +1,14 @@
 //! Vocabulary and special tokens.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use apr_core::{Escaped, counted, grouped};
 use apr_tokenizer::{Tokenizer, read_tokenizer};
 use serde_json::{Map, Value};
 
 use super::files::Files;
-use super::learnt::Learnt;
+use super::learnt::{Learnt, MAX_INLINE};
 
 /// Roles of tokens, by the names that every file uses: `bos_token`, `bos_token_id`.
 const ROLES: [&str; 7] = ["bos", "eos", "unk", "pad", "sep", "cls", "mask"];
@@ -54,7 +54,12 @@ fn describe(tokenizer: &Tokenizer, files: &Files<'_>, learnt: &mut Learnt) {
             ),
         );
     } else {
-        learnt.set_bounded("tokenizer.vocabulary", by_id(tokens), file);
+        // Of texts that are over the bound by themselves no list is made.
+        if tokens.values().map(String::len).sum::<usize>() > MAX_INLINE {
+            learnt.set_by_file("tokenizer.vocabulary", file);
+        } else {
+            learnt.set_bounded("tokenizer.vocabulary", by_id(tokens), file);
+        }
     }
 
     learnt.set("tokenizer.vocab_size", tokens.len());
@@ -99,7 +104,7 @@ struct Roles<'a> {
     files: &'a Files<'a>,
     tokenizer: Option<&'a Tokenizer>,
     /// Ids by text, where there is a vocabulary.
-    ids: Option<BTreeMap<&'a str, u64>>,
+    ids: Option<HashMap<&'a str, u64>>,
     special: BTreeMap<&'a str, u64>,
 }
 

@@ -33,6 +33,9 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
         return Err(Failure::Usage("--output writes arrays, not text: use > FILE".to_owned()));
     }
 
+    if !texts.is_empty() {
+        generator.prepare_text()?;
+    }
     let cache = PromptFile::open(job, &mut generator)?;
     let loaded = timing::Loaded::of(job);
     let mut answers = Answers::of(job);

@@ -49,11 +49,11 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let begun = Instant::now();
     let model = model::open_with_companions(&args.model, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
-    let facts = Facts::of(&*model.reader)?;
     let architecture = context.architecture()?;
     let source = Source::new(&*model.reader, context.families()?)
         .named(&model.name)
         .taken_for(&architecture);
+    let facts = Facts::of_source(&source)?;
 
     check_vocabulary(&args.tokens, &facts)?;
     let asked = Asked {

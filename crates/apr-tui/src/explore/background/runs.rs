@@ -55,7 +55,7 @@ pub(super) fn traced(
     let mut options = TraceOptions::new(run);
     (options.payload, options.weights) = (true, true);
     let source = bench.job.model.source();
-    let facts = Facts::of(source.reader())?;
+    let facts = Facts::of_source(&source)?;
     let subject = Subject { source: &source, facts: &facts };
     with_host(bench, watch, |host| trace(subject, payload, &options, host, None))
 }
