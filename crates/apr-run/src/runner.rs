@@ -89,6 +89,8 @@ pub fn with_runner<R, E: From<Error>>(
     let (graph_options, warnings) = with_untied(source, &graph_options)?;
     warnings.iter().for_each(|warning| host.warn(warning, None));
     with_graphs(source, &graph_options, |weights, parts| {
+        let warnings = parts.iter().flat_map(|part| &part.warnings);
+        warnings.for_each(|warning| host.warn(warning, None));
         then(&Runner { host, options, reader: source.reader(), weights, parts, facts })
     })
 }

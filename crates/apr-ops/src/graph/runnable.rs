@@ -18,13 +18,15 @@ pub struct Runnable {
     pub name: String,
     /// What it computes.
     pub graph: Graph,
+    /// What it computes otherwise than the model's own runtime.
+    pub warnings: Vec<String>,
 }
 
 impl Runnable {
     /// A graph to be run in the place of another one.
     #[must_use]
     pub fn new(name: String, graph: Graph) -> Self {
-        Self { name, graph }
+        Self { name, graph, warnings: Vec::new() }
     }
 }
 
@@ -43,10 +45,15 @@ pub fn with_graphs<R, E: From<Error>>(
     if options.task.is_none()
         && let Some(own) = own_graphs(source)?
     {
+        let widened = own.widened();
         match own.in_onnx(source.reader()) {
             Ok(parts) => {
-                let parts = parts.into_iter().map(|(name, graph)| Runnable { name, graph });
-                return then(source.reader(), &parts.collect::<Vec<_>>());
+                let parts = parts.into_iter().map(|(name, graph)| Runnable::new(name, graph));
+                let mut parts: Vec<Runnable> = parts.collect();
+                if let Some(first) = parts.first_mut() {
+                    first.warnings.extend(widened);
+                }
+                return then(source.reader(), &parts);
             }
             Err(error) if source.family()?.is_none() => {
                 return Err(error.in_file(source.name()).into());
@@ -60,10 +67,7 @@ pub fn with_graphs<R, E: From<Error>>(
     let Some(family) = restored.family()? else { return Err(without_family(source).into()) };
     let (options, _) = with_untied(&restored, options)?;
     let found = graphs(family, view.tensors(), &options).map_err(|error| about(source, error))?;
-    let parts = found
-        .parts
-        .into_iter()
-        .map(|part| Runnable { name: part.name.to_owned(), graph: part.graph });
+    let parts = found.parts.into_iter().map(|part| Runnable::new(part.name.to_owned(), part.graph));
     let named = canonical(&view, family);
     then(&named, &parts.collect::<Vec<_>>())
 }
