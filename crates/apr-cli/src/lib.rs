@@ -9,6 +9,7 @@ mod config;
 mod context;
 mod failure;
 mod human;
+#[cfg_attr(windows, path = "memory_windows.rs")]
 mod memory;
 mod model;
 mod options;

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -175,8 +174,8 @@ pub(crate) fn open_bytes(
 /// back and forth.
 fn open_stdin(context: &Context) -> Outcome<(FileSource, Option<Spool>)> {
     let path = PathBuf::from("standard input");
-    let file: File = std::io::stdin().as_fd().try_clone_to_owned()?.into();
-    if file.metadata()?.is_file() {
+    let file = apr_platform::standard_input()?;
+    if apr_platform::is_regular(&file)? {
         let source = context.sources.remember(FileSource::from_file(file, &path)?)?;
         return Ok((source, None));
     }

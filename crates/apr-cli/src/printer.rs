@@ -1,13 +1,13 @@
 //! Everything that is shown: reports on standard output, remarks on standard error.
 
-use std::io::{BufWriter, IsTerminal, Write};
-use std::os::fd::AsFd;
+use std::io::{BufWriter, Write};
 use std::sync::Mutex;
 
 use anstyle::{AnsiColor, Style};
 use apr_ops::document::write_json;
 use apr_registry::Escaped;
 use serde::Serialize;
+use terminal_size::{Height, Width, terminal_size_of};
 
 use crate::failure::Outcome;
 use crate::options::in_options;
@@ -36,13 +36,18 @@ pub(crate) const DIM: Style = Style::new().dimmed();
 /// a file or a program.
 pub(crate) fn columns() -> Option<usize> {
     let stated = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    stated.or_else(|| columns_of(&std::io::stdout())).filter(|&columns| columns > 0)
+    stated
+        .or_else(|| columns_of(terminal_size_of(std::io::stdout())))
+        .filter(|&columns| columns > 0)
 }
 
-/// Columns of a terminal; `None` for anything else.
-pub(crate) fn columns_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(stream).ok().filter(|_| stream.is_terminal())?;
-    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+/// Columns of the terminal that standard error goes to; `None` for anything else.
+pub(crate) fn columns_of_remarks() -> Option<usize> {
+    columns_of(terminal_size_of(std::io::stderr()))
+}
+
+fn columns_of(size: Option<(Width, Height)>) -> Option<usize> {
+    size.map(|(Width(columns), _)| usize::from(columns))
 }
 
 /// Text that is meant to stand out: bold where the output shows it, between asterisks elsewhere.

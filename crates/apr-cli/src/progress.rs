@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use apr_core::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::printer::{Printer, columns_of};
+use crate::printer::{Printer, columns_of_remarks};
 
 /// How long a job may take before it shows a bar.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -22,7 +22,7 @@ pub(crate) struct Bar {
 impl Bar {
     pub(crate) fn new(printer: &Printer, total: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
-        if let Ok(style) = ProgressStyle::with_template(template(columns_of(&std::io::stderr()))) {
+        if let Ok(style) = ProgressStyle::with_template(template(columns_of_remarks())) {
             bar.set_style(style);
         }
         Self { bar, started: Instant::now(), shown: AtomicBool::new(!printer.shows_progress()) }

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
-use std::os::fd::AsFd;
 use std::path::Path;
 
 use apr_io::io_error;
@@ -119,7 +118,7 @@ pub(crate) fn given_password(file: Option<&Path>) -> Outcome<Option<Zeroizing<Ve
 fn first_line(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
     let failed = |error: &io::Error| io_error(error, path);
     let mut file = if path.as_os_str() == "-" {
-        File::from(io::stdin().as_fd().try_clone_to_owned()?)
+        apr_platform::standard_input()?
     } else {
         File::open(path).map_err(|error| failed(&error))?
     };

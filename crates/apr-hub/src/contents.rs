@@ -178,8 +178,7 @@ fn repository(folder: &Path) -> Option<Holding> {
 
 /// Bytes on disk: a partial file has its whole length from the beginning.
 fn taken(found: &fs::Metadata) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    (found.blocks() * 512).min(found.len())
+    apr_platform::allocated(found)
 }
 
 fn blobs(folder: &Path) -> Vec<PathBuf> {

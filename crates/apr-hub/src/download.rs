@@ -8,7 +8,6 @@ mod work;
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,6 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use apr_core::{Code, Error, IoCause, Progress, Result};
+use apr_platform::{read_exact_at, replace, write_all_at};
 
 use crate::digest::{Check, Checked, damaged, file_agrees, is_digest};
 use crate::journal::Journal;
@@ -224,7 +224,7 @@ impl Download {
             state.journal = journal;
         }
         if let Some(bytes) = &self.known {
-            file.write_all_at(bytes, 0).map_err(|error| self.lose(&error, &partial))?;
+            write_all_at(&file, bytes, 0).map_err(|error| self.lose(&error, &partial))?;
             state.journal.add(0, bytes.len() as u64);
         }
 
@@ -262,7 +262,7 @@ impl Download {
                 }
             };
             for (start, len) in bites(piece) {
-                file.read_exact_at(&mut bite[..len], start)
+                read_exact_at(&file, &mut bite[..len], start)
                     .map_err(|error| self.lose(&error, &self.target.partial()))?;
                 check.update(&bite[..len]);
             }
@@ -278,7 +278,7 @@ impl Download {
             // On disk before it gets its name, which would stand for anything after a crash
             // otherwise.
             file.map_or(Ok(()), |file| file.sync_all())?;
-            fs::rename(&partial, path)?;
+            replace(&partial, path)?;
             let _ = fs::remove_file(self.target.journal());
             Ok(())
         };
@@ -326,7 +326,7 @@ impl Download {
         let is_there = state.journal.has(offset, offset + buf.len() as u64);
         let file = state.file.clone().filter(|_| is_there);
         drop(state);
-        file.is_some_and(|file| file.read_exact_at(buf, offset).is_ok())
+        file.is_some_and(|file| read_exact_at(&file, buf, offset).is_ok())
     }
 
     /// Puts aside what is not what the hub says that it is.
@@ -345,7 +345,7 @@ impl Download {
     pub(crate) fn read(self: &Arc<Self>, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.start();
         let file = self.wait_for(offset, offset + buf.len() as u64, true)?;
-        file.read_exact_at(buf, offset)
+        read_exact_at(&file, buf, offset)
             .map_err(|error| self.lose(&error, &self.target.partial()).at(offset))
     }
 

@@ -9,7 +9,6 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use apr_core::Result;
@@ -129,8 +128,8 @@ impl SnapshotEntry {
         // Under another name first, so that the link is there at every moment.
         let beside = link.with_file_name(format!(".{etag}.apr-link"));
         let _ = fs::remove_file(&beside);
-        symlink(target, &beside)?;
-        fs::rename(beside, link)
+        apr_platform::link_file(&target, blob, &beside)?;
+        apr_platform::replace(&beside, link)
     }
 
     fn refer(&self) -> io::Result<()> {

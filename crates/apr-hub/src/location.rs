@@ -3,6 +3,7 @@
 use std::fmt;
 
 use apr_core::{Error, Result};
+use apr_platform::check_name;
 
 /// A model, or a file of one, that is not on this machine.
 ///
@@ -243,7 +244,9 @@ pub(crate) fn is_plain(name: &str) -> bool {
 /// The same of the key of an object, which is no path: parts of it may be empty.
 pub(crate) fn stays_inside(key: &str) -> bool {
     let leads_out = key.split('/').any(|part| part == "." || part == "..");
-    !key.is_empty() && !leads_out && !key.contains('\\') && !key.chars().any(char::is_control)
+    let is_text = !key.contains('\\') && !key.chars().any(char::is_control);
+    // What is fetched becomes a file of that name.
+    !key.is_empty() && !leads_out && is_text && check_name(key).is_ok()
 }
 
 /// The first part of a path, and the rest.

@@ -2,12 +2,12 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use apr_core::{Error, IoCause, Result};
+use apr_platform::{Identity, new_shared};
 
 use crate::notes::Notes;
 use crate::retry::sleep;
@@ -56,13 +56,9 @@ fn try_take(path: &Path) -> io::Result<Option<Lock>> {
     }
 
     // A group may share the cache: each of its members has to be able to take the lock.
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o664)
-        .open(path)?;
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = new_shared(&mut options).open(path)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(None),
@@ -70,8 +66,8 @@ fn try_take(path: &Path) -> io::Result<Option<Lock>> {
     }
 
     // Who held it before may have removed the file: then it is no lock of anything.
-    let is_there =
-        path.metadata().is_ok_and(|named| file.metadata().is_ok_and(|it| it.ino() == named.ino()));
+    let locked = Identity::of_file(&file)?;
+    let is_there = Identity::of_path(path).is_ok_and(|named| named.is_file_of(&locked));
     Ok(is_there.then_some(Lock { _file: file }))
 }
 

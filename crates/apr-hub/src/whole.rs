@@ -5,10 +5,10 @@
 //! the answer over and reads the rest into its own file.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apr_core::{Error, IoCause, Result};
+use apr_platform::{read_exact_at, write_all_at};
 
 use crate::answer::{Answer, cut};
 use crate::resource::{Resource, renamed};
@@ -62,7 +62,7 @@ impl Whole {
             inner.keep(resource, end)?;
         }
 
-        let read = inner.spool.read_exact_at(buf, offset);
+        let read = read_exact_at(&inner.spool, buf, offset);
         read.map_err(|error| resource.disk(&error).at(offset))?;
         Ok(true)
     }
@@ -100,7 +100,7 @@ impl Whole {
         let mut inner = self.lock();
         let kept = usize::try_from(inner.kept.saturating_sub(at)).unwrap_or(usize::MAX);
         let (before, rest) = buf.split_at_mut(kept.min(buf.len()));
-        let read = inner.spool.read_exact_at(before, at);
+        let read = read_exact_at(&inner.spool, before, at);
         read.map_err(|error| resource.disk(&error).at(at))?;
 
         let mut done = 0;
@@ -137,7 +137,7 @@ impl Inner {
     }
 
     fn put(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        self.spool.write_all_at(bytes, self.at)?;
+        write_all_at(&self.spool, bytes, self.at)?;
         self.at += bytes.len() as u64;
         self.kept = self.at;
         Ok(())

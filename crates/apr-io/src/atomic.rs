@@ -1,14 +1,14 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use apr_core::{Error, IoCause, Result, Sink};
+use apr_platform::{Access, canonicalize, check_name, is_stream, write_all_at};
 use tempfile::TempPath;
 
 use crate::lock::{LockedFile, changed, lock_to_replace};
-use crate::partial::{Access, Leftovers, Partial, parent};
+use crate::partial::{Leftovers, Partial, parent};
 use crate::pending::PendingFiles;
 use crate::{io_error, undo};
 
@@ -81,7 +81,8 @@ impl AtomicOutput {
     /// # Errors
     /// E007.
     pub fn next_private_file(&mut self, name: &str) -> Result<()> {
-        self.start(self.path_of(name), Some(Access::Exactly(0o600)))
+        check_name_of_output(name)?;
+        self.start(self.path_of(name), Some(Access::Private))
     }
 
     /// The files so far, to be read before they appear.
@@ -166,8 +167,10 @@ impl AtomicOutput {
     }
 
     fn check_free(&self, path: &Path) -> Result<()> {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.map_or(Ok(()), check_name_of_output)?;
         let existing = path.metadata();
-        if existing.as_ref().is_ok_and(|target| !target.is_file()) {
+        if is_stream(path) || existing.as_ref().is_ok_and(|target| !target.is_file()) {
             let what = if path.is_dir() { "a folder" } else { "a pipe or a device" };
             return Err(
                 Error::io(IoCause::Other, format!("the target is {what}")).in_file(path.display())
@@ -183,14 +186,13 @@ impl AtomicOutput {
     fn start(&mut self, path: PathBuf, access: Option<Access>) -> Result<()> {
         self.check_free(&path)?;
         // A link to the target keeps being one: what it points at is replaced.
-        let path = if path.is_symlink() { path.canonicalize().unwrap_or(path) } else { path };
+        let path = if path.is_symlink() { canonicalize(&path).unwrap_or(path) } else { path };
         let folder = parent(&path).to_path_buf();
         self.make_folder(&folder)?;
         self.leftovers.remove(&path);
-        let as_before =
-            || path.metadata().map(|old| Access::Exactly(old.permissions().mode() & 0o7777));
+        let as_before = || path.metadata().map(|old| Access::As(old.permissions()));
         let access = access.unwrap_or_else(|| as_before().unwrap_or(Access::Usual));
-        let file = Partial::create(&path, access).map_err(|error| io_error(&error, &path))?;
+        let file = Partial::create(&path, &access).map_err(|error| io_error(&error, &path))?;
         self.finished.extend(self.current.replace((path, file)));
         self.position = 0;
         Ok(())
@@ -250,7 +252,7 @@ impl Placed {
     fn take_back(self) {
         let _ = match self.old {
             Old::Nothing => fs::remove_file(&self.path),
-            Old::Kept(old) => old.persist(&self.path).map_err(Into::into),
+            Old::Kept(old) => apr_platform::replace(&old, &self.path),
             Old::Gone => Ok(()),
         };
     }
@@ -267,10 +269,14 @@ impl Drop for AtomicOutput {
     }
 }
 
+/// Names come from models, and not every system has files of every name.
+fn check_name_of_output(name: &str) -> Result<()> {
+    check_name(name).map_err(|why| Error::io(IoCause::Other, why).in_file(name))
+}
+
 /// A rename is on disk when its folder is.
 pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    match synced {
+    match apr_platform::sync_folder(folder) {
         // Some file systems can't sync folders; there is nothing more to be done about it there.
         Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(io_error(&error, folder)),
         _ => Ok(()),
@@ -279,6 +285,7 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
 
 impl Sink for AtomicOutput {
     fn next_file(&mut self, name: &str) -> Result<()> {
+        check_name_of_output(name)?;
         self.start(self.path_of(name), None)
     }
 
@@ -286,8 +293,8 @@ impl Sink for AtomicOutput {
         if let (Target::File(path), None) = (&self.target, &self.current) {
             self.start(path.clone(), None)?;
         }
-        let (path, mut file) = self.current()?;
-        file.write_all(bytes).map_err(|error| io_error(&error, path))?;
+        let (path, file) = self.current()?;
+        write_all_at(file, bytes, self.position).map_err(|error| io_error(&error, path))?;
         self.position += bytes.len() as u64;
         Ok(())
     }
@@ -307,6 +314,6 @@ impl Sink for AtomicOutput {
                 .in_file(path.display())
                 .at(offset));
         }
-        file.write_all_at(bytes, offset).map_err(|error| io_error(&error, path))
+        write_all_at(file, bytes, offset).map_err(|error| io_error(&error, path))
     }
 }

@@ -6,6 +6,9 @@ use apr_core::{Error, IoCause};
 /// E007 for an operating system error on `path`.
 #[must_use]
 pub fn io_error(error: &io::Error, path: &Path) -> Error {
+    if apr_platform::is_lock_violation(error) {
+        return busy(path);
+    }
     if error.kind() == io::ErrorKind::OutOfMemory {
         return Error::memory(error.to_string()).in_file(path.display());
     }

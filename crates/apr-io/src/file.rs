@@ -1,11 +1,11 @@
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use apr_core::{ByteSource, Error, IoCause, Result};
+use apr_platform::{Identity, read_exact_at};
 
-use crate::identity::open_regular;
+use crate::regular::open_regular;
 use crate::{io_error, undo};
 
 /// A regular file, read at positions: no cursor to share, no mapping that faults when the file
@@ -40,7 +40,7 @@ impl FileSource {
 
     /// Reads through a descriptor that others use too.
     pub(crate) fn share(file: &Arc<File>, path: &Path) -> Result<Self> {
-        let len = file.metadata().map_err(|error| io_error(&error, path))?.len();
+        let len = Identity::of_file(file).map_err(|error| io_error(&error, path))?.len();
         Ok(Self { file: Arc::clone(file), len, path: path.to_path_buf() })
     }
 }
@@ -58,7 +58,7 @@ impl ByteSource for FileSource {
             return Err(Error::corrupt(message).at(offset).in_file(self.path.display()));
         }
 
-        self.file.read_exact_at(buf, offset).map_err(|error| match error.kind() {
+        read_exact_at(&self.file, buf, offset).map_err(|error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof => {
                 Error::io(IoCause::Other, "the file shrank while it was read")
                     .at(offset)

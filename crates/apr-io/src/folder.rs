@@ -1,6 +1,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use apr_core::{ByteSource, Error, Result, SourceSet};
+use apr_platform::{canonicalize, check_name};
 
 use crate::{Sources, io_error};
 
@@ -33,7 +34,7 @@ impl ModelFolder {
     pub fn watched(folder: impl AsRef<Path>, sources: &Sources) -> Result<Self> {
         let given = folder.as_ref();
         let given = if given.as_os_str().is_empty() { Path::new(".") } else { given };
-        let folder = given.canonicalize().map_err(|error| io_error(&error, given))?;
+        let folder = canonicalize(given).map_err(|error| io_error(&error, given))?;
         let root = hub_cache_root(&folder).unwrap_or_else(|| folder.clone());
         Ok(Self { folder, root, sources: sources.clone() })
     }
@@ -45,8 +46,9 @@ impl ModelFolder {
         if name.is_empty() || !plain || name.contains(['\\', '\0']) {
             return Err(escapes());
         }
+        check_name(name).map_err(|why| Error::format(why).in_file(name))?;
         let path = self.folder.join(relative);
-        let real = path.canonicalize().map_err(|error| io_error(&error, relative))?;
+        let real = canonicalize(&path).map_err(|error| io_error(&error, relative))?;
         if real.starts_with(&self.root) { Ok(real) } else { Err(escapes()) }
     }
 }

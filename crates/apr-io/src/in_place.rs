@@ -5,9 +5,9 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
 
 use apr_core::{Error, IoCause, Result};
+use apr_platform::{Identity, read_exact_at, write_all_at};
 use apr_registry::apr2::Revision;
 
 use crate::atomic::sync_folder;
@@ -51,7 +51,8 @@ impl LockedFile {
 
     /// Refuses a file that has other names: what they stand for, maybe a backup, would change too.
     fn check_one_name(&self) -> Result<()> {
-        let names = self.file.metadata().map_err(|error| io_error(&error, &self.path))?.nlink();
+        let found = Identity::of_file(&self.file).map_err(|error| io_error(&error, &self.path))?;
+        let names = found.links();
         if names <= 1 {
             return Ok(());
         }
@@ -65,9 +66,9 @@ impl LockedFile {
     fn write_ends(&self, ends: &Ends<'_>) -> io::Result<()> {
         let tail = ends.tail[1];
         // The tail first: it may need room that the disk does not have.
-        self.file.write_all_at(tail, ends.tail_offset)?;
+        write_all_at(&self.file, tail, ends.tail_offset)?;
         self.file.set_len(ends.tail_offset + tail.len() as u64)?;
-        self.file.write_all_at(ends.front[1], 0)?;
+        write_all_at(&self.file, ends.front[1], 0)?;
         self.file.sync_all()
     }
 
@@ -75,7 +76,7 @@ impl LockedFile {
     fn check_ends(&self, ends: &Ends<'_>) -> Result<()> {
         let is_there = |expected: &[u8], offset: u64| {
             let mut found = vec![0; expected.len()];
-            self.file.read_exact_at(&mut found, offset).map(|()| found == expected)
+            read_exact_at(&self.file, &mut found, offset).map(|()| found == expected)
         };
         let len = self.file.metadata().map(|metadata| metadata.len());
         let same = len.and_then(|len| {

@@ -21,7 +21,6 @@ mod file;
 mod folder;
 #[cfg(feature = "infer")]
 mod host;
-mod identity;
 mod in_place;
 mod lock;
 mod mapped;
@@ -31,6 +30,7 @@ mod names;
 mod network;
 mod partial;
 mod pending;
+mod regular;
 #[cfg(feature = "hub")]
 mod remote;
 #[cfg(not(feature = "hub"))]

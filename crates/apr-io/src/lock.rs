@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use apr_core::{Error, IoCause, Result};
+use apr_platform::{Identity, canonicalize};
 
 use crate::error::busy;
-use crate::identity::{Identity, open_regular};
+use crate::regular::open_regular;
 use crate::{FileSource, io_error, undo};
 
 /// How often a file may be replaced between its opening and its locking before that is given up.
@@ -45,7 +46,7 @@ impl LockedFile {
     /// Those of [`open`](Self::open).
     pub fn undo_interrupted(path: &Path) -> Result<bool> {
         let is_left = |path: PathBuf| undo::path_of(&path).symlink_metadata().is_ok();
-        if !path.canonicalize().is_ok_and(is_left) {
+        if !canonicalize(path).is_ok_and(is_left) {
             return Ok(false);
         }
         Self::open(path).map(|locked| locked.was_undone())
@@ -67,7 +68,7 @@ impl LockedFile {
 
     /// Whether a path leads to the locked file.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
-        path.metadata().is_ok_and(|found| Identity::of(&found).is_file_of(&self.before))
+        Identity::of_path(path).is_ok_and(|found| found.is_file_of(&self.before))
     }
 
     /// Refuses to go on where a program that does not take the lock changed or replaced the file.
@@ -75,7 +76,8 @@ impl LockedFile {
     /// # Errors
     /// E007.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
-        if identity(&self.file, &self.path)? == self.before && self.is_at(&self.path) {
+        let now = identity(&self.file, &self.path)?;
+        if now.is_unchanged_since(&self.before) && self.is_at(&self.path) {
             return Ok(());
         }
         Err(changed(&self.path))
@@ -83,13 +85,13 @@ impl LockedFile {
 }
 
 fn lock_path(path: &Path) -> Result<(File, PathBuf)> {
-    let path = path.canonicalize().map_err(|error| io_error(&error, path))?;
+    let path = canonicalize(path).map_err(|error| io_error(&error, path))?;
     for _ in 0..ATTEMPTS {
         let file = open_regular(&path, OpenOptions::new().read(true).write(true))?;
         lock(&file, &path)?;
         let locked = identity(&file, &path)?;
         // Another process may have put a new file in its place before the lock was taken.
-        if path.metadata().is_ok_and(|found| Identity::of(&found).is_file_of(&locked)) {
+        if Identity::of_path(&path).is_ok_and(|found| found.is_file_of(&locked)) {
             return Ok((file, path));
         }
     }
@@ -123,7 +125,7 @@ pub(crate) fn lock_to_replace(path: &Path) -> Result<Option<File>> {
             Err(TryLockError::Error(_)) => return Ok(None),
         }
         let locked = identity(&file, path)?;
-        if path.metadata().is_ok_and(|found| Identity::of(&found).is_file_of(&locked)) {
+        if Identity::of_path(path).is_ok_and(|found| found.is_file_of(&locked)) {
             return Ok(Some(file));
         }
     }
@@ -131,7 +133,7 @@ pub(crate) fn lock_to_replace(path: &Path) -> Result<Option<File>> {
 }
 
 fn identity(file: &File, path: &Path) -> Result<Identity> {
-    Ok(Identity::of(&file.metadata().map_err(|error| io_error(&error, path))?))
+    Identity::of_file(file).map_err(|error| io_error(&error, path))
 }
 
 pub(crate) fn changed(path: &Path) -> Error {

@@ -1,20 +1,16 @@
 //! Files that are being written: without a name where the system has such files, else hidden,
 //! locked, and removed by the next writer once no process holds the lock.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use apr_core::Result;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
+use apr_platform::{Access, Identity, exchange, link_unnamed, place_new, replace, unnamed};
 use tempfile::{Builder, NamedTempFile, TempPath};
 
-use crate::identity::{Identity, open_own};
 use crate::io_error;
+use crate::regular::open_own;
 
 /// How the name of a file that is being written ends.
 const SUFFIX: &str = ".partial";
@@ -24,15 +20,6 @@ const RANDOM: usize = 6;
 
 /// How often a hidden name is tried.
 const ATTEMPTS: usize = 16;
-
-/// Who may read a file.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Access {
-    /// Whoever the process lets read new files.
-    Usual,
-    /// As this mode says.
-    Exactly(u32),
-}
 
 /// A file that is being written to take the place of another.
 #[derive(Debug)]
@@ -44,31 +31,21 @@ pub(crate) struct Partial {
 
 impl Partial {
     /// Creates a file in the folder of `target`, empty and locked.
-    pub(crate) fn create(target: &Path, access: Access) -> io::Result<Self> {
+    pub(crate) fn create(target: &Path, access: &Access) -> io::Result<Self> {
         Self::unnamed(target, access).or_else(|_| Self::named(target, access))
     }
 
     /// One that vanishes with the process, whatever ends it.
-    #[cfg(target_os = "linux")]
-    fn unnamed(target: &Path, access: Access) -> io::Result<Self> {
-        use rustix::fs::{Mode, OFlags, open};
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let file = File::from(open(parent(target), flags, Mode::from_raw_mode(access.mode()))?);
-        // Without it the file could not be given a name at the end.
-        descriptor_path(&file).symlink_metadata()?;
+    fn unnamed(target: &Path, access: &Access) -> io::Result<Self> {
+        let file = unnamed(parent(target), access)?;
         // For the moment in which it has a hidden name; nobody else has it yet.
         let _ = file.try_lock();
         access.apply(&file)?;
         Ok(Self { file, hidden: None })
     }
 
-    #[cfg(not(target_os = "linux"))]
-    fn unnamed(_target: &Path, _access: Access) -> io::Result<Self> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn named(target: &Path, access: Access) -> io::Result<Self> {
-        let create = || under_hidden_name(target, |path| create_new(path, access));
+    fn named(target: &Path, access: &Access) -> io::Result<Self> {
+        let create = || under_hidden_name(target, |path| access.create_new(path));
         let (file, hidden) = locked(create)?.into_parts();
         access.apply(&file)?;
         Ok(Self { file, hidden: Some(hidden) })
@@ -77,35 +54,29 @@ impl Partial {
     /// Gives the file its target's name, which must be free.
     pub(crate) fn place_new(self, target: &Path) -> io::Result<()> {
         match self.hidden {
-            None => link(&self.file, target),
-            Some(hidden) => {
-                match renameat_with(CWD, hidden.to_path_buf(), CWD, target, RenameFlags::NOREPLACE)
-                {
-                    Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
-                        fs::hard_link(&hidden, target)
-                    }
-                    renamed => Ok(renamed?),
-                }
-            }
+            None => link_unnamed(&self.file, target),
+            Some(hidden) => place_new(&hidden, target),
         }
     }
 
     /// Puts the file in the place of its target, if there is one.
     pub(crate) fn replace(self, target: &Path) -> io::Result<()> {
         let (_file, hidden) = self.with_name(target)?;
-        Ok(hidden.persist(target)?)
+        place(hidden, target)
     }
 
-    /// Lets the file and its target change places; gives back the hidden name under which the old
-    /// file now is. `None` where the system can't do that, and the target was replaced.
+    /// Puts the file in the place of its target; gives back the hidden name under which the old
+    /// file now is. `None` where the system can't keep it.
     pub(crate) fn exchange(self, target: &Path) -> io::Result<Option<TempPath>> {
         let (_file, hidden) = self.with_name(target)?;
-        match renameat_with(CWD, hidden.to_path_buf(), CWD, target, RenameFlags::EXCHANGE) {
+        match exchange(&hidden, target) {
             Ok(()) => Ok(Some(hidden)),
-            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
-                Ok(hidden.persist(target).map(|()| None)?)
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                let link = |path: &Path| fs::hard_link(target, path);
+                let old = under_hidden_name(target, link).map(|old| old.into_parts().1);
+                place(hidden, target).map(|()| old.ok())
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         }
     }
 
@@ -115,31 +86,18 @@ impl Partial {
         if let Some(hidden) = self.hidden {
             return Ok((self.file, hidden));
         }
-        let (_, hidden) = under_hidden_name(target, |path| link(&self.file, path))?.into_parts();
+        let link = |path: &Path| link_unnamed(&self.file, path);
+        let (_, hidden) = under_hidden_name(target, link)?.into_parts();
         Ok((self.file, hidden))
     }
 }
 
-impl Access {
-    fn mode(self) -> u32 {
-        match self {
-            Self::Usual => 0o666,
-            // Narrow at first; see `apply`.
-            Self::Exactly(mode) => mode & 0o700,
-        }
-    }
-
-    /// The process's mask does not hold for what a mode says exactly.
-    fn apply(self, file: &File) -> io::Result<()> {
-        match self {
-            Self::Usual => Ok(()),
-            Self::Exactly(mode) => file.set_permissions(Permissions::from_mode(mode)),
-        }
-    }
-}
-
-fn create_new(path: &Path, access: Access) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create_new(true).mode(access.mode()).open(path)
+/// Renames a hidden file over its target.
+fn place(mut hidden: TempPath, target: &Path) -> io::Result<()> {
+    replace(&hidden, target)?;
+    // The name is gone.
+    hidden.disable_cleanup(true);
+    Ok(())
 }
 
 /// Creates a file and locks it. Between the two, another writer may take it for left over and
@@ -158,8 +116,8 @@ fn locked(create: impl Fn() -> io::Result<NamedTempFile>) -> io::Result<NamedTem
 }
 
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    let file = Identity::of(&file.metadata()?);
-    Ok(path.symlink_metadata().is_ok_and(|named| Identity::of(&named).is_file_of(&file)))
+    let file = Identity::of_file(file)?;
+    Ok(Identity::of_name(path).is_ok_and(|named| named.is_file_of(&file)))
 }
 
 /// Calls `create` with hidden names beside the target until one is free.
@@ -172,37 +130,19 @@ fn under_hidden_name<R>(
 }
 
 /// How hidden names of files that are to become `target` start.
-fn prefix_of(target: &Path) -> OsString {
-    /// Bytes that the hidden name has at most, in every file system that is in use.
+fn prefix_of(target: &Path) -> String {
+    /// Bytes of UTF-8 that the hidden name has at most, in every file system that is in use.
     const LONGEST: usize = 255;
-    let name = target.file_name().unwrap_or_default().as_bytes();
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
     let room = LONGEST - ".".len() - RANDOM - SUFFIX.len();
-    OsString::from_vec([b".", &name[..name.len().min(room)]].concat())
-}
-
-/// Gives a name to a file that has none.
-#[cfg(target_os = "linux")]
-fn link(file: &File, path: &Path) -> io::Result<()> {
-    use rustix::fs::{AtFlags, linkat};
-    Ok(linkat(CWD, descriptor_path(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn link(_file: &File, _path: &Path) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-#[cfg(target_os = "linux")]
-fn descriptor_path(file: &File) -> PathBuf {
-    use std::os::fd::AsRawFd;
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+    format!(".{}", &name[..name.floor_char_boundary(room)])
 }
 
 /// What writers left in a folder when they were killed, and what others are writing there.
 #[derive(Debug, Default)]
 pub(crate) struct Leftovers {
     folder: PathBuf,
-    names: Vec<OsString>,
+    names: Vec<String>,
 }
 
 impl Leftovers {
@@ -212,8 +152,8 @@ impl Leftovers {
         let folder = parent(target);
         if self.folder != folder {
             let entries = folder.read_dir().into_iter().flatten().flatten();
-            let names = entries.map(|entry| entry.file_name());
-            let names = names.filter(|name| name.as_bytes().ends_with(SUFFIX.as_bytes())).collect();
+            let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+            let names = names.filter(|name| name.ends_with(SUFFIX)).collect();
             *self = Self { folder: folder.to_path_buf(), names };
         }
         let prefix = prefix_of(target);
@@ -223,11 +163,10 @@ impl Leftovers {
     }
 }
 
-fn is_hidden_name(name: &OsStr, prefix: &OsStr) -> bool {
-    let random = name.as_bytes().strip_prefix(prefix.as_bytes());
-    let random = random.and_then(|rest| rest.strip_suffix(SUFFIX.as_bytes()));
+fn is_hidden_name(name: &str, prefix: &str) -> bool {
+    let random = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(SUFFIX));
     random.is_some_and(|random| {
-        random.len() == RANDOM && random.iter().all(u8::is_ascii_alphanumeric)
+        random.len() == RANDOM && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
     })
 }
 
@@ -297,7 +236,7 @@ mod tests {
     fn a_file_that_is_written_has_no_name_where_the_system_has_such_files() {
         let folder = tempfile::tempdir().expect("a folder");
         let target = folder.path().join("m.apr");
-        if let Ok(mut partial) = Partial::unnamed(&target, Access::Usual) {
+        if let Ok(mut partial) = Partial::unnamed(&target, &Access::Usual) {
             partial.file.write_all(b"new").expect("room");
             assert_eq!(names(folder.path()), [""; 0]);
             partial.place_new(&target).expect("the name is free");
@@ -309,13 +248,13 @@ mod tests {
 
     #[test]
     fn both_kinds_take_a_free_name_replace_a_file_and_change_places_with_one() {
-        let kinds: [fn(&Path, Access) -> io::Result<Partial>; 2] =
+        let kinds: [fn(&Path, &Access) -> io::Result<Partial>; 2] =
             [Partial::create, Partial::named];
         for kind in kinds {
             let folder = tempfile::tempdir().expect("a folder");
             let target = folder.path().join("m.apr");
             let written = |text: &str| {
-                let mut partial = kind(&target, Access::Exactly(0o640)).expect("room");
+                let mut partial = kind(&target, &Access::Private).expect("room");
                 partial.file.write_all(text.as_bytes()).expect("room");
                 partial
             };
@@ -329,7 +268,12 @@ mod tests {
             if let Some(old) = old {
                 assert_eq!(fs::read(&old).expect("it is kept"), b"three");
             }
-            assert_eq!(target.metadata().expect("it is there").permissions().mode() & 0o777, 0o640);
+            #[cfg(unix)]
+            {
+                use std::os::unix::fs::PermissionsExt;
+                let permissions = target.metadata().expect("it is there").permissions();
+                assert_eq!(permissions.mode() & 0o777, 0o600);
+            }
             assert_eq!(names(folder.path()), ["m.apr"]);
         }
     }
@@ -338,7 +282,7 @@ mod tests {
     fn what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let target = folder.path().join("m.apr");
-        let living = Partial::named(&target, Access::Usual).expect("room");
+        let living = Partial::named(&target, &Access::Usual).expect("room");
         let living_name =
             living.hidden.as_ref().and_then(|path| path.file_name()?.to_str()).expect("it has one");
         let others = [
@@ -351,10 +295,14 @@ mod tests {
         for name in others.iter().chain(&[".m.aprABC012.partial"]) {
             fs::write(folder.path().join(name), "left").expect("room");
         }
-        std::os::unix::fs::symlink("/dev/null", folder.path().join(".m.aprlinked.partial"))
-            .expect("links");
+        let mut expected = [&others[..], &[living_name]].concat();
+        #[cfg(unix)]
+        {
+            expected.push(".m.aprlinked.partial");
+            std::os::unix::fs::symlink("/dev/null", folder.path().join(".m.aprlinked.partial"))
+                .expect("links");
+        }
         Leftovers::default().remove(&target);
-        let mut expected = [&others[..], &[living_name, ".m.aprlinked.partial"]].concat();
         expected.sort_unstable();
         assert_eq!(names(folder.path()), expected);
     }
@@ -365,7 +313,7 @@ mod tests {
         let target = folder.path().join("m".repeat(255));
         fs::write(&target, "old").expect("room");
         for kind in [Partial::create, Partial::named] {
-            kind(&target, Access::Usual)
+            kind(&target, &Access::Usual)
                 .expect("room")
                 .replace(&target)
                 .expect("it can be replaced");

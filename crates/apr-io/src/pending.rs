@@ -29,7 +29,8 @@ impl PendingFiles {
         let name = |path: &Path| {
             let within = path.strip_prefix(folder).ok().filter(|name| !name.as_os_str().is_empty());
             let name = within.or_else(|| path.file_name().map(Path::new)).unwrap_or(path);
-            name.to_string_lossy().into_owned()
+            let parts: Vec<_> = name.iter().map(|part| part.to_string_lossy()).collect();
+            parts.join("/")
         };
         let source = |(path, file): (&Path, &File)| {
             let file = file.try_clone().map_err(|error| io_error(&error, path))?;

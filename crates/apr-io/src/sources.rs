@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use apr_core::{Error, IoCause, Result};
+use apr_platform::Identity;
 
-use crate::identity::Identity;
 #[cfg(feature = "hub")]
 use crate::network::Remote;
 use crate::{FileSource, io_error};
@@ -46,10 +46,10 @@ impl Sources {
     /// # Errors
     /// E007.
     pub fn remember(&self, source: FileSource) -> Result<FileSource> {
-        let metadata = source.file.metadata().map_err(|error| io_error(&error, &source.path))?;
+        let before = Identity::of_file(&source.file);
+        let before = before.map_err(|error| io_error(&error, &source.path))?;
         let (path, file) = (source.path.clone(), Arc::downgrade(&source.file));
-        let before = Identity::of(&metadata);
-        let is_named = path.metadata().is_ok_and(|named| Identity::of(&named).is_file_of(&before));
+        let is_named = Identity::of_path(&path).is_ok_and(|named| named.is_file_of(&before));
         let opened = Opened { path, is_named, before, file };
         self.opened.lock().unwrap_or_else(PoisonError::into_inner).push(opened);
         Ok(source)
@@ -75,9 +75,9 @@ impl Sources {
 
 impl Opened {
     fn is_unchanged(&self) -> bool {
-        let open = self.file.upgrade().and_then(|file| file.metadata().ok());
-        let named = self.path.metadata().ok().filter(|_| self.is_named);
-        open.iter().chain(&named).all(|found| Identity::of(found) == self.before)
+        let open = self.file.upgrade().and_then(|file| Identity::of_file(&file).ok());
+        let named = Identity::of_path(&self.path).ok().filter(|_| self.is_named);
+        open.iter().chain(&named).all(|found| found.is_unchanged_since(&self.before))
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
         let longer = |path: &Path| fs::write(path, "longer than before").expect("room");
         let replace = || {
             longer(&folder.path().join("n"));
-            fs::rename(folder.path().join("n"), &path).expect("ours");
+            apr_platform::replace(&folder.path().join("n"), &path).expect("ours");
         };
         let changes: [(&str, &dyn Fn(), bool); 5] = [
             ("nothing", &|| {}, true),

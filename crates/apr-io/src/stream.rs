@@ -1,6 +1,5 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
@@ -42,14 +41,13 @@ impl StreamSink {
     /// Writes to standard output.
     #[must_use]
     pub fn stdout(interrupt: &Interrupt) -> Self {
-        let open = || Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?));
-        Self::start("standard output".into(), interrupt, open)
+        Self::start("standard output".into(), interrupt, apr_platform::standard_output)
     }
 
     /// Whether a path is there and no regular file or folder, so that it can only be streamed to.
     #[must_use]
     pub fn is_for(path: &Path) -> bool {
-        path.metadata().is_ok_and(|target| !target.is_file() && !target.is_dir())
+        apr_platform::is_stream(path)
     }
 
     /// Opens a pipe or a device, once it has a reader.

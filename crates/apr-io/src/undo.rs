@@ -17,14 +17,14 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use apr_core::{Error, IoCause, Result, digest};
+use apr_platform::{canonicalize, new_like, read_exact_at, write_all_at};
 
 use crate::error::busy;
-use crate::identity::open_own;
 use crate::io_error;
+use crate::regular::open_own;
 
 const MAGIC: [u8; 8] = *b"APRUNDO2";
 const HEADER_LEN: u64 = 40;
@@ -74,10 +74,10 @@ pub(crate) fn write(path: &Path, file: &File, ends: &Ends<'_>) -> Result<()> {
         return Err(Error::memory(message).in_file(path.display()));
     }
 
-    let mode =
-        file.metadata().map_err(|error| io_error(&error, path))?.permissions().mode() & 0o777;
-    let create = || OpenOptions::new().write(true).create_new(true).mode(mode).open(&undo_path);
-    let mut undo = create().map_err(|error| match error.kind() {
+    let metadata = file.metadata().map_err(|error| io_error(&error, path))?;
+    let mut options = OpenOptions::new();
+    let options = new_like(options.write(true).create_new(true), &metadata);
+    let mut undo = options.open(&undo_path).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => in_the_way(&undo_path),
         _ => io_error(&error, &undo_path),
     })?;
@@ -99,9 +99,9 @@ pub(crate) fn write(path: &Path, file: &File, ends: &Ends<'_>) -> Result<()> {
 
 /// Puts back both ends as they were.
 pub(crate) fn restore(file: &File, ends: &Ends<'_>) -> io::Result<()> {
-    file.write_all_at(ends.tail[0], ends.tail_offset)?;
+    write_all_at(file, ends.tail[0], ends.tail_offset)?;
     file.set_len(ends.tail_offset + ends.tail[0].len() as u64)?;
-    file.write_all_at(ends.front[0], 0)?;
+    write_all_at(file, ends.front[0], 0)?;
     file.sync_all()
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn forget(path: &Path) {
     let undo_path = path_of(path);
     let is_ours = |undo: &File| {
         let mut magic = [0; MAGIC.len()];
-        undo.read_exact_at(&mut magic, 0).is_ok_and(|()| magic == MAGIC)
+        read_exact_at(undo, &mut magic, 0).is_ok_and(|()| magic == MAGIC)
     };
     if open_own(&undo_path).is_ok_and(|undo| undo.as_ref().is_some_and(is_ours)) {
         let _ = fs::remove_file(undo_path);
@@ -122,7 +122,7 @@ pub(crate) fn forget(path: &Path) {
 /// # Errors
 /// E007 for the one, E002 for the other.
 pub(crate) fn check_readable(file: &File, path: &Path) -> Result<()> {
-    let Ok(real) = path.canonicalize() else { return Ok(()) };
+    let Ok(real) = canonicalize(path) else { return Ok(()) };
 
     // What can't be opened is no reason not to read the file.
     let Ok(Some(undo)) = open_own(&path_of(&real)) else { return Ok(()) };
@@ -316,7 +316,7 @@ impl<'a> Undo<'a> {
         let [front, tail] = self.parts();
         for part in [tail, front] {
             for at in (0..part.lens[0]).step_by(1 << 16) {
-                file.write_all_at(&self.piece(&part, 0, at, READ_LEN)?, part.offset + at)?;
+                write_all_at(file, &self.piece(&part, 0, at, READ_LEN)?, part.offset + at)?;
             }
         }
         file.set_len(self.lens[0])?;
@@ -360,7 +360,7 @@ fn is_mix(found: &[u8], known: &[Vec<u8>; 2], place: u64) -> bool {
 fn read(file: &File, offset: u64, len: u64) -> io::Result<Vec<u8>> {
     let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
     let mut bytes = vec![0; len];
-    file.read_exact_at(&mut bytes, offset)?;
+    read_exact_at(file, &mut bytes, offset)?;
     Ok(bytes)
 }
 

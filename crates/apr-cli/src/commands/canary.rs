@@ -165,7 +165,8 @@ impl Inputs {
 
 /// A path from a folder to a file, as the canary file in the folder names it.
 fn relative(path: &Path, folder: &Path) -> Outcome<String> {
-    let whole = |path: &Path| path.canonicalize().map_err(|error| io_error(&error, path));
+    let whole =
+        |path: &Path| apr_platform::canonicalize(path).map_err(|error| io_error(&error, path));
     let (whole_path, folder) = (whole(path)?, whole(folder)?);
     let both = whole_path.components().zip(folder.components());
     let shared = both.take_while(|(one, other)| one == other).count();

@@ -3,13 +3,13 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 
 use apr_core::{StoredForm, counted};
 use apr_io::io_error;
 use apr_lowrank::{FactorReport, FactorStore, Factorization, FactorizedTensor, Left, plan};
 use apr_ops::job::Job;
+use apr_platform::{read_exact_at, write_all_at};
 use apr_quantize::{QualityGate, SchemeKind};
 use apr_registry::{Error, Escaped};
 use apr_view::parse_filter;
@@ -41,7 +41,7 @@ impl FactorFile {
 impl FactorStore for FactorFile {
     fn append(&self, bytes: &[u8]) -> apr_core::Result<u64> {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        let written = self.file.write_all_at(bytes, *end);
+        let written = write_all_at(&self.file, bytes, *end);
         written.map_err(|error| io_error(&error, &std::env::temp_dir()))?;
         let start = *end;
         *end += bytes.len() as u64;
@@ -49,7 +49,7 @@ impl FactorStore for FactorFile {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> apr_core::Result<()> {
-        let read = self.file.read_exact_at(buf, offset);
+        let read = read_exact_at(&self.file, buf, offset);
         read.map_err(|error| io_error(&error, &std::env::temp_dir()))
     }
 }

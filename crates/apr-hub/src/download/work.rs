@@ -3,11 +3,11 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::thread;
 
 use apr_core::Result;
+use apr_platform::write_all_at;
 
 use super::{Download, Phase, State};
 use crate::resource::Stream;
@@ -133,7 +133,7 @@ impl Download {
     ) -> Result<()> {
         for (start, len) in bites(bytes) {
             receive(start, &mut bite[..len])?;
-            file.write_all_at(&bite[..len], start)
+            write_all_at(file, &bite[..len], start)
                 .map_err(|error| self.lose(&error, &self.target.partial()))?;
         }
         Ok(())

@@ -88,7 +88,7 @@ fn a_file_that_a_program_without_the_lock_rewrote_or_replaced_is_not_changed() {
     let (other_folder, path) = file();
     let locked = LockedFile::open(&path).expect("nobody has it");
     fs::write(other_folder.path().join("new"), BEFORE).expect("room");
-    fs::rename(other_folder.path().join("new"), &path).expect("ours");
+    apr_platform::replace(&other_folder.path().join("new"), &path).expect("ours");
     assert!(locked.replace_ends(&right).is_err());
     assert_eq!(fs::read(&path).expect("it is there"), BEFORE);
     for folder in [folder, other_folder] {

@@ -1,4 +1,3 @@
-use rustix::fs::{CWD, FileType, mknodat};
 use tempfile::TempDir;
 
 use super::*;
@@ -152,8 +151,11 @@ fn an_undo_file_with_any_field_flipped_changes_nothing() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn what_is_no_undo_file_is_neither_followed_nor_waited_for_nor_removed() {
+    use rustix::fs::{CWD, FileType, mknodat};
+
     let change = Change::new(1000, 3000);
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().canonicalize().expect("a folder").join("m.apr");
@@ -181,8 +183,11 @@ fn what_is_no_undo_file_is_neither_followed_nor_waited_for_nor_removed() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn an_undo_file_is_as_private_as_the_file() {
+    use std::os::unix::fs::PermissionsExt;
+
     let change = Change::new(1000, 3000);
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("m.apr");
@@ -200,7 +205,8 @@ fn a_file_that_is_being_changed_is_told_from_one_whose_change_was_interrupted() 
     file.lock().expect("nobody has it");
     let error = check_readable(&reader, &path).expect_err("it is being changed");
     assert!(error.message().contains("another process is changing the file"), "{error}");
-    file.unlock().expect("ours");
+    // Whether it is free shows below: Wine reports an error of an unlock that succeeds.
+    let _ = file.unlock();
     let error = check_readable(&reader, &path).expect_err("the change was interrupted");
     assert!(error.message().contains("interrupted"), "{error}");
     // The look at it left no lock behind.

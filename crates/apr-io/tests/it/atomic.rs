@@ -77,6 +77,7 @@ fn folders_are_made_for_the_files_and_vanish_with_them() {
     );
 }
 
+#[cfg(unix)]
 #[test]
 fn a_link_keeps_pointing_at_what_was_replaced() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -91,6 +92,7 @@ fn a_link_keeps_pointing_at_what_was_replaced() {
     assert_eq!(fs::read(&real).expect("replaced"), b"new");
 }
 
+#[cfg(unix)]
 #[test]
 fn permissions_of_the_replaced_file_stay() {
     use std::os::unix::fs::PermissionsExt;
@@ -144,7 +146,7 @@ fn what_replaces_a_locked_file_keeps_the_lock_until_then() {
     let mut output = AtomicOutput::replacing(LockedFile::open(&path).expect("nobody has it"));
     output.write_all(b"lost").expect("there is room");
     fs::write(folder.path().join("n"), "theirs").expect("writable");
-    fs::rename(folder.path().join("n"), &path).expect("ours");
+    apr_platform::replace(&folder.path().join("n"), &path).expect("ours");
     assert!(output.commit().is_err());
     assert_eq!(
         (fs::read(&path).expect("there"), names(folder.path())),

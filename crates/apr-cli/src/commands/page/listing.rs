@@ -51,7 +51,7 @@ impl Folder {
         let mut found = Self::default();
         let (title, name) = if metadata.is_dir() {
             found.collect(path, "", MODEL_DEPTH)?;
-            let whole = path.canonicalize().map_err(|error| io_error(&error, path))?;
+            let whole = apr_platform::canonicalize(path).map_err(|error| io_error(&error, path))?;
             (text(whole.file_name()), None)
         } else {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -77,7 +77,8 @@ impl OpenPlan {
     /// E007.
     pub(super) fn check_inside(&self, path: &Path) -> Outcome {
         let folder = Path::new(".").join(self.folder());
-        let real = |path: &Path| path.canonicalize().map_err(|error| io_error(&error, path));
+        let real =
+            |path: &Path| apr_platform::canonicalize(path).map_err(|error| io_error(&error, path));
         let root = real(&folder)?;
         let path = Path::new(".").join(path);
         let existing = path.ancestors().find(|path| path.symlink_metadata().is_ok());

@@ -280,7 +280,7 @@ fn scaled(text: &str, path: &dyn Fn(&str) -> Outcome<String>) -> Outcome<String>
 /// A path as a plan in `folder` has it: relative where it is below that folder, so that the folder
 /// can lie elsewhere on another machine; absolute otherwise. Both are real paths.
 pub(super) fn portable(path: &str, folder: &Path) -> Outcome<String> {
-    if path == "-" || path.starts_with("/dev/") {
+    if path == "-" || path.starts_with("/dev/") || apr_platform::is_stream(Path::new(path)) {
         return Err(Failure::Usage(
             "a job in parts reads and writes files, not streams".to_owned(),
         ));
@@ -294,8 +294,9 @@ pub(super) fn portable(path: &str, folder: &Path) -> Outcome<String> {
 /// A path without links and dots, even if its end is not there yet.
 pub(super) fn real(path: &Path) -> Outcome<PathBuf> {
     let path = std::path::absolute(path)?;
-    let there =
-        path.ancestors().find_map(|ancestor| Some((ancestor, ancestor.canonicalize().ok()?)));
+    let there = path
+        .ancestors()
+        .find_map(|ancestor| Some((ancestor, apr_platform::canonicalize(ancestor).ok()?)));
     let Some((ancestor, found)) = there else { return Ok(path) };
     Ok(path
         .strip_prefix(ancestor)

@@ -1,0 +1,87 @@
+//! Names that Windows does not take, or takes for something else.
+
+use std::borrow::Cow;
+
+/// Names of devices, with any extension and in any folder.
+const DEVICES: [&str; 6] = ["CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$"];
+
+/// Devices with a number from 0 to 9.
+const NUMBERED: [&str; 2] = ["COM", "LPT"];
+
+/// Whether this system can have files of a name, whose parts are separated by `/`; a name comes
+/// from a model or a server, and is not a path that a user gave.
+///
+/// # Errors
+/// What is wrong with it. On Unix nothing is.
+pub fn check_name(name: &str) -> Result<(), Cow<'static, str>> {
+    if cfg!(windows) { check_on_windows(name) } else { Ok(()) }
+}
+
+fn check_on_windows(name: &str) -> Result<(), Cow<'static, str>> {
+    let refused = |c: char| c < ' ' || "<>:\"|?*\\".contains(c);
+    if let Some(found) = name.chars().find(|&c| refused(c)) {
+        let found = found.escape_default();
+        return Err(format!("Windows has no files with '{found}' in their names").into());
+    }
+    for part in name.split('/') {
+        if is_device(part) {
+            return Err(format!("'{part}' is the name of a device on Windows").into());
+        }
+        // The system would leave the end away, and another file may have that name.
+        if part.ends_with(['.', ' ']) {
+            return Err("Windows has no files whose names end with a dot or a space".into());
+        }
+    }
+    Ok(())
+}
+
+/// Whether Windows, or one of its versions, takes the name of a file for that of a device: those
+/// before 11 whatever its extension is.
+pub(crate) fn is_device(name: &str) -> bool {
+    let stem = name.split(['.', ':']).next().unwrap_or(name).trim_end();
+    let is = |device: &&str| stem.eq_ignore_ascii_case(device);
+    let is_numbered = |device: &&str| {
+        let number = stem.get(device.len()..).unwrap_or("");
+        stem.get(..device.len()).is_some_and(|start| start.eq_ignore_ascii_case(device))
+            && matches!(number.as_bytes(), [b'0'..=b'9'])
+    };
+    DEVICES.iter().any(is) || NUMBERED.iter().any(is_numbered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_has_no_files_with_the_names_of_devices_or_with_its_own_characters() {
+        for bad in [
+            "aux.txt",
+            "a/CON",
+            "nul",
+            "Com1.safetensors",
+            "lpt9",
+            "conin$",
+            "a:b",
+            "C:/m",
+            "a\\b",
+            "what?",
+            "a*",
+            "tab\t",
+            "end.",
+            "end /a",
+            "nul .txt",
+        ] {
+            assert!(check_on_windows(bad).is_err(), "{bad}");
+        }
+        for good in
+            ["m.safetensors", "auxiliary", "console.json", "com", "com12", "1_P/config.json"]
+        {
+            assert_eq!(check_on_windows(good), Ok(()), "{good}");
+        }
+    }
+
+    #[test]
+    fn names_are_checked_where_they_matter() {
+        assert_eq!(check_name("aux.txt").is_err(), cfg!(windows));
+    }
+}

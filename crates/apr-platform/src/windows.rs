@@ -1,0 +1,254 @@
+//! Windows 10 and later.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::windows::fs::{FileExt, OpenOptionsExt, symlink_file};
+use std::os::windows::io::AsHandle;
+use std::path::{Component, Path, Prefix};
+
+use winapi_util::file::{information, typ};
+use windows_sys::Win32::Foundation::ERROR_LOCK_VIOLATION;
+use windows_sys::Win32::Storage::FileSystem::{
+    FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_OPEN_REPARSE_POINT,
+};
+
+use crate::names::is_device;
+use crate::{Access, Identity};
+
+/// Fills a buffer from a position of a file.
+///
+/// # Errors
+/// What the system says; `UnexpectedEof` where the file ends before.
+pub fn read_exact_at(file: &File, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !buf.is_empty() {
+        match file.seek_read(buf, offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                buf = &mut buf[read..];
+                offset += read as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes bytes to a position of a file, whose cursor may be anywhere afterwards.
+///
+/// # Errors
+/// What the system says.
+pub fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.seek_write(bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                bytes = &bytes[written..];
+                offset += written as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[allow(clippy::cast_possible_wrap, reason = "the time is compared only")]
+pub(crate) fn identity_of_file(file: &File) -> io::Result<Identity> {
+    let found = information(file)?;
+    Ok(Identity {
+        volume: found.volume_serial_number(),
+        index: found.file_index(),
+        len: found.file_size(),
+        modified: (found.last_write_time().unwrap_or(0) as i64, 0),
+        links: found.number_of_links(),
+    })
+}
+
+pub(crate) fn identity_of_path(path: &Path) -> io::Result<Identity> {
+    identity_by(path, FILE_FLAG_BACKUP_SEMANTICS)
+}
+
+pub(crate) fn identity_of_name(path: &Path) -> io::Result<Identity> {
+    identity_by(path, FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT)
+}
+
+/// Looks at a file without opening its contents, which a lock would not hinder either. Folders are
+/// opened, too.
+fn identity_by(path: &Path, flags: u32) -> io::Result<Identity> {
+    identity_of_file(&OpenOptions::new().access_mode(0).custom_flags(flags).open(path)?)
+}
+
+/// Whether a handle is of a regular file. Handles of folders are not opened without being asked for.
+///
+/// # Errors
+/// What the system says.
+pub fn is_regular(file: &File) -> io::Result<bool> {
+    Ok(typ(file)?.is_disk())
+}
+
+/// Whether a path is a device or a pipe, by its name, so that it can only be streamed to.
+#[must_use]
+pub fn is_stream(path: &Path) -> bool {
+    let is_in_space_of_devices = matches!(
+        path.components().next(),
+        Some(Component::Prefix(prefix)) if matches!(prefix.kind(), Prefix::DeviceNS(_))
+    );
+    let name = path.file_name().and_then(|name| name.to_str());
+    is_in_space_of_devices || name.is_some_and(|name| is_device(name) && !name.contains('.'))
+}
+
+/// Opening does not wait for the other end of a pipe here.
+pub fn unwaiting(options: &mut OpenOptions) -> &mut OpenOptions {
+    options
+}
+
+/// Opens no link: what has the name is opened itself.
+pub fn unfollowed(options: &mut OpenOptions) -> &mut OpenOptions {
+    options.custom_flags(FILE_FLAG_OPEN_REPARSE_POINT)
+}
+
+/// New files inherit from the folder who may read them, as the other one did.
+pub fn new_like<'o>(options: &'o mut OpenOptions, _other: &Metadata) -> &'o mut OpenOptions {
+    options
+}
+
+/// New files inherit from the folder who may write them.
+pub fn new_shared(options: &mut OpenOptions) -> &mut OpenOptions {
+    options
+}
+
+pub(crate) fn with_access<'o>(
+    options: &'o mut OpenOptions,
+    _access: &Access,
+) -> &'o mut OpenOptions {
+    options
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "on Unix it fails")]
+pub(crate) fn apply_access(_access: &Access, _file: &File) -> io::Result<()> {
+    Ok(())
+}
+
+/// There are no files without a name.
+///
+/// # Errors
+/// `Unsupported`.
+pub fn unnamed(_folder: &Path, _access: &Access) -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// There are no files without a name.
+///
+/// # Errors
+/// `Unsupported`.
+pub fn link_unnamed(_file: &File, _path: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Gives a file a name that must be free. The old name may stay, too.
+///
+/// # Errors
+/// What the system says, `AlreadyExists` among others.
+pub fn place_new(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+        Err(_) if to.symlink_metadata().is_ok() => Err(io::ErrorKind::AlreadyExists.into()),
+        // A file system without links, as on a memory card. For a moment somebody else could take
+        // the name.
+        Err(_) => fs::rename(from, to),
+        linked => linked,
+    }
+}
+
+/// Renames a file, over another one if there is one. That may be open, if not without
+/// `FILE_SHARE_DELETE`.
+///
+/// # Errors
+/// What the system says.
+pub fn replace(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::rename(from, to) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && may_be_moved(to) => {
+            replace_open(from, to)
+        }
+        renamed => renamed,
+    }
+}
+
+fn may_be_moved(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| !found.is_dir() && !found.permissions().readonly())
+}
+
+/// Where the file system can't rename over a file that is open: that is moved aside first, and
+/// vanishes when it is closed. For a moment there is no file.
+fn replace_open(from: &Path, to: &Path) -> io::Result<()> {
+    let mut aside = from.as_os_str().to_owned();
+    aside.push(".old");
+    fs::rename(to, &aside)?;
+    if let Err(error) = fs::rename(from, to) {
+        fs::rename(&aside, to)?;
+        return Err(error);
+    }
+    // It is in use: where it can't be removed either, it stays, and nothing is lost.
+    let _ = fs::remove_file(&aside);
+    Ok(())
+}
+
+/// Two files can't change places at once.
+///
+/// # Errors
+/// `Unsupported`.
+pub fn exchange(_one: &Path, _other: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Makes a link at `link` to a file, which `target` names from there and `file` from here. Where
+/// the user may not make one, which takes a right or the mode for developers, the file gets a
+/// second name, or is copied.
+///
+/// # Errors
+/// What the system says.
+pub fn link_file(target: &Path, file: &Path, link: &Path) -> io::Result<()> {
+    // Relative links are not followed with slashes.
+    let target: std::path::PathBuf = target.components().collect();
+    symlink_file(target, link)
+        .or_else(|_| fs::hard_link(file, link))
+        .or_else(|_| fs::copy(file, link).map(drop))
+}
+
+/// Names are in the journal of the file system, and need no more.
+///
+/// # Errors
+/// None.
+#[expect(clippy::unnecessary_wraps, reason = "on Unix it fails")]
+pub fn sync_folder(_folder: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Bytes that a file takes on disk: files have no holes unless they are asked for.
+#[must_use]
+pub fn allocated(metadata: &Metadata) -> u64 {
+    metadata.len()
+}
+
+/// Whether a read or write failed because another handle has the file locked.
+#[must_use]
+pub fn is_lock_violation(error: &io::Error) -> bool {
+    error.raw_os_error().is_some_and(|code| u32::try_from(code) == Ok(ERROR_LOCK_VIOLATION))
+}
+
+/// Standard input without a buffer.
+///
+/// # Errors
+/// What the system says.
+pub fn standard_input() -> io::Result<File> {
+    Ok(io::stdin().as_handle().try_clone_to_owned()?.into())
+}
+
+/// Standard output without a buffer.
+///
+/// # Errors
+/// What the system says.
+pub fn standard_output() -> io::Result<File> {
+    Ok(io::stdout().as_handle().try_clone_to_owned()?.into())
+}
