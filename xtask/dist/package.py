@@ -1,6 +1,6 @@
 """Packs a built binary with what belongs to it: `package.py BINARY --target T --out FOLDER --epoch SECONDS`.
 
-The archive `apr-VERSION-TARGET.tar.gz` has the binary, the documents of FOLDER/pages (manual pages and completions), the
+The archive `apr-VERSION-TARGET.tar.gz`, or `.zip` for Windows, has the binary, the documents of FOLDER/pages (manual pages and completions), the
 licences of all crates in it, and a bill of materials in CycloneDX 1.6. Beside it are the bill, and a line for it in
 SHA256SUMS. Nothing depends on when or where it is packed: two builds of the same bits make the same archive.
 """
@@ -15,6 +15,7 @@ import subprocess
 import tarfile
 import time
 import uuid
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,6 +124,15 @@ def pack(path, folder, files, epoch):
                 archive.addfile(entry, io.BytesIO(content))
 
 
+def pack_zip(path, folder, files, epoch):
+    """For Windows, which opens such archives by itself."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, content, mode in sorted(files):
+            entry = zipfile.ZipInfo(f"{folder}/{name}", time.gmtime(epoch)[:6])
+            entry.compress_type, entry.create_system, entry.external_attr = zipfile.ZIP_DEFLATED, 3, mode << 16
+            archive.writestr(entry, content)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("binary", type=Path)
@@ -136,18 +146,20 @@ def main():
     document = json.dumps(bill(root, packages, edges, arguments.epoch), indent=1, sort_keys=True).encode() + b"\n"
     (arguments.out / f"{name}.cdx.json").write_bytes(document)
     files = [
-        ("apr", arguments.binary.read_bytes(), 0o755),
+        (arguments.binary.name, arguments.binary.read_bytes(), 0o755),
         ("apr.cdx.json", document, 0o644),
         ("THIRD-PARTY.txt", licences(root, packages, edges).encode(), 0o644),
     ]
     files += [(title, (ROOT / title).read_bytes(), 0o644) for title in DOCUMENTS]
-    files.append(("Containerfile", (Path(__file__).parent / "Containerfile").read_bytes(), 0o644))
+    is_windows = "windows" in arguments.target
+    if not is_windows:
+        files.append(("Containerfile", (Path(__file__).parent / "Containerfile").read_bytes(), 0o644))
     pages = arguments.out / "pages"
     files += [
         (str(file.relative_to(pages)), file.read_bytes(), 0o644) for file in pages.rglob("*") if file.is_file()
     ]
-    path = arguments.out / f"{name}.tar.gz"
-    pack(path, name, files, arguments.epoch)
+    path = arguments.out / f"{name}.{'zip' if is_windows else 'tar.gz'}"
+    (pack_zip if is_windows else pack)(path, name, files, arguments.epoch)
 
     made = sorted(file for end in ("tar.gz", "cdx.json") for file in arguments.out.glob(f"*.{end}"))
     lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in made]

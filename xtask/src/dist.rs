@@ -1,11 +1,11 @@
-//! What people download: static binaries for Linux in archives, with the page, manual pages,
-//! completions, the licences of all that is in them, a bill of materials and sums.
+//! What people download: static binaries for Linux, and one for Windows, in archives with the page,
+//! manual pages, completions, the licences of all that is in them, a bill of materials and sums.
 //!
 //! The standard library for musl and what links it come with the toolchain. BLAKE3's vectors are in
-//! C and assembly, which Zig compiles for any processor.
+//! C and assembly, which Zig compiles for any processor. For Windows, mingw-w64 compiles and links,
+//! and Wine runs what was built.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::process::{
@@ -17,27 +17,45 @@ use crate::web::{self, Wish};
 /// A system that the binary is built for.
 struct Platform {
     triple: &'static str,
-    /// What Zig calls it.
-    zig: &'static str,
-    /// What runs its programs on other processors.
+    /// What Zig calls it; `None` where mingw-w64 builds.
+    zig: Option<&'static str>,
+    /// What runs its programs on other systems and processors.
     emulator: &'static str,
+    /// The package of Debian that has the emulator.
+    package: &'static str,
+    /// The name of the binary.
+    binary: &'static str,
 }
 
-const PLATFORMS: [Platform; 2] = [
+const PLATFORMS: [Platform; 3] = [
     Platform {
         triple: "x86_64-unknown-linux-musl",
-        zig: "x86_64-linux-musl",
+        zig: Some("x86_64-linux-musl"),
         emulator: "qemu-x86_64-static",
+        package: "qemu-user-static",
+        binary: "apr",
     },
     Platform {
         triple: "aarch64-unknown-linux-musl",
-        zig: "aarch64-linux-musl",
+        zig: Some("aarch64-linux-musl"),
         emulator: "qemu-aarch64-static",
+        package: "qemu-user-static",
+        binary: "apr",
+    },
+    Platform {
+        triple: "x86_64-pc-windows-gnu",
+        zig: None,
+        emulator: "wine",
+        package: "wine",
+        binary: "apr.exe",
     },
 ];
 
 /// The compiler for C, on PyPI.
 const ZIG: &str = "ziglang==0.15.2";
+
+/// The compiler and linker for Windows, which cargo and the crate `cc` look for by themselves.
+const MINGW: &str = "x86_64-w64-mingw32-gcc";
 
 /// A compiler for C. Zig has names of its own for targets, and takes no other.
 const COMPILER: &str = "\
@@ -53,7 +71,8 @@ exec 'PYTHON' -m ziglang cc -target TARGET \"$@\"
 ";
 
 /// Shells that have completions, and the names of the files that they look for.
-const SHELLS: [(&str, &str); 3] = [("bash", "apr"), ("zsh", "_apr"), ("fish", "apr.fish")];
+const SHELLS: [(&str, &str); 4] =
+    [("bash", "apr"), ("zsh", "_apr"), ("fish", "apr.fish"), ("powershell", "apr.ps1")];
 
 /// Builds archives into `target/packages`, for the platforms that are named or for all; `twice`
 /// builds each a second time and compares.
@@ -76,7 +95,12 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) -> Result<(), String> {
 
     web::run(steps, Wish::Build);
     let packages = target_dir().join("packages");
-    let Some(zig) = steps.run("a compiler for C: Zig", find_or_install_zig) else { return Ok(()) };
+    let needs_zig = platforms.iter().any(|platform| platform.zig.is_some());
+    let zig = match needs_zig {
+        true => steps.run("a compiler for C: Zig", find_or_install_zig),
+        false => Some(PathBuf::new()),
+    };
+    let Some(zig) = zig else { return Ok(()) };
     for platform in platforms {
         let triple = platform.triple;
         let built = steps.run(&format!("apr for {triple}"), || {
@@ -124,19 +148,20 @@ fn install_std(triple: &str) -> Outcome {
 
 /// Builds the binary, so that nothing in it says where or when.
 fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
-    let Platform { triple, zig: name, .. } = platform;
-    let compiler = folder.join(format!("cc-{name}"));
+    let Platform { triple, .. } = platform;
     fs::create_dir_all(folder).map_err(Stop::failed)?;
-    let script = COMPILER.replace("PYTHON", &zig.display().to_string()).replace("TARGET", name);
-    fs::write(&compiler, script).map_err(Stop::failed)?;
-    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).map_err(Stop::failed)?;
+    let (compiler, linking) = match platform.zig {
+        Some(name) => {
+            (zig_as_compiler(name, zig, folder)?, "-Clinker=rust-lld -Clink-self-contained=yes")
+        }
+        None => (find_mingw()?, "-Clink-arg=-Wl,--no-insert-timestamp"),
+    };
 
     let home = std::env::var("CARGO_HOME").ok().map(PathBuf::from);
     let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
     let home = home.ok_or_else(|| Stop::failed("neither CARGO_HOME nor HOME is set"))?;
     let flags = format!(
-        "-Clinker=rust-lld -Clink-self-contained=yes --remap-path-prefix={}=cargo \
-         --remap-path-prefix={}=apr",
+        "{linking} --remap-path-prefix={}=cargo --remap-path-prefix={}=apr",
         home.display(),
         workspace().display()
     );
@@ -154,7 +179,33 @@ fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
         command.env("APR_COMMIT", commit);
     }
     run_program(&mut command)?;
-    Ok(folder.join(triple).join("dist/apr"))
+    Ok(folder.join(triple).join("dist").join(platform.binary))
+}
+
+/// Zig under the name of a compiler for C.
+fn zig_as_compiler(name: &str, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
+    let compiler = folder.join(format!("cc-{name}"));
+    let script = COMPILER.replace("PYTHON", &zig.display().to_string()).replace("TARGET", name);
+    fs::write(&compiler, script).map_err(Stop::failed)?;
+    make_executable(&compiler).map_err(Stop::failed)?;
+    Ok(compiler)
+}
+
+#[cfg(unix)]
+fn make_executable(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+}
+
+/// The script is for a shell, which takes any file.
+#[cfg(not(unix))]
+fn make_executable(_path: &Path) -> std::io::Result<()> {
+    Ok(())
+}
+
+fn find_mingw() -> Outcome<PathBuf> {
+    find_program(|name| name == MINGW)
+        .ok_or_else(|| Stop::skipped(format!("there is no {MINGW}"), "install mingw-w64"))
 }
 
 /// The commit that is built, where nothing is changed since.
@@ -172,11 +223,15 @@ fn epoch() -> Outcome<String> {
 
 /// The program that runs the binary: itself, or an emulator.
 fn runner(platform: &Platform, binary: &Path) -> Outcome<std::process::Command> {
-    if platform.triple.starts_with(std::env::consts::ARCH) {
+    let parts = [std::env::consts::ARCH, std::env::consts::OS];
+    if parts.iter().all(|part| platform.triple.contains(part)) {
         return Ok(program(binary));
     }
     let emulator = find_program(|name| name == platform.emulator).ok_or_else(|| {
-        Stop::skipped(format!("there is no {}", platform.emulator), "install qemu-user-static")
+        Stop::skipped(
+            format!("there is no {}", platform.emulator),
+            format!("install {}", platform.package),
+        )
     })?;
     let mut command = program(emulator);
     command.arg(binary);

@@ -1,6 +1,6 @@
-//! Windows gives memory as far as its page file goes, and there is no limit like `ulimit -v` that a
-//! user sets: the standard library ends the process where there is none left, by an exception that
-//! can't be caught, and its own message says how much was asked for. What a command plans for beyond
+//! Windows gives memory as far as its page file goes, and has no limit like `ulimit -v` that a user
+//! sets: the standard library ends the process where there is none left, by an exception that can't
+//! be caught, and its own message says how much was asked for. What a command plans for beyond
 //! `--max-memory` is E008 as everywhere.
 
 /// Nothing can be prepared.

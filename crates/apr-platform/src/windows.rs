@@ -79,7 +79,7 @@ fn identity_by(path: &Path, flags: u32) -> io::Result<Identity> {
     identity_of_file(&OpenOptions::new().access_mode(0).custom_flags(flags).open(path)?)
 }
 
-/// Whether a handle is of a regular file. Handles of folders are not opened without being asked for.
+/// Whether a handle is of a regular file. Those of folders are not opened without being asked for.
 ///
 /// # Errors
 /// What the system says.

@@ -1,5 +1,5 @@
-//! Keys of a console on Windows: it ends the process where it goes away, and has no Ctrl-Z that stops
-//! one.
+//! Keys of a console on Windows: it ends the process where it goes away, and has no Ctrl-Z that
+//! stops one.
 
 use std::io;
 use std::time::Duration;
