@@ -1,8 +1,9 @@
 """Packs a built binary with what belongs to it: `package.py BINARY --target T --out FOLDER --epoch SECONDS`.
 
-The archive `apr-VERSION-TARGET.tar.gz`, or `.zip` for Windows, has the binary, the documents of FOLDER/pages (manual pages and completions), the
-licences of all crates in it, and a bill of materials in CycloneDX 1.6. Beside it are the bill, and a line for it in
-SHA256SUMS. Nothing depends on when or where it is packed: two builds of the same bits make the same archive.
+The archive `apr-VERSION-TARGET.tar.gz`, or `.zip` for Windows, has the binary, the documents of FOLDER/pages (manual
+pages and completions), the licences of all crates in it, and a bill of materials in CycloneDX 1.6. Beside it are the
+bill, and a line for it in SHA256SUMS. Nothing depends on when or where it is packed: two builds of the same bits make
+the same archive.
 """
 
 import argparse
@@ -161,7 +162,7 @@ def main():
     path = arguments.out / f"{name}.{'zip' if is_windows else 'tar.gz'}"
     (pack_zip if is_windows else pack)(path, name, files, arguments.epoch)
 
-    made = sorted(file for end in ("tar.gz", "cdx.json") for file in arguments.out.glob(f"*.{end}"))
+    made = sorted(file for end in ("tar.gz", "zip", "cdx.json") for file in arguments.out.glob(f"*.{end}"))
     lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in made]
     (arguments.out / "SHA256SUMS").write_text("".join(lines))
     megabytes = arguments.binary.stat().st_size / 1e6, path.stat().st_size / 1e6
