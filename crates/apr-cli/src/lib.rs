@@ -24,6 +24,7 @@ mod remote;
 mod remote;
 mod revise;
 mod secrets;
+#[cfg_attr(windows, path = "signals_windows.rs")]
 mod signals;
 
 use std::ffi::OsString;

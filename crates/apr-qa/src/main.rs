@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use apr_core::Error;
 use apr_io::{Interrupt, Threads, io_error};
@@ -14,8 +13,6 @@ use apr_registry::OpenOptions;
 use apr_run::Facts;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
-use signal_hook::consts::TERM_SIGNALS;
-use signal_hook::flag;
 
 /// Bytes of memory that a pass and a run may use by default.
 const MEMORY: u64 = 1 << 30;
@@ -87,6 +84,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// The first signal ends the work, and the temporary folder with it; the second the process.
+#[cfg(unix)]
+fn watch_signals(interrupt: &Interrupt) -> io::Result<()> {
+    use signal_hook::flag;
+    use std::sync::Arc;
+    for signal in signal_hook::consts::TERM_SIGNALS {
+        flag::register_conditional_default(*signal, Arc::clone(&interrupt.0))?;
+        flag::register(*signal, Arc::clone(&interrupt.0))?;
+    }
+    Ok(())
+}
+
 /// Judges a model and prints what is seen; whether it is enough.
 fn judged(args: &Verify) -> Result<bool, Error> {
     let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
@@ -95,12 +104,8 @@ fn judged(args: &Verify) -> Result<bool, Error> {
     options.keys.max_memory = max_memory;
     let model = apr::Model::open_with(&args.model, &options)?;
     let interrupt = Interrupt::default();
-    // The first signal ends the work, and the temporary folder with it; the second the process.
-    for signal in TERM_SIGNALS {
-        let registered = flag::register_conditional_default(*signal, Arc::clone(&interrupt.0))
-            .and_then(|_| flag::register(*signal, Arc::clone(&interrupt.0)));
-        registered.map_err(|error| io_error(&error, Path::new("signals")))?;
-    }
+    #[cfg(unix)]
+    watch_signals(&interrupt).map_err(|error| io_error(&error, Path::new("signals")))?;
     let pipeline = Threads::new(threads, max_memory, interrupt.clone())?;
     let (source, facts) = (model.source(), Facts::of(model.reader())?);
     let reopen = || apr::Model::open_with(&args.model, &options).map(drop);

@@ -28,6 +28,7 @@ fn refused(sandbox: &Sandbox, model: &str, code: i32, parts: &[&str]) {
     assert!(!sandbox.path("t").exists());
 }
 
+#[cfg(unix)]
 #[test]
 fn a_pipe_on_disk_is_refused_and_not_waited_for() {
     let sandbox = Sandbox::new();
@@ -123,6 +124,7 @@ fn a_cut_safetensors_file_is_corrupt_wherever_it_is_cut() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn an_index_cannot_name_files_outside_its_folder() {
     let sandbox = Sandbox::new().with("secret.safetensors", small_safetensors());
@@ -309,6 +311,7 @@ fn messages_about_files_and_prefixes_are_whole_sentences() {
     run.fails(4, &["the prefix 'model.'; no name has a prefix that ends with a dot"]);
 }
 
+#[cfg(unix)]
 #[test]
 fn an_input_without_end_is_read_up_to_the_memory_limit() {
     let llama = locate::fixture("tiny-llama").display().to_string();

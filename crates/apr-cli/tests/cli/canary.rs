@@ -179,6 +179,7 @@ fn tokens_that_the_vocabulary_does_not_have_are_refused() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn what_a_canary_names_is_a_regular_file_and_nothing_is_written_before_it_is_read() {
     let sandbox = recorded();
@@ -249,6 +250,7 @@ fn an_input_outside_of_the_canarys_folder_is_found_again() {
     assert_eq!(sandbox.run(&line).ok().json()["cases"][0]["found"], "42\n");
 }
 
+#[cfg(unix)]
 #[test]
 fn an_input_whose_name_is_not_utf_8_is_embedded() {
     let sandbox = recorded();

@@ -2,6 +2,7 @@
 //! where an undo file belongs.
 
 use std::fs::{self, File};
+#[cfg(unix)]
 use std::os::unix::fs::symlink;
 
 use crate::container::{crc32, word, workshop};
@@ -97,6 +98,7 @@ fn advice(run: &crate::support::Run) -> String {
     format!("\"$APR\" {arguments}")
 }
 
+#[cfg(unix)]
 #[test]
 fn the_command_that_readers_name_undoes_an_interrupted_change() {
     let Interrupted { sandbox, before, torn, undo, .. } = Interrupted::new();
@@ -128,6 +130,7 @@ fn the_command_that_readers_name_undoes_an_interrupted_change() {
 }
 
 /// Kills a change at each call of the system that changes something.
+#[cfg(unix)]
 #[test]
 fn the_command_that_readers_name_undoes_a_change_that_was_killed_anywhere() {
     if std::process::Command::new("strace").arg("-V").output().is_err() {
@@ -182,6 +185,7 @@ fn whatever_changes_a_file_in_place_undoes_an_interrupted_change_first() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn every_command_that_reads_refuses_a_file_in_which_a_change_was_interrupted() {
     let Interrupted { sandbox, torn, .. } = Interrupted::new();
@@ -278,6 +282,7 @@ fn a_backup_that_was_put_back_over_a_torn_file_is_never_mixed_with_what_was_ther
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn what_lies_where_the_undo_file_belongs_is_neither_followed_nor_waited_for() {
     let sandbox = workshop();
@@ -334,6 +339,7 @@ fn one_process_at_a_time_changes_or_replaces_a_file() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn an_edit_that_does_not_fit_a_full_disk_leaves_the_file_as_it_was() {
     let sandbox = Sandbox::new();
@@ -347,6 +353,7 @@ fn an_edit_that_does_not_fit_a_full_disk_leaves_the_file_as_it_was() {
     assert!(!sandbox.path(".m.apr.undo").exists());
 }
 
+#[cfg(unix)]
 #[test]
 fn a_source_is_not_touched_by_what_writes_a_copy() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
@@ -359,6 +366,7 @@ fn a_source_is_not_touched_by_what_writes_a_copy() {
     assert!(sandbox.read("m.apr") == before);
 }
 
+#[cfg(unix)]
 #[test]
 fn what_a_link_points_at_is_changed_and_rewritten() {
     let sandbox = workshop();

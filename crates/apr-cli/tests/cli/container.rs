@@ -239,6 +239,7 @@ fn deleted_swapped_and_cut_shards_are_named() {
     assert!(!sandbox.path("x.safetensors").exists());
 }
 
+#[cfg(unix)]
 #[test]
 fn sizes_that_a_tiny_compressed_file_claims_take_no_memory() {
     let sandbox = workshop();

@@ -1,6 +1,7 @@
 //! Encryption and keys: what comes back, what is refused, what is never shown.
 
 use std::fs;
+#[cfg(unix)]
 use std::os::unix::fs::PermissionsExt;
 
 use crate::container::{PASSWORD, flipped, same, stored, workshop};
@@ -228,6 +229,7 @@ fn secrets_are_in_no_report_and_private_keys_are_their_owners_alone() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn keys_are_replaced_only_when_asked() {
     let sandbox = workshop();
@@ -252,6 +254,7 @@ fn keys_are_replaced_only_when_asked() {
     assert_eq!(path.metadata().expect("a file").permissions().mode() & 0o777, 0o600);
 }
 
+#[cfg(unix)]
 #[test]
 fn a_password_may_come_through_a_pipe() {
     let sandbox = workshop();
@@ -337,6 +340,7 @@ fn reading_an_encrypted_model_needs_a_key_only_for_its_weights() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn costs_of_a_password_that_nobody_would_ask_for_are_e008_before_anything_is_computed() {
     let sandbox = workshop();

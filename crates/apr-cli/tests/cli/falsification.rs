@@ -97,6 +97,7 @@ fn falsification_06_inspect_reads_no_weight() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn falsification_06_inspect_of_a_large_model_takes_no_memory() {
     let entry = Apr2Entry {

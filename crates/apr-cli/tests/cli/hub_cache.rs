@@ -1,7 +1,9 @@
 //! The cache of downloads: shared with Hugging Face's client, resumed, verified, cleared.
 
 use std::fs;
+#[cfg(unix)]
 use std::os::unix::fs::symlink;
+#[cfg(unix)]
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -79,6 +81,7 @@ fn a_download_has_the_layout_of_the_python_client() {
     assert_eq!(again["fetched"], 0);
 }
 
+#[cfg(unix)]
 #[test]
 fn what_the_python_client_fetched_is_not_fetched_again() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
@@ -121,6 +124,7 @@ fn offline_says_what_is_missing() {
         .fails(1, &["E007", "network access in offline mode (HF_HUB_OFFLINE or --offline)"]);
 }
 
+#[cfg(unix)]
 #[test]
 fn a_download_that_was_killed_goes_on_where_it_was() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
@@ -148,6 +152,7 @@ fn a_download_that_was_killed_goes_on_where_it_was() {
     assert_eq!(sandbox.read(&blob), bytes);
 }
 
+#[cfg(unix)]
 #[test]
 fn an_interrupted_job_says_how_much_is_kept() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());

@@ -154,6 +154,7 @@ fn tags_that_are_no_digests_keep_files_apart() {
     at(&hub, &sandbox, "cache verify").ok();
 }
 
+#[cfg(unix)]
 #[test]
 fn an_import_goes_on_without_a_cache_that_cannot_be_written() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
@@ -183,6 +184,7 @@ fn an_import_goes_on_without_a_cache_that_cannot_be_written() {
     assert!(!sandbox.path("c.apr").exists());
 }
 
+#[cfg(unix)]
 #[test]
 fn an_import_goes_on_without_a_cache_that_becomes_full() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());

@@ -2,6 +2,7 @@
 //! writes and reports.
 
 use std::fs;
+#[cfg(unix)]
 use std::os::unix::fs::symlink;
 
 use apr_testkit::hub::TestHub;
@@ -141,6 +142,7 @@ fn merges_in_parts_are_the_files_of_one_process() {
     sandbox.apr("plan --parts 3 -o p.json merge merge.yml -o o.apr").fails(2, &["--config FILE"]);
 }
 
+#[cfg(unix)]
 #[test]
 fn adapters_are_merged_in_parts_from_any_folder() {
     let sandbox = Sandbox::new();
@@ -212,6 +214,7 @@ fn a_folder_with_companions_and_ties_is_imported_in_parts() {
     assert_eq!(sandbox.read("joined.apr"), sandbox.read("whole.apr"));
 }
 
+#[cfg(unix)]
 #[test]
 fn parts_at_the_same_time_are_the_same_files() {
     let sandbox = model();
@@ -648,6 +651,7 @@ fn a_plan_that_leaves_something_out_makes_no_model_valid() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn links_out_of_the_folder_of_a_plan_are_not_followed() {
     let sandbox = model();

@@ -1,17 +1,25 @@
 //! The `apr` command from outside: what it prints, writes, refuses and leaves behind.
+//!
+//! What takes a shell, a terminal of tmux, signals, limits, modes, links or devices is for Unix
+//! alone.
+
+#![cfg_attr(not(unix), allow(dead_code, unused_imports, reason = "helpers of tests for Unix"))]
 
 mod adapters;
+#[cfg(unix)]
 mod advice;
 mod anomalies;
 mod bad_input;
 mod canary;
 mod changes;
+#[cfg(unix)]
 mod cluster;
 mod configurations;
 mod container;
 mod coreml;
 mod diff;
 mod distill;
+#[cfg(unix)]
 mod documentation;
 mod edit;
 mod encryption;
@@ -29,6 +37,7 @@ mod hub_cache;
 mod hub_faults;
 mod hub_servers;
 mod imatrix;
+#[cfg(unix)]
 mod interruption;
 mod jobs_in_parts;
 mod keras;
@@ -77,6 +86,7 @@ mod run_speed;
 mod run_texts;
 mod sarif;
 mod scan;
+#[cfg(unix)]
 mod screens;
 mod seals;
 mod shards;

@@ -8,6 +8,7 @@ use crate::support::{Run, Sandbox};
 const LLAMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
 
 /// Runs a command within so many KiB of addresses.
+#[cfg(unix)]
 fn limited(sandbox: &Sandbox, kib: u64, line: &str) -> Run {
     let words: Vec<&str> = line.split_whitespace().collect();
     let plain = sandbox.command(&words);
@@ -17,6 +18,7 @@ fn limited(sandbox: &Sandbox, kib: u64, line: &str) -> Run {
     Run::of(command)
 }
 
+#[cfg(unix)]
 #[test]
 fn little_memory_ends_with_an_error_and_no_signal() {
     let sandbox = Sandbox::new();

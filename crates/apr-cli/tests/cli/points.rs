@@ -199,6 +199,7 @@ fn models_of_every_kind_are_judged_by_what_they_take() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn files_of_every_format_are_judged() {
     let sandbox = Sandbox::new().with("strange.safetensors", small_safetensors());

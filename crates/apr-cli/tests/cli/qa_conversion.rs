@@ -231,6 +231,7 @@ fn qa_99_a_memory_limit_that_is_too_low_is_e008() {
     assert_eq!(sandbox.files(), ["m.safetensors"]);
 }
 
+#[cfg(unix)]
 #[test]
 fn qa_99_a_model_far_larger_than_the_limit_passes_within_it() {
     let sandbox = Sandbox::new();

@@ -238,6 +238,7 @@ fn qa_90_pickled_shards_are_one_model_and_a_missing_one_is_named() {
     assert_eq!(sandbox.files(), files);
 }
 
+#[cfg(unix)]
 #[test]
 fn qa_93_a_source_with_another_sha_256_is_refused() {
     let sandbox = TinyModel::new("bert").sandbox();

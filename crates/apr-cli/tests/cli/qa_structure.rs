@@ -209,6 +209,7 @@ fn qa_15_a_model_without_tensors_is_a_model() {
     sandbox.apr("validate back.apr").clean().says(&["VALID"]);
 }
 
+#[cfg(unix)]
 #[test]
 fn qa_16_metadata_of_200_mib_are_e008_and_take_no_memory() {
     let builder = Apr2Builder {

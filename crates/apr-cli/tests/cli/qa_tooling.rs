@@ -29,6 +29,7 @@ fn write_huge_apr(sandbox: &Sandbox, name: &str) {
     sandbox.extend(name, len, &file[start..]);
 }
 
+#[cfg(unix)]
 #[test]
 fn qa_51_inspect_reads_the_front_and_the_trailer_of_a_huge_file_and_no_more() {
     let sandbox = Sandbox::new();

@@ -364,6 +364,7 @@ fn layers_beyond_the_memory_limit_are_named() {
     sandbox.run(&line).ok().says(&["not compared for lack of memory: ", "--max-memory"]);
 }
 
+#[cfg(unix)]
 #[test]
 fn a_model_that_changes_while_it_is_read_is_noticed() {
     let sandbox = models();

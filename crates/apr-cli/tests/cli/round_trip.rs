@@ -108,6 +108,7 @@ fn a_folder_of_shards_survives_import_with_its_companions() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn models_go_through_pipes() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
@@ -227,6 +228,7 @@ fn a_file_that_was_cut_into_shards_is_the_same_file_when_joined() {
     assert!(sandbox.read("joined.safetensors") == original);
 }
 
+#[cfg(unix)]
 #[test]
 fn devices_and_named_pipes_are_written_to_and_not_replaced() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
@@ -253,6 +255,7 @@ fn a_folder_around_an_apr_file_keeps_what_is_inside_it() {
     assert_eq!(sandbox.read("out/extra.txt"), b"new");
 }
 
+#[cfg(unix)]
 #[test]
 fn the_report_stays_out_of_a_model_that_is_streamed() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());

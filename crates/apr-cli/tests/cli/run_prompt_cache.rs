@@ -1,5 +1,6 @@
 //! `apr run --prompt-cache`.
 
+#[cfg(unix)]
 use std::os::unix::fs::PermissionsExt;
 
 use apr_testkit::corrupt::bit_flips;

@@ -38,6 +38,7 @@ fn shards_join_to_the_very_file_they_were_cut_from() {
     assert_eq!(sandbox.read("one.apr"), sandbox.read("whole.apr"));
 }
 
+#[cfg(unix)]
 #[test]
 fn a_model_from_a_pipe_is_cut_too() {
     let sandbox = sharded();
@@ -215,6 +216,7 @@ fn the_joined_file_may_take_the_manifests_place_and_the_manifest_the_files() {
     sandbox.apr("diff whole.apr cut.apr --exit-code").clean();
 }
 
+#[cfg(unix)]
 #[test]
 fn a_join_or_cut_that_dies_halfway_loses_nothing() {
     let sandbox = Sandbox::new();

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File, Permissions};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
@@ -82,7 +81,8 @@ impl Sandbox {
     pub(crate) fn extend(&self, name: &str, len: u64, tail: &[u8]) {
         let file = File::options().write(true).open(self.path(name)).expect("a file");
         file.set_len(len).expect("a file system with sparse files");
-        file.write_all_at(tail, len - tail.len() as u64).expect("room for the tail");
+        apr_platform::write_all_at(&file, tail, len - tail.len() as u64)
+            .expect("room for the tail");
     }
 
     /// Every file of the sandbox, hidden ones too, sorted.
@@ -101,6 +101,7 @@ impl Sandbox {
     }
 
     /// A shell script; `"$APR"` is the command.
+    #[cfg(unix)]
     pub(crate) fn shell(&self, script: &str) -> Run {
         let mut command = Command::new("sh");
         command.args(["-c", script]).env("APR", env!("CARGO_BIN_EXE_apr"));
@@ -169,7 +170,9 @@ fn list_into(root: &Path, folder: &Path, names: &mut Vec<String>) {
         if path.is_dir() {
             list_into(root, &path, names);
         } else {
-            names.push(path.strip_prefix(root).expect("inside").to_string_lossy().into_owned());
+            let inside = path.strip_prefix(root).expect("inside");
+            let parts: Vec<_> = inside.iter().map(|part| part.to_string_lossy()).collect();
+            names.push(parts.join("/"));
         }
     }
 }

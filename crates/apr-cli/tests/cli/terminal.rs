@@ -33,6 +33,7 @@ fn unknown_commands_and_options_are_exit_2_with_the_nearest_one() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn words_of_other_tools_get_the_word_of_this_one() {
     let sandbox = Sandbox::new().with("m.apr", sound().build()).with("n.apr", sound().build());
@@ -90,6 +91,7 @@ fn errors_in_arguments_are_json_too() {
     assert!(sandbox.apr("inspect").stdout.is_empty());
 }
 
+#[cfg(unix)]
 #[test]
 fn the_command_that_an_error_suggests_works() {
     let sandbox = TinyModel::new("llama").first("model.layers.0.self_attn.q_proj.weight", f32::NAN);
@@ -120,6 +122,7 @@ fn the_command_that_an_error_suggests_works() {
     sandbox.apr("shard m --size 1MB -o x.apr --relaxed").ok();
 }
 
+#[cfg(unix)]
 #[test]
 fn a_pipe_in_place_of_a_file_is_told_how_it_is_read() {
     let sandbox = Sandbox::new().with("m.apr", sound().build());
@@ -410,6 +413,7 @@ fn a_reader_that_goes_away_ends_the_command_quietly() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn errors_in_json_survive_a_reader_that_is_gone() {
     let sandbox = Sandbox::new();

@@ -244,7 +244,10 @@ fn within(name: &str, folder: Option<&Path>) -> Outcome<PathBuf> {
     }
     let leaves = path.components().any(|part| part == Component::ParentDir);
     let is_inside = folder.is_some_and(|folder| path.starts_with(folder));
-    if leaves || (path.is_absolute() && !is_inside) {
+    // On Windows `\m` and `C:m` begin elsewhere, too, and are not absolute.
+    let first = path.components().next();
+    let is_elsewhere = matches!(first, Some(Component::RootDir | Component::Prefix(_)));
+    if leaves || (is_elsewhere && !is_inside) {
         return Err(Failure::Usage(format!(
             "the configuration names '{}', outside of the folder of its models: pass --models-dir \
              DIR",

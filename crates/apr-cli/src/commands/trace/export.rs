@@ -189,7 +189,10 @@ fn component(name: &str) -> String {
     while name.len() > LONGEST {
         name.pop();
     }
-    name
+    match apr_platform::check_name(&name) {
+        Ok(()) => name,
+        Err(_) => format!("_{name}_"),
+    }
 }
 
 #[cfg(test)]
