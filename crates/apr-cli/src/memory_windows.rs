@@ -4,7 +4,6 @@
 //! `--max-memory` is E008 as everywhere.
 
 /// Nothing can be prepared.
-#[expect(clippy::unnecessary_wraps, reason = "on Unix it fails")]
 pub(crate) fn prepare() -> Result<(), u8> {
     Ok(())
 }

@@ -125,7 +125,6 @@ pub(crate) fn with_access<'o>(
     options
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "on Unix it fails")]
 pub(crate) fn apply_access(_access: &Access, _file: &File) -> io::Result<()> {
     Ok(())
 }
@@ -220,7 +219,6 @@ pub fn link_file(target: &Path, file: &Path, link: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// None.
-#[expect(clippy::unnecessary_wraps, reason = "on Unix it fails")]
 pub fn sync_folder(_folder: &Path) -> io::Result<()> {
     Ok(())
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use ratatui::crossterm::event;
 
 /// Nothing stops a process.
-#[expect(clippy::unnecessary_wraps, reason = "on Unix it fails")]
 pub(super) fn stop_process() -> io::Result<()> {
     Ok(())
 }
@@ -27,18 +26,15 @@ pub(super) enum Woken {
 
 impl Keys {
     /// Those of the console of the process.
-    #[expect(clippy::unnecessary_wraps, reason = "on Unix it fails")]
     pub(super) fn of_terminal() -> io::Result<Self> {
         Ok(Self)
     }
 
     /// Waits for a key, so long at most.
-    #[expect(clippy::unused_self, reason = "on Unix the terminal is asked")]
     pub(super) fn wait(&self, time: Duration) -> io::Result<Woken> {
         event::poll(time).map(|_| Woken::Alive)
     }
 
-    #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "on Unix it may be")]
     pub(super) fn are_gone(&self) -> io::Result<bool> {
         Ok(false)
     }
@@ -48,7 +44,6 @@ impl Keys {
 pub(super) struct Watch;
 
 impl Watch {
-    #[expect(clippy::unnecessary_wraps, reason = "on Unix it fails")]
     pub(super) fn over(_keys: &Keys) -> io::Result<Self> {
         Ok(Self)
     }
