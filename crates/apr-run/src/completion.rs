@@ -261,8 +261,8 @@ impl<'g> Generator<'g> {
         made
     }
 
-    /// Reads the tokenizer ahead of the first text, which does so otherwise: vocabularies are large,
-    /// and whoever measures a prompt wants the time for its tokens alone.
+    /// Reads the tokenizer ahead of the first text, which does so otherwise: vocabularies are
+    /// large, and whoever measures a prompt wants the time for its tokens alone.
     ///
     /// # Errors
     /// Those of [`Tokenizer::of`].

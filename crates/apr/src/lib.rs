@@ -93,22 +93,22 @@
 //! |---|---|---:|---:|
 //! | none | [`open`] and [`plan`] for `.apr` and safetensors, for browsers too | 30 | 49 |
 //! | `std` | kernels chosen by the processor's features at run time | 33 | 63 |
-//! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 42 | 72 |
-//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Core ML, Flax, NeMo, llamafile | 63 | 143 |
-//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 98 | 283 |
-//! | `quantize` | tensors get ggml's types; they are read without it | 98 | 290 |
-//! | `prune` | pruning and sparse tensors: the module `prune` | 99 | 277 |
-//! | `lora` | adapters merged into a model: the module `lora` | 99 | 289 |
-//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 133 | 381 |
-//! | `compression` | the codecs of `.apr` files | 45 | 140 |
-//! | `zstd-encoder` | Zstandard written as well as read; half of all code | 45 | 143 |
-//! | `encryption` | AES-256-GCM for passwords and recipients | 79 | 91 |
-//! | `signing` | Ed25519 signatures, licences | 66 | 95 |
-//! | `typed` | APRN, one model of a serde type in one file | 46 | 75 |
-//! | `ndarray` | tensors as arrays of that crate | 49 | 78 |
-//! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 83 | 157 |
-//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 110 | 400 |
-//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 196 | 585 |
+//! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 44 | 72 |
+//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Core ML, Flax, NeMo, llamafile | 65 | 143 |
+//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 100 | 283 |
+//! | `quantize` | tensors get ggml's types; they are read without it | 100 | 290 |
+//! | `prune` | pruning and sparse tensors: the module `prune` | 101 | 277 |
+//! | `lora` | adapters merged into a model: the module `lora` | 101 | 289 |
+//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 135 | 381 |
+//! | `compression` | the codecs of `.apr` files | 47 | 140 |
+//! | `zstd-encoder` | Zstandard written as well as read; half of all code | 47 | 143 |
+//! | `encryption` | AES-256-GCM for passwords and recipients | 81 | 91 |
+//! | `signing` | Ed25519 signatures, licences | 68 | 95 |
+//! | `typed` | APRN, one model of a serde type in one file | 48 | 75 |
+//! | `ndarray` | tensors as arrays of that crate | 51 | 78 |
+//! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 85 | 157 |
+//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 112 | 400 |
+//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 198 | 585 |
 //!
 //! Crates are those that are compiled, our own included, and seconds the processor time of an
 //! optimized build; from `formats` on with `native`. `cargo xtask features --times` counts and

@@ -45,7 +45,10 @@ pub fn tokenizer_files(key_values: &[KeyValue]) -> Result<(NamedFiles, Vec<Strin
 /// use apr_core::{Array, KeyValue, Value};
 /// use apr_tokenizer::gguf::{Model, tokenizer_file};
 ///
-/// let text = |key: &str, text: &str| KeyValue { key: key.into(), value: Value::String(text.into()) };
+/// let text = |key: &str, text: &str| KeyValue {
+///     key: key.into(),
+///     value: Value::String(text.into()),
+/// };
 /// let tokens = Array::String(vec!["a".to_owned(), "b".to_owned(), "ab".to_owned()]);
 /// let merges = Array::String(vec!["a b".to_owned()]);
 /// let keys = [
