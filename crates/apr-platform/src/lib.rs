@@ -43,7 +43,7 @@ pub use access::Access;
 /// prefix `\\?\`, where the path is short enough.
 pub use dunce::canonicalize;
 pub use identity::Identity;
-pub use names::check_name;
+pub use names::{check_name, portable};
 pub use system::{
     allocated, exchange, is_lock_violation, is_regular, is_stream, link_file, link_unnamed,
     new_like, new_shared, place_new, read_exact_at, replace, standard_input, standard_output,

@@ -1,6 +1,7 @@
 //! Names that Windows does not take, or takes for something else.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 /// Names of devices, with any extension and in any folder.
 const DEVICES: [&str; 6] = ["CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$"];
@@ -15,6 +16,22 @@ const NUMBERED: [&str; 2] = ["COM", "LPT"];
 /// What is wrong with it. On Unix nothing is.
 pub fn check_name(name: &str) -> Result<(), Cow<'static, str>> {
     if cfg!(windows) { check_on_windows(name) } else { Ok(()) }
+}
+
+/// A path as a file names it that other systems read, too: a relative one with slashes between its
+/// parts, others as they are. `None` where it is not UTF-8.
+///
+/// ```
+/// let path = std::path::Path::new("data").join("m.apr");
+/// assert_eq!(apr_platform::portable(&path).as_deref(), Some("data/m.apr"));
+/// ```
+#[must_use]
+pub fn portable(path: &Path) -> Option<String> {
+    if path.has_root() || path.is_absolute() {
+        return path.to_str().map(str::to_owned);
+    }
+    let parts: Option<Vec<&str>> = path.iter().map(|part| part.to_str()).collect();
+    Some(parts?.join("/"))
 }
 
 fn check_on_windows(name: &str) -> Result<(), Cow<'static, str>> {

@@ -172,7 +172,7 @@ fn relative(path: &Path, folder: &Path) -> Outcome<String> {
     let shared = both.take_while(|(one, other)| one == other).count();
     let up = folder.components().skip(shared).map(|_| Component::ParentDir);
     let found: PathBuf = up.chain(whole_path.components().skip(shared)).collect();
-    found.to_str().map(str::to_owned).ok_or_else(|| {
+    apr_platform::portable(&found).ok_or_else(|| {
         let message =
             "--input: the path is not UTF-8, so that a canary can't name it: pass --embed";
         Failure::Usage(format!("{}: {message}", path.display()))

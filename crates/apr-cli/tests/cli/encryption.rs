@@ -215,8 +215,7 @@ fn secrets_are_in_no_report_and_private_keys_are_their_owners_alone() {
         ));
     }
     for name in ["signer", "owner"] {
-        let mode = sandbox.path(name).metadata().expect("a file").permissions().mode();
-        assert_eq!(mode & 0o777, 0o600, "{name}");
+        assert!(sandbox.is_private(name), "{name}");
     }
     for name in ["sealed.apr", "open.apr"] {
         let file = sandbox.read(name);

@@ -1,8 +1,5 @@
 //! `apr run --prompt-cache`.
 
-#[cfg(unix)]
-use std::os::unix::fs::PermissionsExt;
-
 use apr_testkit::corrupt::bit_flips;
 use serde_json::json;
 
@@ -20,8 +17,7 @@ fn a_prompt_that_is_in_the_file_is_not_read_again() {
     let sandbox = Sandbox::new();
     let first = run(&sandbox, "12+34=", "").ok();
     first.says(&["cache: 0 of 7 tokens of the prompt were in the prompt cache"]);
-    let mode = sandbox.path("cache").metadata().expect("a file").permissions().mode();
-    assert_eq!(mode & 0o777, 0o600, "what follows from a prompt is as private as the prompt");
+    assert!(sandbox.is_private("cache"), "what follows from a prompt is as private as the prompt");
 
     let written = sandbox.read("cache");
     let again = run(&sandbox, "12+34=", "").ok();

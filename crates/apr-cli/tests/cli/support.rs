@@ -100,6 +100,17 @@ impl Sandbox {
         self.isolate(command)
     }
 
+    /// Whether a file is its owner's alone, where files have modes.
+    pub(crate) fn is_private(&self, name: &str) -> bool {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            self.path(name).metadata().expect("a file").permissions().mode() & 0o777 == 0o600
+        }
+        #[cfg(not(unix))]
+        self.path(name).is_file()
+    }
+
     /// A shell script; `"$APR"` is the command.
     #[cfg(unix)]
     pub(crate) fn shell(&self, script: &str) -> Run {

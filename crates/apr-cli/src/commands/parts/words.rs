@@ -287,8 +287,8 @@ pub(super) fn portable(path: &str, folder: &Path) -> Outcome<String> {
     }
     let real = real(Path::new(path))?;
     let inside = real.strip_prefix(folder).ok().filter(|inside| !inside.as_os_str().is_empty());
-    let text = inside.unwrap_or(&real).to_str();
-    Ok(text.ok_or_else(|| Failure::Usage(format!("'{path}' is not UTF-8")))?.to_owned())
+    let text = apr_platform::portable(inside.unwrap_or(&real));
+    text.ok_or_else(|| Failure::Usage(format!("'{path}' is not UTF-8")))
 }
 
 /// A path without links and dots, even if its end is not there yet.
