@@ -20,7 +20,9 @@ use core::arch::x86_64::{
 };
 
 use super::activations::{Large, Small};
-use super::layout::{IQ4_VALUES, eight_scales, scales_and_minima, sixteen_scales, types};
+use super::layout::{
+    FP4_VALUES, IQ4_VALUES, eight_scales, half_power, scales_and_minima, sixteen_scales, types,
+};
 use super::{GROUP, Outputs, by_tokens, is_in_pairs};
 
 /// Blocks of 32: rows of weights, bytes of one, rows of activations, products.
@@ -129,12 +131,12 @@ static SPREAD: [i8; GROUP] = {
     places
 };
 
-/// What the levels of `IQ4_NL` stand for, by shuffling.
+/// What levels stand for, by shuffling.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn iq4_values(levels: __m256i) -> __m256i {
+fn values_of(levels: __m256i, values: &[i8; 16]) -> __m256i {
     // SAFETY: there are 16 bytes.
-    let values = unsafe { _mm_loadu_si128(IQ4_VALUES.as_ptr().cast()) };
+    let values = unsafe { _mm_loadu_si128(values.as_ptr().cast()) };
     _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), levels)
 }
 
@@ -155,7 +157,8 @@ fn small_quants<const TYPE: u8>(block: &[u8]) -> __m256i {
             _mm256_or_si256(low, _mm256_and_si256(bits(block, 4), _mm256_set1_epi8(16)))
         }
         types::Q8_0 => load_at(block, 2),
-        _ => iq4_values(nibbles(load_half_at(block, 2))),
+        types::MXFP4 => values_of(nibbles(load_half_at(block, 1)), &FP4_VALUES),
+        _ => values_of(nibbles(load_half_at(block, 2)), &IQ4_VALUES),
     }
 }
 
@@ -194,7 +197,7 @@ fn small_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
         fetch(block);
         let quants = small_quants::<TYPE>(block);
         let magnitudes = _mm256_abs_epi8(quants);
-        let scale = half(block, 0);
+        let scale = if TYPE == types::MXFP4 { half_power(block[0]) } else { half(block, 0) };
         for token in 0..TOKENS {
             let x = &x[token][at];
             let products = _mm256_cvtepi32_ps(products(quants, magnitudes, load(&x.quants)));
@@ -307,7 +310,7 @@ fn large_quants<const TYPE: u8>(block: &[u8], half: usize) -> [__m256i; 4] {
         }
         _ => core::array::from_fn(|group| {
             let bytes = load_half_at(block, 8 + 64 * half + 16 * group);
-            iq4_values(self::nibbles(bytes))
+            values_of(self::nibbles(bytes), &IQ4_VALUES)
         }),
     }
 }

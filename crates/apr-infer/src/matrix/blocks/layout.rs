@@ -18,11 +18,25 @@ pub(super) mod types {
     pub(in crate::matrix::blocks) const Q5_K: u8 = 9;
     pub(in crate::matrix::blocks) const Q6_K: u8 = 10;
     pub(in crate::matrix::blocks) const IQ4_XS: u8 = 11;
+    pub(in crate::matrix::blocks) const MXFP4: u8 = 12;
 }
 
 /// What the levels of `IQ4_NL` and `IQ4_XS` stand for.
 pub(super) const IQ4_VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// Twice what the levels of `MXFP4` stand for, so that they are integers.
+pub(super) const FP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// Half of the power of two that a byte stands for: 2^(byte - 128).
+#[inline(always)]
+pub(super) fn half_power(byte: u8) -> f32 {
+    f32::from_bits(match byte {
+        // Below the smallest normal number.
+        0 | 1 => 0x0020_0000 << byte,
+        _ => u32::from(byte - 1) << 23,
+    })
+}
 
 /// The half at an offset.
 #[inline(always)]
@@ -109,9 +123,11 @@ impl SmallWeights {
                 core::array::from_fn(|at| low[at] | fifth(at, 4) << 4)
             }
             types::Q8_0 => core::array::from_fn(|at| block[2 + at].cast_signed()),
+            types::MXFP4 => nibbles(&block[1..17], |level| FP4_VALUES[usize::from(level)]),
             _ => nibbles(&block[2..18], |level| IQ4_VALUES[usize::from(level)]),
         };
-        Self { quants, scale: half(block, 0), least }
+        let scale = if TYPE == types::MXFP4 { half_power(block[0]) } else { half(block, 0) };
+        Self { quants, scale, least }
     }
 }
 

@@ -54,7 +54,7 @@ enum Kernel {
 
 /// Whether sums of every other block are kept apart.
 const fn is_in_pairs(of: u8) -> bool {
-    of == types::IQ4_NL
+    matches!(of, types::IQ4_NL | types::MXFP4)
 }
 
 /// Multiplies some rows of activations at a time, and those that are left one by one. In a function
@@ -95,6 +95,7 @@ macro_rules! kernels {
             DType::Q5_1 => Kernel::Small($module::small::<{ types::Q5_1 }, 24>),
             DType::Q8_0 => Kernel::Small($module::small::<{ types::Q8_0 }, 34>),
             DType::IQ4_NL => Kernel::Small($module::small::<{ types::IQ4_NL }, 18>),
+            DType::MXFP4 => Kernel::Small($module::small::<{ types::MXFP4 }, 17>),
             DType::Q2_K => Kernel::Large($module::large::<{ types::Q2_K }, 84>),
             DType::Q3_K => Kernel::Large($module::large::<{ types::Q3_K }, 110>),
             DType::Q4_K => Kernel::Large($module::large::<{ types::Q4_K }, 144>),

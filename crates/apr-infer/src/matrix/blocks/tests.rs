@@ -9,13 +9,14 @@ use super::*;
 use crate::workers::Alone;
 
 /// Dtypes, with their blocks' bytes and the places of halves in them.
-const TYPES: [(DType, usize, &[usize]); 12] = [
+const TYPES: [(DType, usize, &[usize]); 13] = [
     (DType::Q4_0, 18, &[0]),
     (DType::Q4_1, 20, &[0, 2]),
     (DType::Q5_0, 22, &[0]),
     (DType::Q5_1, 24, &[0, 2]),
     (DType::Q8_0, 34, &[0]),
     (DType::IQ4_NL, 18, &[0]),
+    (DType::MXFP4, 17, &[]),
     (DType::Q2_K, 84, &[80, 82]),
     (DType::Q3_K, 110, &[108]),
     (DType::Q4_K, 144, &[0, 2]),
@@ -44,10 +45,14 @@ impl Noise {
     }
 }
 
-/// Blocks of any levels and quantized scales; only the halves are such as files have.
+/// Blocks of any levels and quantized scales; only the halves are such as files have, and in blocks
+/// without one the power of two in front.
 fn rows_of(bytes: usize, halves: &[usize], blocks: usize, noise: &mut Noise) -> Vec<u8> {
     let mut rows: Vec<u8> = (0..blocks * bytes).map(|_| noise.byte()).collect();
     for block in rows.chunks_mut(bytes) {
+        if halves.is_empty() {
+            block[0] = 118 + block[0] % 8;
+        }
         for &at in halves {
             let scale = f16::from_f32(noise.number() * 0.01);
             block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
