@@ -14,6 +14,7 @@ from typing import (
     Iterable,
     Iterator,
     List,
+    Literal,
     Mapping,
     NamedTuple,
     Optional,
@@ -34,6 +35,16 @@ if TYPE_CHECKING:
 _LARGE = 1 << 20
 
 PathLike = Union[str, "os.PathLike[str]"]
+
+#: What keys and values of earlier tokens are kept as.
+CacheType = Literal["f32", "f16", "q8_0"]
+
+
+def _cache_type(name: str) -> str:
+    if name not in ("f32", "f16", "q8_0"):
+        raise ValueError(f"cache_type is 'f32', 'f16' or 'q8_0', not {name!r}")
+    return name
+
 
 
 def open(source: Union[PathLike, BinaryIO], *, password: Optional[str] = None) -> "Model":
@@ -399,6 +410,7 @@ class Model(Mapping[str, Tensor]):
         stop: Sequence[str] = (),
         logprobs: Optional[int] = None,
         exact: bool = False,
+        cache_type: CacheType = "f32",
         max_memory: Optional[int] = None,
     ) -> Generation:
         """Writes a text behind a prompt, or behind tokens; an iterator of its pieces.
@@ -406,7 +418,8 @@ class Model(Mapping[str, Tensor]):
         What is ``None`` is as the model's own settings say; temperature 0 is greedy. ``beams`` is the
         number of beams of a beam search, whose text comes as one piece. With ``chat`` the prompt is a
         message, which the model's template writes; :meth:`chat` keeps a history. With ``exact``,
-        quantized weights are multiplied as floats.
+        quantized weights are multiplied as floats. Keys and values of earlier tokens are kept as
+        ``cache_type``: ``"f32"``, ``"f16"`` or ``"q8_0"``.
 
         >>> "".join(open(MODEL).generate("12+34=")).strip()
         '46'
@@ -431,6 +444,7 @@ class Model(Mapping[str, Tensor]):
             "stop": list(stop),
             "logprobs": logprobs,
             "exact": exact,
+            "cache_type": _cache_type(cache_type),
             "max_memory": max_memory,
             "history": None,
         }
@@ -451,6 +465,7 @@ class Model(Mapping[str, Tensor]):
         seed: int = 0,
         stop: Sequence[str] = (),
         exact: bool = False,
+        cache_type: CacheType = "f32",
         max_memory: Optional[int] = None,
     ) -> "Conversation":
         """Begins a conversation, behind ``messages`` where there was one; options are those of
@@ -475,6 +490,7 @@ class Model(Mapping[str, Tensor]):
             "stop": list(stop),
             "logprobs": None,
             "exact": exact,
+            "cache_type": _cache_type(cache_type),
             "max_memory": max_memory,
         }
         return Conversation(self._model, asked, messages)

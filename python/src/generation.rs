@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use apr::run::{
-    Arithmetic, Completion, Conversation, GenerateOptions, Generator, Prompt, RunError, RunOptions,
-    RunResult, Runner,
+    Arithmetic, CacheType, Completion, Conversation, GenerateOptions, Generator, Prompt, RunError,
+    RunOptions, RunResult, Runner,
 };
 use apr::{Error, IoCause};
 use apr_infer::Memory;
@@ -37,6 +37,8 @@ pub(crate) struct Asked {
     stop: Vec<String>,
     logprobs: Option<usize>,
     exact: bool,
+    /// A name of [`CacheType`]; what is none is refused in Python.
+    cache_type: String,
     max_memory: Option<u64>,
     /// The prompt is the next message of this chat.
     history: Option<Py<History>>,
@@ -81,6 +83,7 @@ impl Asked {
         if !self.exact {
             options.arithmetic = Arithmetic::Fast;
         }
+        options.cache_type = CacheType::named(&self.cache_type).unwrap_or_default();
         options.max_memory = self.max_memory.unwrap_or(options.max_memory);
         options.seed = self.seed;
         options

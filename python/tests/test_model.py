@@ -289,6 +289,12 @@ class Running(Folder):
         with self.assertRaises(StopIteration):
             next(generation)
 
+    def test_keys_and_values_are_kept_as_another_type(self):
+        made = apr.open(places.TINY_LLAMA).generate("12+34=", cache_type="q8_0").completion
+        self.assertEqual((made.text.strip(), made.report["cache_type"]), ("46", "q8_0"))
+        with self.assertRaises(ValueError):
+            apr.open(places.TINY_LLAMA).generate("12+34=", cache_type="q4_0")
+
     def test_beams_find_a_text(self):
         completion = apr.open(places.TINY_LLAMA).generate("12+34=", beams=3).completion
         self.assertEqual(completion.text, "46\n")

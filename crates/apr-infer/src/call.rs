@@ -289,6 +289,18 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
+    /// Makes a tensor of an input that has keys or values of earlier tokens.
+    ///
+    /// # Errors
+    /// E008 where it does not fit the memory.
+    pub(crate) fn uncache(&mut self, position: usize) -> Result<()> {
+        if let Some(Value::Cached(heads)) = self.optional_value(position) {
+            self.room(&heads.shape(), ElementType::F32)?;
+            self.inputs[position] = Some(heads.tensor()?.into());
+        }
+        Ok(())
+    }
+
     /// A body in an attribute.
     pub(crate) fn body(&self, name: &str) -> Result<&'a Body> {
         match self.attribute(name) {

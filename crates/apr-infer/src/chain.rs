@@ -6,14 +6,18 @@ use crate::action::{Action, read_by_bodies};
 use crate::operator::Operator;
 
 /// Attention that a graph spells out: products of queries and keys, perhaps times or over a number,
-/// perhaps plus a mask, their softmax, and its products with values. The scores of all queries
-/// together may take more memory than everything else.
+/// perhaps plus a mask, their softmax, and its products with values. Where heads of queries share
+/// keys, products have the rows of a group in one matrix, and scores have each head by itself. The
+/// scores of all queries together may take more memory than everything else.
 #[derive(Clone)]
 pub(crate) struct Chain {
     /// The nodes in the order in which they run; the last one makes the result.
     pub(crate) links: Vec<Link>,
-    /// Queries, keys as columns, values, the number, the mask.
-    pub(crate) inputs: [Option<ValueId>; 5],
+    /// Queries, keys as columns, values, the number, the mask, the shape of the scores where that
+    /// is not the products', and the shape that probabilities have instead when they are multiplied.
+    pub(crate) inputs: [Option<ValueId>; 7],
+    /// What makes the probabilities.
+    pub(crate) softmax: Link,
     /// Whether products are over the number instead of times it.
     pub(crate) divides: bool,
 }
@@ -43,11 +47,6 @@ impl Chain {
     pub(crate) fn last(&self) -> usize {
         self.links.last().map_or(0, |link| link.node)
     }
-
-    /// The softmax.
-    pub(crate) fn softmax(&self) -> Link {
-        self.links[self.links.len() - 2]
-    }
 }
 
 /// Products of queries and keys, perhaps times or over a number.
@@ -57,6 +56,7 @@ struct Scores {
     keys: Option<ValueId>,
     number: Option<ValueId>,
     divides: bool,
+    shape: Option<ValueId>,
 }
 
 struct Search<'a> {
@@ -117,13 +117,38 @@ impl<'a> Search<'a> {
         let softmax = self.link(position, "Softmax")?;
         let probs = self.body.nodes[position].outputs.first().copied().flatten()?;
         // Probabilities that something else reads have to be there as a value.
-        let (1, reader) = self.reads[probs.0 as usize] else { return None };
-        let context =
-            self.link(reader, "MatMul").filter(|context| self.input(*context, 0) == Some(probs))?;
+        let grouping = self.reader(probs, "Reshape").filter(|link| self.is_plain(*link));
+        let multiplied = match grouping {
+            Some(link) => self.body.nodes[link.node].outputs.first().copied().flatten()?,
+            None => probs,
+        };
+        let context = self.reader(multiplied, "MatMul")?;
         let (scores, mask) = self.masked(self.input(softmax, 0))?;
-        let inputs = [scores.queries, scores.keys, self.input(context, 1), scores.number, mask];
-        let links = [scores.links, vec![softmax, context]].concat();
-        Some(Chain { links, inputs, divides: scores.divides })
+        let inputs = [
+            scores.queries,
+            scores.keys,
+            self.input(context, 1),
+            scores.number,
+            mask,
+            scores.shape,
+            grouping.and_then(|link| self.input(link, 1)),
+        ];
+        let mut links = scores.links;
+        links.push(softmax);
+        links.extend(grouping);
+        links.push(context);
+        Some(Chain { links, inputs, softmax, divides: scores.divides })
+    }
+
+    /// The only node that reads a value, if it is that operator, and reads it as its first input.
+    fn reader(&self, id: ValueId, name: &str) -> Option<Link> {
+        let (1, reader) = self.reads[id.0 as usize] else { return None };
+        self.link(reader, name).filter(|link| self.input(*link, 0) == Some(id))
+    }
+
+    /// Whether a `Reshape` has its shape as an input, in which 0 keeps a size.
+    fn is_plain(&self, link: Link) -> bool {
+        self.input(link, 1).is_some() && self.body.nodes[link.node].attributes.is_empty()
     }
 
     /// Scores, and what is added to them.
@@ -159,9 +184,15 @@ impl<'a> Search<'a> {
     }
 
     fn products(&self, id: Option<ValueId>) -> Option<Scores> {
+        let apart = self.maker(id, "Reshape").filter(|link| self.is_plain(*link));
+        let (id, shape) = match apart {
+            Some(link) => (self.input(link, 0), self.input(link, 1)),
+            None => (id, None),
+        };
         let link = self.maker(id, "MatMul")?;
         let (queries, keys) = (self.input(link, 0), self.input(link, 1));
-        Some(Scores { links: vec![link], queries, keys, number: None, divides: false })
+        let links = [link].into_iter().chain(apart).collect();
+        Some(Scores { links, queries, keys, number: None, divides: false, shape })
     }
 }
 

@@ -1,8 +1,9 @@
 //! Language models: one token after the other, with the keys and values of earlier ones kept.
 
 use apr_core::{Error, Result};
-use apr_graph::{Body, Dim, Meaning, ValueId};
+use apr_graph::{Body, Dim, ElementType, Meaning, ValueId};
 
+use crate::kv_cache::{CacheType, CachedHeads, can_grow};
 use crate::moving::part;
 use crate::ops::random::Random;
 use crate::session::Session;
@@ -32,6 +33,7 @@ pub struct LanguageModel<'s, 'a> {
     logits: String,
     /// Input and output of each key and value that is kept.
     cache: Vec<(ValueId, String)>,
+    cache_type: CacheType,
 }
 
 /// What is kept of the tokens so far.
@@ -54,6 +56,16 @@ impl Memory {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
+    }
+
+    /// A copy with keys and values of its own, which grow without another copy.
+    #[must_use]
+    pub fn unshared(&self) -> Self {
+        let of = |value: &Value| match value {
+            Value::Cached(heads) => Value::Cached(heads.unshared()),
+            other => other.clone(),
+        };
+        Self { values: self.values.iter().map(of).collect(), tokens: self.tokens.clone() }
     }
 
     /// The tokens so far.
@@ -105,7 +117,53 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         }
 
         let (mask, positions) = (input(Meaning::AttentionMask), input(Meaning::PositionIds));
-        Ok(Self { session, tokens, mask, positions, logits, cache })
+        let cache_type = CacheType::F32;
+        Ok(Self { session, tokens, mask, positions, logits, cache, cache_type })
+    }
+
+    /// The same with keys and values that are kept as another type.
+    ///
+    /// # Errors
+    /// E003 where heads do not fill the type's blocks, and where a graph does something else with
+    /// keys and values than to join new ones with those of earlier tokens and to multiply them.
+    pub fn with_cache_type(self, cache_type: CacheType) -> Result<Self> {
+        if cache_type != CacheType::F32 {
+            let is_cached = |(id, _): &(ValueId, String)| self.heads_and_size(*id);
+            let heads: Option<Vec<_>> = self.cache.iter().map(is_cached).collect();
+            let heads = heads.filter(|heads| !heads.is_empty()).ok_or_else(|| {
+                Error::version(format!(
+                    "the cache type {} needs a graph that joins the keys and values of each head \
+                     and multiplies them; this one keeps others",
+                    cache_type.name()
+                ))
+            })?;
+            for (heads, size) in heads {
+                CachedHeads::new(cache_type, heads, size)?;
+            }
+        }
+        Ok(Self { cache_type, ..self })
+    }
+
+    /// What keys and values are kept as.
+    #[must_use]
+    pub fn cache_type(&self) -> CacheType {
+        self.cache_type
+    }
+
+    /// Heads and elements of a head of a key or value that can grow in place.
+    fn heads_and_size(&self, id: ValueId) -> Option<(usize, usize)> {
+        let graph = self.session.graph;
+        let value = graph.body.value(id);
+        let [_, heads, past, size] = value.shape()? else { return None };
+        let is_float = value.element().is_none_or(|element| element == ElementType::F32);
+        let size_of = |dim: &Dim| dim.size().and_then(|size| usize::try_from(size).ok());
+        let (heads, size) = (size_of(heads)?, size_of(size)?);
+        let fits = is_float
+            && value.meaning != Meaning::PastState
+            && past.size().is_none()
+            && heads.saturating_mul(size) <= MAX_STATE
+            && can_grow(graph, &graph.body, id);
+        fits.then_some((heads, size))
     }
 
     /// The logits of what follows the tokens so far and these. Long prompts are read in pieces,
@@ -148,6 +206,10 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         }
         let mut kept = Vec::with_capacity(memory.values.len());
         for ((id, _), value) in self.cache.iter().zip(&memory.values) {
+            if let Value::Cached(heads) = value {
+                kept.push(Value::Cached(heads.clone().truncated(tokens)));
+                continue;
+            }
             let tensor = value.tensor()?;
             let Some(axis) = self.axis_of_tokens(*id, tensor.shape(), past) else {
                 return Ok(false);
@@ -172,13 +234,13 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
     }
 
     /// Keys and values, by the names of the inputs that they go into; nothing for an empty memory.
-    ///
-    /// # Errors
-    /// E001 where they are no tensors.
-    pub fn kept<'m>(&'m self, memory: &'m Memory) -> Result<Vec<(&'m str, &'m Tensor)>> {
+    /// Those that are kept as another type are values as well ([`Value::without_cache`]).
+    pub fn kept<'m>(
+        &'m self,
+        memory: &'m Memory,
+    ) -> impl ExactSizeIterator<Item = (&'m str, &'m Value)> {
         let name = |id: &ValueId| self.session.graph.body.value(*id).name.as_str();
-        let ids = self.cache.iter().map(|(id, _)| name(id));
-        ids.zip(&memory.values).map(|(name, value)| Ok((name, value.tensor()?))).collect()
+        self.cache.iter().map(move |(id, _)| name(id)).zip(&memory.values)
     }
 
     /// The memory of these tokens, from keys and values by the names of the inputs that they go
@@ -196,21 +258,27 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
             let name = &self.session.graph.body.value(*id).name;
             let kept = tensor(name)
                 .ok_or_else(|| Error::format("missing keys and values").for_tensor(name))?;
-            let empty = empty.tensor()?;
-            let mut shape = empty.shape().to_vec();
+            let (mut shape, element) = match &empty {
+                Value::Cached(heads) => (heads.shape(), ElementType::F32),
+                other => (other.tensor()?.shape().to_vec(), other.tensor()?.element()),
+            };
             if let Some(axis) = self.axis_of_tokens(*id, kept.shape(), tokens.len()) {
                 shape[axis] = tokens.len();
             }
-            if kept.shape() != shape || kept.element() != empty.element() {
+            if kept.shape() != shape || kept.element() != element {
                 return Err(Error::format(format!(
-                    "expected {} of {shape:?}, found {} of {:?}",
-                    empty.element(),
+                    "expected {element} of {shape:?}, found {} of {:?}",
                     kept.element(),
                     kept.shape()
                 ))
                 .for_tensor(name));
             }
-            values.push(Value::from(kept));
+            values.push(match empty {
+                Value::Cached(heads) => {
+                    Value::Cached(heads.with(&kept).map_err(|error| error.for_tensor(name))?)
+                }
+                _ => Value::from(kept),
+            });
         }
         Ok(Memory { values, tokens })
     }
@@ -300,6 +368,13 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         workers: &dyn Workers,
         tap: &mut dyn Tap,
     ) -> Result<Option<Tensor>> {
+        let is_other = |value: &Value| match value {
+            Value::Cached(heads) => heads.cache_type() != self.cache_type,
+            _ => false,
+        };
+        if memory.values.iter().any(is_other) {
+            return Err(Error::format("keys and values were kept as another cache type"));
+        }
         let past = memory.tokens.len();
         memory.tokens.extend(tokens);
 
@@ -346,6 +421,9 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
     fn nothing(&self) -> Result<Vec<Value>> {
         let body = &self.session.graph.body;
         let empty = |id: &ValueId| {
+            if let Some((heads, size)) = self.heads_and_size(*id) {
+                return CachedHeads::new(self.cache_type, heads, size).map(Value::Cached);
+            }
             let value = body.value(*id);
             // Sizes that are not numbers are the batch, which comes first, and the past, of which
             // there is none.
@@ -362,7 +440,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
                     value.name
                 )));
             }
-            let element = value.element().unwrap_or(apr_graph::ElementType::F32);
+            let element = value.element().unwrap_or(ElementType::F32);
             let len = shape.iter().try_fold(1_usize, |len, side| len.checked_mul(*side));
             let len = len.filter(|len| *len <= MAX_STATE).ok_or_else(|| {
                 Error::memory(format!("the state '{}' of {shape:?} is too large", value.name))

@@ -23,6 +23,7 @@ mod chain;
 mod constant;
 mod convert;
 mod engine;
+mod kv_cache;
 mod language;
 mod live;
 mod machine;
@@ -46,6 +47,7 @@ mod weight;
 mod workers;
 
 pub use engine::{Engine, Outcome};
+pub use kv_cache::{CacheType, CachedHeads};
 pub use language::{LanguageModel, Memory, Sampler, Sampling};
 pub use registry::operators;
 pub use session::{Arithmetic, RunLimits, Session};

@@ -14,19 +14,18 @@ pub(crate) struct Live {
 
 impl Live {
     pub(crate) fn add(&mut self, value: &Value) {
-        for tensor in value.tensors() {
-            let entry = self.tensors.entry(tensor.identity()).or_insert((0, tensor.bytes()));
-            if entry.0 == 0 {
-                self.bytes += entry.1;
-            }
-            entry.0 += 1;
+        for (identity, bytes) in value.pieces() {
+            let entry = self.tensors.entry(identity).or_insert((0, 0));
+            // What grows in place has more bytes than before.
+            self.bytes += bytes - entry.1.min(bytes);
+            *entry = (entry.0 + 1, entry.1.max(bytes));
         }
         self.peak = self.peak.max(self.bytes);
     }
 
     /// What [`remove`](Self::remove) needs of a value that is about to be given away.
     pub(crate) fn identities(value: &Value) -> Vec<usize> {
-        value.tensors().into_iter().map(crate::Tensor::identity).collect()
+        value.pieces().into_iter().map(|(identity, _)| identity).collect()
     }
 
     pub(crate) fn remove(&mut self, identities: &[usize]) {

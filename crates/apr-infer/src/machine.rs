@@ -1,5 +1,6 @@
 //! Runs plans: one node after the other, values let go after their last use.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use apr_core::{Code, Error, Result, Work};
@@ -170,20 +171,20 @@ impl<'m> Machine<'m> {
         let mut gone = Vec::new();
         let outputs = match planned.action {
             Action::Operator { operator, opset } => {
-                let inputs =
-                    self.inputs(frame, &node.inputs, planned, operator.decodes, &mut gone)?;
+                let reads = Reads::of(operator);
+                let inputs = self.inputs(frame, &node.inputs, planned, reads, &mut gone)?;
                 if watched {
-                    self.tap.reads(&path, node, &inputs);
+                    self.tap.reads(&path, node, &seen_inputs(&inputs)?);
                 }
                 self.operate(frame, node, operator, opset, inputs)
             }
             Action::Function(position) => {
-                let inputs = self.inputs(frame, &node.inputs, planned, true, &mut gone)?;
+                let inputs = self.inputs(frame, &node.inputs, planned, Reads::ALL, &mut gone)?;
                 self.call(frame, node, position, inputs, &path)
             }
             Action::Chain(number) => {
                 let chain = &plan.chains[number];
-                let inputs = self.inputs(frame, &chain.inputs, planned, true, &mut gone)?;
+                let inputs = self.inputs(frame, &chain.inputs, planned, Reads::ALL, &mut gone)?;
                 self.chain(frame, chain, inputs)
             }
         };
@@ -194,8 +195,7 @@ impl<'m> Machine<'m> {
         }
 
         let mut outputs = outputs?;
-        if let Some(others) = watched.then(|| self.tap.replacement(&path, node, &outputs)).flatten()
-        {
+        if watched && let Some(others) = self.tap.replacement(&path, node, &*seen(&outputs)?) {
             outputs = others;
         }
 
@@ -209,7 +209,8 @@ impl<'m> Machine<'m> {
         }
 
         if watched {
-            let step = Step { path: &path, node, outputs: &outputs, live_bytes: self.live.bytes() };
+            let outputs = &*seen(&outputs)?;
+            let step = Step { path: &path, node, outputs, live_bytes: self.live.bytes() };
             self.stopped = self.tap.after(&step) == Flow::Stop;
         }
 
@@ -230,7 +231,7 @@ impl<'m> Machine<'m> {
             if let Some(value) = found {
                 let value = match value {
                     Value::Weight(weight) => Value::Tensor(self.decode(weight)?),
-                    value => value.clone(),
+                    value => value.clone().without_cache()?,
                 };
                 self.hold(&value)?;
                 self.within.insert(path, value);
@@ -241,13 +242,13 @@ impl<'m> Machine<'m> {
     }
 
     /// The inputs of a node: taken out of the frame where nothing needs them afterwards. Weights
-    /// come decoded, unless the node decodes them itself.
+    /// and caches come as tensors, unless the node reads them itself.
     fn inputs(
         &mut self,
         frame: &mut Frame<'_>,
         ids: &[Option<ValueId>],
         planned: &PlannedNode,
-        decodes: bool,
+        reads: Reads,
         gone: &mut Vec<usize>,
     ) -> Result<Vec<Option<Value>>> {
         let mut inputs = Vec::with_capacity(ids.len());
@@ -272,13 +273,27 @@ impl<'m> Machine<'m> {
                 None => self.read(frame, id)?,
             };
 
-            inputs.push(Some(match value {
-                Value::Weight(weight) if !decodes => Value::Tensor(self.decode(&weight)?),
-                value => value,
-            }));
+            inputs.push(Some(self.readable(value, reads)?));
         }
 
         Ok(inputs)
+    }
+
+    /// A value as a node reads it.
+    fn readable(&self, value: Value, reads: Reads) -> Result<Value> {
+        match value {
+            Value::Weight(weight) if !reads.weights => self.decode(&weight).map(Value::Tensor),
+            Value::Cached(heads) if !reads.cache => {
+                let bytes = size_of::<f32>() as u64 * heads.len() as u64;
+                if bytes > self.free_bytes() {
+                    return Err(Error::memory(format!(
+                        "keys or values of {bytes} bytes do not fit the memory limit"
+                    )));
+                }
+                heads.tensor().map(Value::Tensor)
+            }
+            value => Ok(value),
+        }
     }
 
     fn decode(&self, handle: &WeightHandle) -> Result<Tensor> {
@@ -340,7 +355,7 @@ impl<'m> Machine<'m> {
     ) -> Result<Vec<Value>> {
         // Each link is a step, so that the limit does not depend on what runs as one.
         (1..chain.links.len()).try_for_each(|_| self.step())?;
-        let softmax = chain.softmax();
+        let softmax = chain.softmax;
         let node = &frame.body.nodes[softmax.node];
         let mut inner = Inner { machine: self, frame };
         let call = Call {
@@ -381,13 +396,12 @@ impl<'m> Machine<'m> {
         &mut self,
         frame: &Frame<'_>,
         link: Link,
-        mut inputs: Vec<Option<Value>>,
+        inputs: Vec<Option<Value>>,
     ) -> Result<Vec<Value>> {
-        for input in inputs.iter_mut().flatten().filter(|_| !link.operator.decodes) {
-            if let Value::Weight(weight) = input {
-                *input = Value::Tensor(self.decode(weight)?);
-            }
-        }
+        let reads = Reads::of(link.operator);
+        let readable =
+            |input: Option<Value>| input.map(|value| self.readable(value, reads)).transpose();
+        let inputs = inputs.into_iter().map(readable).collect::<Result<_>>()?;
         self.operate(frame, &frame.body.nodes[link.node], link.operator, link.opset, inputs)
     }
 
@@ -419,6 +433,38 @@ impl<'m> Machine<'m> {
         let plan = self.session.plans.get(&function.body);
         Ok(self.run_frame(called, plan, &function.body.outputs)?.unwrap_or_default())
     }
+}
+
+/// What a node reads by itself, which comes as tensors otherwise.
+#[derive(Clone, Copy)]
+struct Reads {
+    weights: bool,
+    cache: bool,
+}
+
+impl Reads {
+    const ALL: Self = Self { weights: true, cache: true };
+
+    fn of(operator: &Operator) -> Self {
+        Self { weights: operator.decodes, cache: operator.reads_cache }
+    }
+}
+
+/// Values as a tap sees them: keys and values of earlier tokens are tensors.
+fn seen(values: &[Value]) -> Result<Cow<'_, [Value]>> {
+    if !values.iter().any(|value| matches!(value, Value::Cached(_))) {
+        return Ok(Cow::Borrowed(values));
+    }
+    values.iter().cloned().map(Value::without_cache).collect::<Result<_>>().map(Cow::Owned)
+}
+
+/// The same of inputs.
+fn seen_inputs(values: &[Option<Value>]) -> Result<Cow<'_, [Option<Value>]>> {
+    if !values.iter().flatten().any(|value| matches!(value, Value::Cached(_))) {
+        return Ok(Cow::Borrowed(values));
+    }
+    let of = |value: &Option<Value>| value.clone().map(Value::without_cache).transpose();
+    values.iter().map(of).collect::<Result<_>>().map(Cow::Owned)
 }
 
 /// A machine as the operators of a frame see it.

@@ -21,17 +21,19 @@ pub(crate) struct Operator {
     widens: bool,
     /// Whether it decodes weights by itself.
     pub(crate) decodes: bool,
+    /// Whether it reads keys and values of earlier tokens as they lie.
+    pub(crate) reads_cache: bool,
 }
 
 /// An operator that computes: with floats of 16 bits, it computes in `f32` and rounds what comes
 /// out.
 pub(crate) const fn computes(name: &'static str, kernel: Kernel) -> Operator {
-    Operator { name, since: 1, kernel, widens: true, decodes: false }
+    Operator { name, since: 1, kernel, widens: true, decodes: false, reads_cache: false }
 }
 
 /// An operator that moves elements, or that handles every type itself.
 pub(crate) const fn moves(name: &'static str, kernel: Kernel) -> Operator {
-    Operator { name, since: 1, kernel, widens: false, decodes: false }
+    Operator { name, since: 1, kernel, widens: false, decodes: false, reads_cache: false }
 }
 
 impl Operator {
@@ -43,6 +45,11 @@ impl Operator {
     /// It decodes weights by itself, a panel at a time.
     pub(crate) const fn decodes(self) -> Self {
         Self { decodes: true, ..self }
+    }
+
+    /// It takes keys and values of earlier tokens as they lie, where they are no tensors.
+    pub(crate) const fn reads_cache(self) -> Self {
+        Self { reads_cache: true, ..self }
     }
 
     /// Whether it looks at all elements of its inputs. What moves elements looks at those that it

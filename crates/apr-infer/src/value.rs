@@ -7,6 +7,7 @@ use apr_graph::ElementType;
 
 use crate::Tensor;
 use crate::convert::is_half;
+use crate::kv_cache::CachedHeads;
 use crate::matrix::{Matrix, Scaling};
 
 /// Steps of work that an item of a sequence is.
@@ -78,6 +79,8 @@ pub enum Value {
     Tensor(Tensor),
     /// A tensor of the checkpoint that is decoded where it is used.
     Weight(WeightHandle),
+    /// Keys or values of the tokens so far, which grow in place.
+    Cached(CachedHeads),
     /// Values in a row.
     Sequence(Vec<Value>),
     /// Values by keys, both in rows; keys are integers or texts.
@@ -110,6 +113,7 @@ impl Value {
         match self {
             Self::Tensor(_) => "a tensor",
             Self::Weight(_) => "a weight",
+            Self::Cached(_) => "keys or values of earlier tokens",
             Self::Sequence(_) => "a sequence",
             Self::Map { .. } => "a map",
             Self::Optional(Some(_)) => "an optional value",
@@ -122,6 +126,7 @@ impl Value {
         match self {
             Self::Tensor(tensor) if tensor.element() == ElementType::Text => tensor.bytes(),
             Self::Tensor(tensor) => tensor.len() as u64,
+            Self::Cached(heads) => heads.len() as u64,
             Self::Weight(_) | Self::Optional(None) => 0,
             Self::Sequence(values) => values.iter().map(|value| ITEM + value.elements()).sum(),
             Self::Map { keys, values } => ITEM + (keys.len() + values.len()) as u64,
@@ -129,14 +134,27 @@ impl Value {
         }
     }
 
-    /// The tensors in it.
-    pub(crate) fn tensors(&self) -> Vec<&Tensor> {
+    /// What it has in memory: the identity and the bytes of each piece.
+    pub(crate) fn pieces(&self) -> Vec<(usize, u64)> {
+        let of = |tensor: &Tensor| (tensor.identity(), tensor.bytes());
         match self {
-            Self::Tensor(tensor) => vec![tensor],
+            Self::Tensor(tensor) => vec![of(tensor)],
+            Self::Cached(heads) => vec![(heads.identity(), heads.bytes())],
             Self::Weight(_) | Self::Optional(None) => Vec::new(),
-            Self::Sequence(values) => values.iter().flat_map(Self::tensors).collect(),
-            Self::Map { keys, values } => vec![keys, values],
-            Self::Optional(Some(value)) => value.tensors(),
+            Self::Sequence(values) => values.iter().flat_map(Self::pieces).collect(),
+            Self::Map { keys, values } => vec![of(keys), of(values)],
+            Self::Optional(Some(value)) => value.pieces(),
+        }
+    }
+
+    /// The same with keys and values of earlier tokens as tensors.
+    ///
+    /// # Errors
+    /// E008 where they do not fit the memory.
+    pub fn without_cache(self) -> Result<Self> {
+        match self {
+            Self::Cached(heads) => heads.tensor().map(Self::Tensor),
+            other => Ok(other),
         }
     }
 }

@@ -163,6 +163,7 @@ pub(super) fn array_report(name: &str, value: &Value, shown: usize) -> Result<Ar
 
     let tensor = match value {
         Value::Tensor(tensor) => tensor,
+        Value::Cached(heads) => return array_report(name, &heads.tensor()?.into(), shown),
         Value::Sequence(values) => {
             let items = values
                 .iter()

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use apr_graph::{Dim, Value as GraphValue, ValueOrigin};
-use apr_infer::{LanguageModel, Memory, Tensor, Value};
+use apr_infer::{Memory, Tensor, Value};
 use apr_registry::{Error, Result};
 use serde::Serialize;
 
@@ -26,13 +26,15 @@ pub struct BenchOptions {
     pub prompts: Vec<usize>,
     /// Numbers of tokens to generate, each behind no prompt; 128 by default.
     pub generated: Vec<usize>,
+    /// Numbers of tokens before each prompt or text, whose reading does not count; 0 by default.
+    pub depths: Vec<usize>,
     /// How often each is measured, after a run that does not count; 5 by default.
     pub repeat: usize,
 }
 
 impl Default for BenchOptions {
     fn default() -> Self {
-        Self { prompts: vec![512], generated: vec![128], repeat: 5 }
+        Self { prompts: vec![512], generated: vec![128], depths: vec![0], repeat: 5 }
     }
 }
 
@@ -40,11 +42,15 @@ impl Default for BenchOptions {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct BenchResult {
-    /// `pp512` for a prompt of 512 tokens, `tg128` for 128 tokens that are generated, `run` for a
-    /// run of a model that generates none.
+    /// `pp512` for a prompt of 512 tokens, `tg128` for 128 tokens that are generated, with
+    /// ` @ d1024` behind 1,024 others; `run` for a run of a model that generates none.
     pub test: String,
     /// How weights in blocks were multiplied: `exact` or `fast`.
     pub arithmetic: &'static str,
+    /// What keys and values were kept as ([`CacheType`](apr_infer::CacheType)); `None` where none
+    /// are kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_type: Option<&'static str>,
     /// What is counted: `tokens` or `runs`.
     pub unit: &'static str,
     /// Units a second, the mean of the samples.
@@ -67,7 +73,8 @@ pub fn bench(
 ) -> RunResult<()> {
     if !part.generates() {
         let inputs = inputs(part)?;
-        let measured = measure(part, options, 1, &mut || {
+        let nothing = Memory::default();
+        let measured = measure(part, options, 1, &nothing, &mut |_| {
             let outputs: Vec<&str> = outputs(part);
             part.run(inputs.clone(), &outputs).map(drop)
         })?;
@@ -75,7 +82,7 @@ pub fn bench(
     }
 
     let context = part.runner.facts.context();
-    let language = LanguageModel::new(part.session())?;
+    let language = part.language()?;
     let vocabulary = part.runner.facts.vocabulary().unwrap_or(1).max(1);
     let host = part.runner.host;
     let next = |memory: &mut Memory, tokens: &[i64]| {
@@ -84,26 +91,38 @@ pub fn bench(
     };
     // Any tokens do, as long as they are not all the same row of the embeddings.
     let token = |at: usize| (at * 7919 % vocabulary) as i64;
+    let depth = options.depths.iter().copied().max().unwrap_or(0);
     for &count in options.prompts.iter().chain(&options.generated) {
-        if let Some(context) = context.filter(|context| count > *context) {
+        let most = depth.saturating_add(count);
+        if let Some(context) = context.filter(|context| most > *context) {
             return Err(RunError::request(format!(
-                "{count} tokens are beyond the model's context of {context}"
+                "{most} tokens are beyond the model's context of {context}"
             )));
         }
     }
 
-    for &count in options.prompts.iter().filter(|count| **count > 0) {
-        let prompt: Vec<i64> = (0..count).map(token).collect();
-        let measured =
-            measure(part, options, count, &mut || next(&mut Memory::default(), &prompt))?;
-        each(result(part, format!("pp{count}"), "tokens", measured))?;
-    }
-    for &count in options.generated.iter().filter(|count| **count > 0) {
-        let measured = measure(part, options, count, &mut || {
-            let mut memory = Memory::default();
-            (0..count).try_for_each(|at| next(&mut memory, &[token(at)]))
-        })?;
-        each(result(part, format!("tg{count}"), "tokens", measured))?;
+    let cache_type = Some(language.cache_type().name());
+    for &depth in &options.depths {
+        let behind = if depth == 0 { String::new() } else { format!(" @ d{depth}") };
+        let mut before = Memory::default();
+        if depth > 0 {
+            next(&mut before, &(0..depth).map(token).collect::<Vec<_>>())?;
+        }
+        for &count in options.prompts.iter().filter(|count| **count > 0) {
+            let prompt: Vec<i64> = (depth..depth + count).map(token).collect();
+            let mut run = |memory: &mut Memory| next(memory, &prompt);
+            let measured = measure(part, options, count, &before, &mut run)?;
+            let test = format!("pp{count}{behind}");
+            each(BenchResult { cache_type, ..result(part, test, "tokens", measured) })?;
+        }
+        for &count in options.generated.iter().filter(|count| **count > 0) {
+            let mut run = |memory: &mut Memory| {
+                (depth..depth + count).try_for_each(|at| next(memory, &[token(at)]))
+            };
+            let measured = measure(part, options, count, &before, &mut run)?;
+            let test = format!("tg{count}{behind}");
+            each(BenchResult { cache_type, ..result(part, test, "tokens", measured) })?;
+        }
     }
     Ok(())
 }
@@ -111,26 +130,29 @@ pub fn bench(
 fn result(part: &Prepared<'_>, test: String, unit: &'static str, samples: Vec<f64>) -> BenchResult {
     let (per_second, deviation) = mean_and_deviation(&samples);
     let arithmetic = part.session().arithmetic().name();
-    BenchResult { test, arithmetic, unit, per_second, deviation, samples }
+    BenchResult { test, arithmetic, cache_type: None, unit, per_second, deviation, samples }
 }
 
-/// Units a second of each repetition.
+/// Units a second of each repetition, each behind what was read before.
 fn measure(
     part: &Prepared<'_>,
     options: &BenchOptions,
     count: usize,
-    run: &mut dyn FnMut() -> RunResult<()>,
+    before: &Memory,
+    run: &mut dyn FnMut(&mut Memory) -> RunResult<()>,
 ) -> RunResult<Vec<f64>> {
     let host = part.runner.host;
     let now = || {
         let missing = || RunError::from(Error::version("there is no clock to measure with"));
         host.elapsed().ok_or_else(missing)
     };
-    run()?;
+    run(&mut before.clone())?;
     let mut samples = Vec::with_capacity(options.repeat);
     for _ in 0..options.repeat {
+        // The first token copies what is shared, and the clock is to see none of that.
+        let mut memory = before.unshared();
         let start: Duration = now()?;
-        run()?;
+        run(&mut memory)?;
         samples.push(rate(count, now()?.saturating_sub(start).as_secs_f64()));
     }
     Ok(samples)

@@ -5,7 +5,7 @@ mod search;
 use std::cell::OnceCell;
 
 use apr_graph::Meaning;
-use apr_infer::{Arithmetic, LanguageModel, Memory, Tensor, Value};
+use apr_infer::{Arithmetic, CacheType, Memory, Tensor, Value};
 use apr_inputs::chat::{self, Chat, Message, Template};
 use apr_registry::{Error, Result};
 use serde::Serialize;
@@ -83,6 +83,8 @@ pub struct Completion {
     pub beams: Option<Vec<Hypothesis>>,
     /// How weights in blocks were multiplied: `exact` or `fast` ([`Arithmetic`]).
     pub arithmetic: &'static str,
+    /// What keys and values were kept as: `f32`, `f16` or `q8_0` ([`CacheType`]).
+    pub cache_type: &'static str,
     /// How long it took; `None` without a clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timings: Option<Timings>,
@@ -131,6 +133,7 @@ struct Begin {
     /// How many fit the model, these among them.
     context: Option<usize>,
     arithmetic: Arithmetic,
+    cache_type: CacheType,
     /// Whether it is a turn of a conversation.
     is_turn: bool,
 }
@@ -203,6 +206,13 @@ impl<'g> Generator<'g> {
         pair: EncoderDecoder<'g>,
         options: GenerateOptions,
     ) -> RunResult<Self> {
+        let cache_type = runner.options().cache_type;
+        if cache_type != CacheType::F32 {
+            return Err(RunError::request(format!(
+                "the cache type {} is for decoders without an encoder",
+                cache_type.name()
+            )));
+        }
         let start = runner.facts.decoder_start().ok_or_else(|| {
             Error::version(absent("missing decoder_start_token_id", "config.json"))
         })?;
@@ -214,7 +224,7 @@ impl<'g> Generator<'g> {
     /// # Errors
     /// E003 where it does not.
     pub fn of_part(part: Prepared<'g>, options: GenerateOptions) -> RunResult<Self> {
-        LanguageModel::new(part.session())?;
+        part.language()?;
         let runner = part.runner;
         Ok(Self::new(runner, Model::Decoder(Box::new(part)), options))
     }
@@ -375,7 +385,7 @@ impl<'g> Generator<'g> {
         asked: Asked<'_>,
         kept: Kept<'_>,
     ) -> RunResult<Completion> {
-        let language = &LanguageModel::new(part.session())?;
+        let language = &part.language()?;
         let mut alone = Memory::default();
         let is_turn = matches!(kept, Kept::Conversation(_));
         let is_prompt = matches!(kept, Kept::Prompt(_));
@@ -391,6 +401,7 @@ impl<'g> Generator<'g> {
             encoder: Vec::new(),
             context: self.runner.facts.context(),
             arithmetic: part.session.arithmetic(),
+            cache_type: language.cache_type(),
             is_turn,
         };
         let prompt = begin.tokens.len();
@@ -416,6 +427,7 @@ impl<'g> Generator<'g> {
                     encoder: asked.given.clone(),
                     context,
                     arithmetic: parts.arithmetic(),
+                    cache_type: CacheType::F32,
                     is_turn: false,
                 };
                 self.complete(parts.decoder(states)?, &begin, asked)
@@ -503,6 +515,7 @@ impl<'g> Generator<'g> {
             ended,
             beams: None,
             arithmetic: begin.arithmetic.name(),
+            cache_type: begin.cache_type.name(),
             timings,
             logprobs: self.options.logprobs.map(|_| logprobs),
             ignored: settings.ignored().to_vec(),

@@ -240,6 +240,7 @@ fn json_of(value: &Value) -> Result<Json> {
             Json::Object(keys.into_iter().map(key).zip(values).collect())
         }
         Value::Optional(Some(value)) => json_of(value)?,
+        Value::Cached(heads) => json_of(&heads.tensor()?.into())?,
         Value::Optional(None) | Value::Weight(_) => Json::Null,
         Value::Tensor(tensor) => {
             let report = array_report("", value, usize::MAX)?;

@@ -52,7 +52,7 @@ mod transcription;
 mod typed;
 mod whisper;
 
-pub use apr_infer::Arithmetic;
+pub use apr_infer::{Arithmetic, CacheType};
 pub use apr_inputs::is_guarded;
 pub use apr_ops::graph::Runnable;
 pub use arrays::{ArrayReport, RunReport, arrays_of, report};

@@ -9,8 +9,9 @@
 //! | `model` | the [`identity`] of what computed it |
 //! | `digest` | BLAKE3 of all elements, in the order of the file |
 //!
-//! Digests are hexadecimal. Keys and values of a prompt depend on all weights, on the graph and on
-//! the arithmetic, which the identity stands for. It covers names, dtypes, shapes and the digest of
+//! Keys and values of another cache type are written as the `f32` that they stand for, which become
+//! the same bits again. Digests are hexadecimal. Keys and values of a prompt depend on all weights,
+//! on the graph, on the arithmetic and on the cache type, which the identity stands for. It covers names, dtypes, shapes and the digest of
 //! each tensor, or where the file has none a sample: reading all of a large model would take as
 //! long as reading a prompt.
 
@@ -18,7 +19,7 @@ use std::fmt::{self, Write};
 
 use apr_core::digest::{Digest, TensorDigest};
 use apr_graph::ElementType;
-use apr_infer::{LanguageModel, Memory, Tensor};
+use apr_infer::{LanguageModel, Memory, Tensor, Value};
 use apr_registry::{ByteSource, CheckpointReader, Error, Limits, Result, keys, safetensors};
 use serde_json::{Map, Value as Json, json};
 
@@ -45,7 +46,7 @@ impl Generator<'_> {
     /// E003 for an encoder with a decoder, and for a model that keeps states, which are those of
     /// all tokens, or nothing.
     pub fn keep_prompts(&mut self) -> RunResult<()> {
-        if !LanguageModel::new(self.causal()?.session())?.keeps_rows() {
+        if !self.causal()?.language()?.keeps_rows() {
             let message = "a prompt cache needs a model with keys and values of each token";
             return Err(Error::version(message).into());
         }
@@ -74,7 +75,7 @@ impl Generator<'_> {
     ) -> RunResult<()> {
         self.keep_prompts()?;
         let part = self.causal()?;
-        let language = LanguageModel::new(part.session())?;
+        let language = part.language()?;
         let most = self.runner.options().max_memory;
         self.kept = Some(read(&language, file, name, self.identity(part)?, most)?);
         Ok(())
@@ -90,7 +91,7 @@ impl Generator<'_> {
             return Err(RunError::request("no keys and values are kept"));
         };
         let part = self.causal()?;
-        let language = LanguageModel::new(part.session())?;
+        let language = part.language()?;
         Ok(write(&language, memory, self.identity(part)?, sink)?)
     }
 
@@ -103,15 +104,16 @@ impl Generator<'_> {
     }
 }
 
-/// What keys and values depend on: the graph, the arithmetic, and the weights.
+/// What keys and values depend on: the graph, the arithmetic, the cache type, and the weights.
 ///
 /// # Errors
 /// Those of reading the samples.
 fn identity(part: &Prepared<'_>) -> Result<String> {
     let mut digest = Hashed(TensorDigest::new());
     let arithmetic = part.session().arithmetic().name();
+    let cache_type = part.runner().options().cache_type.name();
     // What a digest is fed can't fail.
-    let _ = write!(digest, "{} {arithmetic} {:?}", part.name(), part.graph());
+    let _ = write!(digest, "{} {arithmetic} {cache_type} {:?}", part.name(), part.graph());
     let reader = part.runner().reader();
     for (at, info) in reader.tensors().iter().enumerate() {
         let _ = write!(digest, "{} {} {:?}", info.name, info.dtype, info.shape.dims());
@@ -169,11 +171,14 @@ fn write(
     identity: &str,
     sink: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    let tokens = Tensor::row(memory.tokens().to_vec());
-    let mut tensors = vec![(TOKENS, &tokens)];
-    tensors.extend(language.kept(memory)?);
+    let tokens = Value::from(Tensor::row(memory.tokens().to_vec()));
+    let mut values = vec![(TOKENS, &tokens)];
+    values.extend(language.kept(memory));
+    // Those of another type than `f32` are decoded one at a time, twice.
+    let tensor = |value: &Value| value.clone().without_cache()?.tensor().cloned();
     let (mut header, mut end, mut digest) = (Map::new(), 0, TensorDigest::new());
-    for (name, tensor) in &tensors {
+    for (name, value) in &values {
+        let tensor = tensor(value)?;
         let bytes = little_endian(tensor.data());
         let start = end;
         end += bytes.len();
@@ -193,7 +198,7 @@ fn write(
     header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
     sink(&(header.len() as u64).to_le_bytes())?;
     sink(header.as_bytes())?;
-    tensors.iter().try_for_each(|(_, tensor)| sink(&little_endian(tensor.data())))
+    values.iter().try_for_each(|(_, value)| sink(&little_endian(tensor(value)?.data())))
 }
 
 fn dtype_name(element: ElementType) -> Result<&'static str> {
@@ -239,8 +244,8 @@ fn read(
     }
     if text(MODEL).as_deref() != Some(identity) {
         return Err(RunError::request(format!(
-            "{name}: the prompt cache was made by another model, or with another part, task or \
-             arithmetic of this one"
+            "{name}: the prompt cache was made by another model, or with another part, task, \
+             arithmetic or cache type of this one"
         )));
     }
     let in_file = |error: Error| error.in_file(name);

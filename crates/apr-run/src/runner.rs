@@ -4,7 +4,8 @@ use apr_blocks::{GraphOptions, class_for};
 use apr_core::Escaped;
 use apr_graph::{Body, Graph, Meaning, Node, ValueId, ValueOrigin};
 use apr_infer::{
-    Arithmetic, Engine, Flow, LanguageModel, Outcome, RunLimits, Session, Step, Tap, Tensor, Value,
+    Arithmetic, CacheType, Engine, Flow, LanguageModel, Outcome, RunLimits, Session, Step, Tap,
+    Tensor, Value,
 };
 use apr_ops::graph::{Runnable, with_graphs};
 use apr_ops::tied::with_untied;
@@ -49,6 +50,9 @@ pub struct RunOptions {
     pub top: usize,
     /// How weights in blocks are multiplied; exactly by default.
     pub arithmetic: Arithmetic,
+    /// What keys and values of earlier tokens are kept as; single precision by default. Decoders
+    /// that follow an encoder take no other.
+    pub cache_type: CacheType,
 }
 
 impl Default for RunOptions {
@@ -65,6 +69,7 @@ impl Default for RunOptions {
             no_answer: false,
             top: 5,
             arithmetic: Arithmetic::Exact,
+            cache_type: CacheType::F32,
         }
     }
 }
@@ -379,6 +384,15 @@ impl<'p> Prepared<'p> {
         let value =
             outcome.outputs.first().ok_or_else(|| Error::format("the graph has no output"))?;
         Ok(value.tensor()?.clone())
+    }
+
+    /// The part as a language model, with keys and values as the options say.
+    ///
+    /// # Errors
+    /// E003 where the graph does not continue texts, or does not take
+    /// [`RunOptions::cache_type`].
+    pub(crate) fn language(&self) -> Result<LanguageModel<'_, '_>, Error> {
+        LanguageModel::new(&self.session)?.with_cache_type(self.runner.options.cache_type)
     }
 
     /// The logits of what follows each of some tokens behind others, whose own are not computed:

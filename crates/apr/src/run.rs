@@ -15,9 +15,10 @@
 
 pub use apr_run::{
     Answer, Answers, Arithmetic, ArrayFile, AudioEncoder, AudioFile, AudioResult, AudioTask, Beams,
-    Completion, Conversation, EarlyStopping, Facts, GenerateOptions, Generation, GenerationOptions,
-    Generator, Given, Host, Hypothesis, ImageEncoder, ImageResult, ImageTask, InputKind, Label,
-    LogProbability, MaskToken, Pooling, Prepared, Prompt, QuestionAnswering, Remedy, RunError,
-    RunOptions, RunResult, Runner, Segment, TextEncoder, TextScore, TextTask, Timing, Timings,
-    TokenLabel, TokenLogProbabilities, Tokenizer, Transcriber, Transcription, TranscriptionOptions,
+    CacheType, Completion, Conversation, EarlyStopping, Facts, GenerateOptions, Generation,
+    GenerationOptions, Generator, Given, Host, Hypothesis, ImageEncoder, ImageResult, ImageTask,
+    InputKind, Label, LogProbability, MaskToken, Pooling, Prepared, Prompt, QuestionAnswering,
+    Remedy, RunError, RunOptions, RunResult, Runner, Segment, TextEncoder, TextScore, TextTask,
+    Timing, Timings, TokenLabel, TokenLogProbabilities, Tokenizer, Transcriber, Transcription,
+    TranscriptionOptions,
 };

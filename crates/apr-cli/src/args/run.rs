@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use apr_run::MOST_BEAMS;
+use apr_run::{CacheType, MOST_BEAMS};
 use clap::{Args, ValueEnum};
 
 use super::look::parse_named_file;
@@ -156,10 +156,35 @@ pub(crate) struct RunArgs {
     /// Task of the head, such as text-generation or CausalLM [default: by the configuration]
     #[arg(long, value_name = "TASK")]
     pub(crate) task: Option<String>,
+    /// Type of the keys and values that are kept of earlier tokens
+    #[arg(long, value_name = "TYPE", conflicts_with = "want")]
+    pub(crate) cache_type: Option<CacheTypeName>,
     /// Generate with decoded weights in single precision, instead of 8-bit activations for weights
     /// that are quantized in blocks
     #[arg(long, conflicts_with = "want")]
     pub(crate) exact: bool,
+}
+
+/// What keys and values are kept as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CacheTypeName {
+    /// Single precision, the default
+    F32,
+    /// Half precision, half the memory
+    F16,
+    /// 8-bit blocks, a quarter of the memory
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+impl From<CacheTypeName> for CacheType {
+    fn from(name: CacheTypeName) -> Self {
+        match name {
+            CacheTypeName::F32 => Self::F32,
+            CacheTypeName::F16 => Self::F16,
+            CacheTypeName::Q8_0 => Self::Q8_0,
+        }
+    }
 }
 
 /// What subtitles are written as.

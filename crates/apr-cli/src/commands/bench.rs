@@ -55,9 +55,13 @@ pub(super) fn run(args: &BenchArgs, context: &Context) -> Outcome {
     options.max_work = Some(u64::MAX);
     options.keeps_past = options.generates(&facts);
     options.arithmetic = if args.exact { Arithmetic::Exact } else { Arithmetic::Fast };
+    if let Some(name) = args.cache_type {
+        options.cache_type = name.into();
+    }
     let mut asked = BenchOptions::default();
     asked.prompts.clone_from(&args.prompt_tokens);
     asked.generated.clone_from(&args.generated_tokens);
+    asked.depths.clone_from(&args.depth);
     asked.repeat = args.repeat.get();
 
     let of_context = [context.threads()];

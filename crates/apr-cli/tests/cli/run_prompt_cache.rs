@@ -55,7 +55,7 @@ fn a_file_that_is_no_cache_of_this_model_is_refused_and_stays() {
     of("q.gguf", "").ok();
     let whole = sandbox.read("cache");
     of(LLAMA, "").fails(2, &["cache: the prompt cache was made by another model"]);
-    of("q.gguf", "--exact").fails(2, &["another part, task or arithmetic"]);
+    of("q.gguf", "--exact").fails(2, &["another part, task, arithmetic or cache type"]);
     assert_eq!(sandbox.read("cache"), whole);
 
     let other = |file: &str| format!("run q.gguf --prompt 12+34= --prompt-cache {file}");

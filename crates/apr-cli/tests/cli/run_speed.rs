@@ -73,6 +73,53 @@ fn log_probabilities_are_those_of_llama_cpp() {
     assert!(others.len() * 10 <= expected.len(), "{others:#?}");
 }
 
+/// What transformers finds likely with keys and values that are rounded when they come in;
+/// `fixtures/infer/cache_types.py` asked it.
+#[test]
+fn log_probabilities_are_those_of_rounded_keys_and_values() {
+    let expected = fs::read(fixture("infer/cache_types.json")).expect("the fixture");
+    let expected: Vec<Value> = serde_json::from_slice(&expected).expect("JSON");
+    let sandbox = Sandbox::new();
+    let mut seen = Vec::new();
+    for entry in &expected {
+        let kind = entry["type"].as_str().expect("a type");
+        let tokens = entry["tokens"].to_string().replace(['[', ']', ' '], "");
+        let line = format!("{FOLDER} --tokens {tokens} --max-tokens 1 --logprobs 100");
+        let report = generated(&sandbox, &format!("{line} --cache-type {kind}"));
+        assert_eq!(report["cache_type"], kind);
+        let ours = report["logprobs"][0]["top"].as_array().expect("a list");
+        for pair in entry["top"].as_array().expect("a list") {
+            let own = ours.iter().find(|own| own["id"] == pair[0]).expect("a token");
+            let (own, theirs) = (own["logprob"].as_f64().unwrap(), pair[1].as_f64().unwrap());
+            assert!((own - theirs).abs() < 2e-4, "{kind} {}: {own} {theirs}", pair[0]);
+        }
+        let threads = generated(&sandbox, &format!("{line} --cache-type {kind} --threads 3"));
+        assert_eq!(threads["logprobs"], report["logprobs"]);
+        seen.push(report["logprobs"].clone());
+    }
+    assert!(seen[0] != seen[1] && seen[1] != seen[2], "each type rounds otherwise");
+}
+
+#[test]
+fn types_of_keys_and_values_are_refused_where_they_do_not_fit() {
+    let sandbox = Sandbox::new();
+    let run = |rest: &str| sandbox.apr(&format!("run {rest}"));
+    let fixture = |path: &str| fixture(path).display().to_string();
+    run(&format!("{} --tokens 1 --cache-type q8_0", fixture("run/tiny-mamba")))
+        .fails(4, &["E003", "q8_0", "joins the keys and values"]);
+    run(&format!("{FOLDER} --prompt 1 --cache-type q4_0")).fails(2, &["f32, f16, q8_0"]);
+    run(&format!("{FOLDER} --prompt 1 --want logits --cache-type f16")).fails(2, &["--want"]);
+
+    // What was kept of a prompt is of one type.
+    let cached = |rest: &str| run(&format!("{FOLDER} --prompt 12+34= --prompt-cache cache {rest}"));
+    cached("--cache-type q8_0").ok();
+    let again = cached("--cache-type q8_0 --json").ok().json();
+    assert_eq!((&again["text"], &again["reused"]), (&json!("46\n"), &json!(5)));
+    let alone = run(&format!("{FOLDER} --prompt 12+34= --cache-type q8_0 --json")).ok().json();
+    assert_eq!(again["added"], alone["added"]);
+    cached("--cache-type f16").fails(2, &["arithmetic or cache type"]);
+}
+
 /// Logits differ by what 8 bits of activations leave out.
 #[test]
 fn probabilities_of_the_arithmetics_are_close() {

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod halves;
+mod heads;
 mod kernel;
 mod pack;
 mod product;
@@ -14,7 +15,8 @@ use std::ops::Range;
 
 use apr_core::{DType, Result};
 
-pub(crate) use blocks::can_multiply;
+pub(crate) use blocks::{can_multiply, push_q8_0};
+pub(crate) use heads::HeadRows;
 pub(crate) use kernel::{Lines, turned};
 pub(crate) use product::product;
 pub(crate) use scaling::{Scaling, Steps};

@@ -13,15 +13,15 @@ use crate::value::WeightLook;
 use crate::{Tensor, Value};
 
 pub(super) const TABLE: &[Operator] = &[
-    moves("Identity", |call| call.value(0).map(|value| vec![value.clone()])),
+    moves("Identity", |call| call.value(0).map(|value| vec![value.clone()])).reads_cache(),
     moves("Reshape", reshape),
     moves("Flatten", flatten),
     moves("Squeeze", squeeze),
     moves("Unsqueeze", unsqueeze),
-    moves("Shape", shape),
+    moves("Shape", shape).reads_cache(),
     moves("Size", |call| Ok(vec![Tensor::scalar(call.tensor(0)?.len() as i64).into()])),
-    moves("Transpose", transpose).decodes(),
-    moves("Concat", concat),
+    moves("Transpose", transpose).decodes().reads_cache(),
+    moves("Concat", concat).reads_cache(),
     moves("Split", split),
     moves("Slice", slice),
     moves("Expand", expand),
@@ -46,6 +46,13 @@ fn reshape(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let wanted = list(call, 1, "shape")?.ok_or_else(|| Error::format("missing shape"))?;
     let allow_zero = call.flag("allowzero", false);
     let tensor = call.take(0)?;
+    // `reshaped` refuses what does not divide.
+    let shape = wanted_shape(tensor.shape(), &wanted, allow_zero)?;
+    Ok(vec![tensor.reshaped(shape)?.into()])
+}
+
+/// The shape that `Reshape` is asked for: 0 keeps a size, -1 is what is left.
+pub(super) fn wanted_shape(from: &[usize], wanted: &[i64], allow_zero: bool) -> Result<Vec<usize>> {
     let mut shape = Vec::with_capacity(wanted.len());
     let mut open = None;
     for (position, &size) in wanted.iter().enumerate() {
@@ -57,7 +64,7 @@ fn reshape(call: &mut Call<'_>) -> Result<Vec<Value>> {
             0 if !allow_zero => {
                 let missing =
                     || Error::format(format!("dimension {position} is kept, and there is none"));
-                *tensor.shape().get(position).ok_or_else(missing)?
+                *from.get(position).ok_or_else(missing)?
             }
             size => usize::try_from(size)
                 .map_err(|_| Error::format(format!("{wanted:?} is not a shape")))?,
@@ -65,13 +72,10 @@ fn reshape(call: &mut Call<'_>) -> Result<Vec<Value>> {
     }
 
     if let Some(position) = open {
-        // The open size counts as 1 so far; `reshaped` refuses what does not divide.
-        let known = count(&shape);
-        let size = tensor.len().checked_div(known).unwrap_or(0);
-        shape[position] = size;
+        // The open size counts as 1 so far.
+        shape[position] = count(from).checked_div(count(&shape)).unwrap_or(0);
     }
-
-    Ok(vec![tensor.reshaped(shape)?.into()])
+    Ok(shape)
 }
 
 fn flatten(call: &mut Call<'_>) -> Result<Vec<Value>> {
@@ -109,7 +113,10 @@ fn unsqueeze(call: &mut Call<'_>) -> Result<Vec<Value>> {
 }
 
 fn shape(call: &mut Call<'_>) -> Result<Vec<Value>> {
-    let shape = call.tensor(0)?.shape();
+    let shape = match call.value(0)? {
+        Value::Cached(heads) => heads.shape(),
+        value => value.tensor()?.shape().to_vec(),
+    };
     let rank = shape.len() as i64;
     // Bounds out of range are cut to it (`Shape` from opset 15 on).
     let clamped = |at: i64| (if at < 0 { at + rank } else { at }).clamp(0, rank) as usize;
@@ -127,6 +134,13 @@ fn transpose(call: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         call.inputs[0] = Some(call.decoded(0)?.into());
     }
+    if let Value::Cached(heads) = call.value(0)? {
+        // Products read rows of keys as columns.
+        if call.ints("perm").is_some_and(|order| order == [0, 1, 3, 2]) {
+            return Ok(vec![Value::Cached(heads.clone().turned())]);
+        }
+        call.uncache(0)?;
+    }
 
     let tensor = call.tensor(0)?;
     let order = match call.ints("perm") {
@@ -141,6 +155,20 @@ fn transpose(call: &mut Call<'_>) -> Result<Vec<Value>> {
 }
 
 fn concat(call: &mut Call<'_>) -> Result<Vec<Value>> {
+    if let (2, Some(2 | -2), Value::Cached(heads)) =
+        (call.inputs.len(), call.optional_int("axis"), call.value(0)?)
+        && heads.can_grow()
+        && let Value::Tensor(fresh) = call.value(1)?
+        && fresh.rank() == 4
+    {
+        call.room_for(&[1], heads.bytes_of(fresh.shape()[2]))?;
+        let fresh = fresh.clone();
+        if let Some(Value::Cached(heads)) = call.inputs[0].take() {
+            return Ok(vec![Value::Cached(heads.with(&fresh)?)]);
+        }
+    }
+    (0..call.inputs.len()).try_for_each(|position| call.uncache(position))?;
+
     let tensors =
         (0..call.inputs.len()).map(|position| call.tensor(position)).collect::<Result<Vec<_>>>()?;
     let rank = tensors.first().map_or(0, |tensor| tensor.rank());

@@ -7,7 +7,7 @@ use super::binary::{Product, Sum, join};
 use super::elementwise::expanded;
 use crate::call::Call;
 use crate::convert::Number;
-use crate::matrix::{Left, Right, Rows, product};
+use crate::matrix::{HeadRows, Left, Right, Rows, product};
 use crate::operator::{Operator, computes, moves};
 use crate::shape::{broadcast, count, stretched, walk};
 use crate::tensor::Data;
@@ -15,7 +15,7 @@ use crate::workers::{Alone, try_in_pieces};
 use crate::{Tensor, Value};
 
 pub(super) const TABLE: &[Operator] = &[
-    computes("MatMul", matmul).decodes(),
+    computes("MatMul", matmul).decodes().reads_cache(),
     computes("Gemm", gemm).decodes(),
     moves("MatMulInteger", matmul_integer),
     computes("com.microsoft::FusedMatMul", fused),
@@ -118,7 +118,35 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
         call.inputs[1] = Some(call.decoded(1)?.widened()?.into());
     }
 
+    call.uncache(0)?;
+    if let (a, Value::Cached(heads)) = (call.tensor(0)?, call.value(1)?) {
+        if a.element() != ElementType::F32 {
+            return Err(Error::format(format!("{} and f32 can't be multiplied", a.element())));
+        }
+        let stacks = stacks(call, a.shape(), &heads.shape())?;
+        let mut out = crate::pool::any(count(&stacks.shape));
+        singles(call, &stacks, a.values()?, &RightStacks::Heads(heads.matrices()), &mut out)?;
+        return Ok(vec![Tensor::new(stacks.shape, out)?.into()]);
+    }
     Ok(vec![multiplied(call, call.tensor(0)?, call.tensor(1)?)?.into()])
+}
+
+/// The right matrices of stacks of products.
+pub(super) enum RightStacks<'a> {
+    /// In rows, one matrix after the other.
+    Floats(&'a [f32]),
+    /// Keys or values of earlier tokens, a matrix for each head.
+    Heads(Vec<HeadRows<'a>>),
+}
+
+impl RightStacks<'_> {
+    /// The matrix that begins with an element, counted as if all were in rows.
+    pub(super) fn at(&self, start: usize, depth: usize, columns: usize) -> Right<'_> {
+        match self {
+            Self::Floats(values) => Right::Rows(&values[start..][..depth * columns], columns),
+            Self::Heads(heads) => heads[start.checked_div(depth * columns).unwrap_or(0)].right(),
+        }
+    }
 }
 
 /// The product of two tensors in memory.
@@ -128,7 +156,7 @@ pub(super) fn multiplied(call: &Call<'_>, a: &Tensor, b: &Tensor) -> Result<Tens
     match (a.data(), b.data()) {
         (Data::F32(x), Data::F32(y)) => {
             let mut out = crate::pool::any(total);
-            singles(call, &stacks, x, y, &mut out)?;
+            singles(call, &stacks, x, &RightStacks::Floats(y), &mut out)?;
             Tensor::new(stacks.shape, out)
         }
         (Data::F64(x), Data::F64(y)) => {
@@ -147,7 +175,13 @@ pub(super) fn multiplied(call: &Call<'_>, a: &Tensor, b: &Tensor) -> Result<Tens
     }
 }
 
-fn singles(call: &Call<'_>, stacks: &Stacks, x: &[f32], y: &[f32], out: &mut [f32]) -> Result<()> {
+fn singles(
+    call: &Call<'_>,
+    stacks: &Stacks,
+    x: &[f32],
+    right: &RightStacks<'_>,
+    out: &mut [f32],
+) -> Result<()> {
     let Stacks { rows, depth, columns, starts, .. } = stacks;
     let (rows, depth, columns) = (*rows, *depth, *columns);
     let one_right = starts.iter().all(|[_, b]| *b == 0);
@@ -156,7 +190,7 @@ fn singles(call: &Call<'_>, stacks: &Stacks, x: &[f32], y: &[f32], out: &mut [f3
     // All left matrices are one tall one then, and the right one is packed once.
     if one_right && in_a_row {
         let left = Left::in_rows(x, starts.len() * rows, depth);
-        return product(left, Right::Rows(y, columns), out, call.workers());
+        return product(left, right.at(0, depth, columns), out, call.workers());
     }
 
     if rows * columns == 0 {
@@ -166,7 +200,7 @@ fn singles(call: &Call<'_>, stacks: &Stacks, x: &[f32], y: &[f32], out: &mut [f3
     try_in_pieces(call.workers(), out, rows * columns, |number, out| {
         let [a, b] = starts[number];
         let left = Left::in_rows(&x[a..][..rows * depth], rows, depth);
-        product(left, Right::Rows(&y[b..][..depth * columns], columns), out, &Alone)
+        product(left, right.at(b, depth, columns), out, &Alone)
     })
 }
 

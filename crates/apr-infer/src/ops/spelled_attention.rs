@@ -5,11 +5,13 @@ use apr_core::Result;
 use apr_graph::ElementType;
 
 use super::attention::query_blocks;
-use super::matmul::Stacks;
+use super::layout::wanted_shape;
+use super::matmul::{RightStacks, Stacks};
 use super::softmax::single_softmax_row;
 use crate::call::Call;
-use crate::matrix::{Left, Right, product};
+use crate::matrix::{Left, product};
 use crate::shape::{broadcast, stretched, walk};
+use crate::tensor::elements;
 use crate::workers::{Alone, try_in_pieces};
 use crate::{Tensor, Value, pool};
 
@@ -17,13 +19,14 @@ use crate::{Tensor, Value, pool};
 /// types or shapes than attention's; they are queries, keys as columns, values, and perhaps a
 /// number and a mask.
 pub(crate) fn attend(call: &Call<'_>, divides: bool, axis: i64) -> Result<Option<Tensor>> {
-    let Some([q, k, v]) = floats(call, [0, 1, 2]) else { return Ok(None) };
-    let Some((scores, mixed)) = products(call, q, k, v) else { return Ok(None) };
+    let Some([q]) = floats(call, [0]) else { return Ok(None) };
+    let (Some(k), Some(v)) = (Side::of(call, 1)?, Side::of(call, 2)?) else { return Ok(None) };
+    let Some((scores, mixed)) = products(call, q, &k, &v) else { return Ok(None) };
+    let Some(shape) = shape_of_scores(call, &scores)? else { return Ok(None) };
     let in_a_row =
         mixed.starts.iter().enumerate().all(|(at, [a, _])| *a == at * scores.rows * scores.columns);
-    let is_last =
-        axis == -1 || usize::try_from(axis).is_ok_and(|axis| axis + 1 == scores.shape.len());
-    let (Some(number), Some(mask)) = (Number::of(call, divides, &scores), Mask::of(call, &scores)?)
+    let is_last = axis == -1 || usize::try_from(axis).is_ok_and(|axis| axis + 1 == shape.len());
+    let (Some(number), Some(mask)) = (Number::of(call, divides, &shape), Mask::of(call, &shape)?)
     else {
         return Ok(None);
     };
@@ -38,7 +41,7 @@ pub(crate) fn attend(call: &Call<'_>, divides: bool, axis: i64) -> Result<Option
     let most = query_blocks(scores.rows).map(|block| block.len()).max().unwrap_or(0);
     call.room(&[call.workers().count(), most, scores.columns], ElementType::F32)?;
     let attention =
-        Spelled { q: q.values()?, k: k.values()?, v: v.values()?, scores, mixed, number, mask };
+        Spelled { q: q.values()?, k: k.matrices, v: v.matrices, scores, mixed, number, mask };
     let piece = attention.mixed.rows * attention.mixed.columns;
     if piece > 0 {
         try_in_pieces(call.workers(), &mut out, piece, |stack, out| {
@@ -62,14 +65,52 @@ fn floats<'c, const N: usize>(
     found.try_into().ok()
 }
 
+/// Keys or values.
+struct Side<'a> {
+    shape: Vec<usize>,
+    matrices: RightStacks<'a>,
+}
+
+impl<'a> Side<'a> {
+    /// `None` where they are no floats of 32 bits.
+    fn of(call: &'a Call<'_>, position: usize) -> Result<Option<Self>> {
+        if let Some(Value::Cached(heads)) = call.optional_value(position) {
+            let matrices = RightStacks::Heads(heads.matrices());
+            return Ok(Some(Self { shape: heads.shape(), matrices }));
+        }
+        let Some([tensor]) = floats(call, [position]) else { return Ok(None) };
+        let matrices = RightStacks::Floats(tensor.values()?);
+        Ok(Some(Self { shape: tensor.shape().to_vec(), matrices }))
+    }
+}
+
 /// The product of queries with keys, and of what becomes of it with values.
-fn products(call: &Call<'_>, q: &Tensor, k: &Tensor, v: &Tensor) -> Option<(Stacks, Stacks)> {
-    if q.rank() < 2 || v.rank() < 2 {
+fn products(call: &Call<'_>, q: &Tensor, k: &Side<'_>, v: &Side<'_>) -> Option<(Stacks, Stacks)> {
+    if q.rank() < 2 || v.shape.len() < 2 {
         return None;
     }
-    let scores = Stacks::of(call, q.shape(), k.shape()).ok()?;
-    let mixed = Stacks::of(call, &scores.shape, v.shape()).ok()?;
+    let scores = Stacks::of(call, q.shape(), &k.shape).ok()?;
+    let mixed = Stacks::of(call, &scores.shape, &v.shape).ok()?;
     Some((scores, mixed))
+}
+
+/// The shape that scores have when a mask is added, in which each row is a row of the products.
+/// `None` where the probabilities do not get the products' shape again.
+fn shape_of_scores(call: &Call<'_>, products: &Stacks) -> Result<Option<Vec<usize>>> {
+    let reshaped = |from: &[usize], position: usize| match call.optional(position)? {
+        Some(shape) => wanted_shape(from, &shape.integers()?, false),
+        None => Ok(from.to_vec()),
+    };
+    if call.optional_value(5).is_none() && call.optional_value(6).is_none() {
+        return Ok(Some(products.shape.clone()));
+    }
+    let shape = reshaped(&products.shape, 5)?;
+    // Without elements, the other sizes may be anything.
+    let has_same_rows = shape.len() > 1
+        && shape.last() == products.shape.last()
+        && elements(&shape).is_some_and(|len| len > 0 && Some(len) == elements(&products.shape));
+    let is_taken_back = has_same_rows && reshaped(&shape, 6)? == products.shape;
+    Ok(is_taken_back.then_some(shape))
 }
 
 /// What each product is multiplied with or divided by.
@@ -80,14 +121,14 @@ enum Number {
 
 impl Number {
     /// `None` where it is more than one number.
-    fn of(call: &Call<'_>, divides: bool, scores: &Stacks) -> Option<Self> {
+    fn of(call: &Call<'_>, divides: bool, shape: &[usize]) -> Option<Self> {
         if call.optional_value(3).is_none() {
             return Some(Self::Times(1.0));
         }
         let [tensor] = floats(call, [3])?;
         let &[value] = tensor.values::<f32>().ok()? else { return None };
         // A number with more dimensions would give them to the scores too.
-        let fits = tensor.rank() <= scores.shape.len();
+        let fits = tensor.rank() <= shape.len();
         fits.then_some(if divides { Self::Over(value) } else { Self::Times(value) })
     }
 
@@ -103,38 +144,44 @@ impl Number {
 /// What is added to the scores.
 struct Mask<'a> {
     values: &'a [f32],
-    /// Where each stack begins.
+    /// Where each matrix of scores begins.
     starts: Vec<usize>,
+    /// Rows of such a matrix.
+    rows: usize,
     row_step: usize,
     column_step: usize,
 }
 
 impl<'a> Mask<'a> {
     /// `None` where it would make the scores larger; an empty one where there is none.
-    fn of(call: &'a Call<'_>, scores: &Stacks) -> Result<Option<Self>> {
-        let nothing = Self { values: &[], starts: Vec::new(), row_step: 0, column_step: 0 };
+    fn of(call: &'a Call<'_>, shape: &[usize]) -> Result<Option<Self>> {
+        let nothing =
+            Self { values: &[], starts: Vec::new(), rows: 1, row_step: 0, column_step: 0 };
         if call.optional_value(4).is_none() {
             return Ok(Some(nothing));
         }
 
         let Some([tensor]) = floats(call, [4]) else { return Ok(None) };
-        if !broadcast(&[&scores.shape, tensor.shape()]).is_ok_and(|shape| shape == scores.shape) {
+        if !broadcast(&[shape, tensor.shape()]).is_ok_and(|found| found == shape) {
             return Ok(None);
         }
 
-        let steps = stretched(tensor.shape(), &scores.shape);
+        let steps = stretched(tensor.shape(), shape);
         let (outer, [row_step, column_step]) = match steps.split_last_chunk::<2>() {
             Some((outer, last)) => (outer, *last),
             None => return Ok(None),
         };
-        let mut starts = Vec::with_capacity(scores.starts.len());
-        walk(&scores.shape[..outer.len()], [outer], |[start]| starts.push(start));
-        Ok(Some(Self { values: tensor.values()?, starts, row_step, column_step }))
+        let matrices = &shape[..outer.len()];
+        let mut starts = Vec::with_capacity(call.room_for(matrices, size_of::<usize>() as u64)?);
+        walk(matrices, [outer], |[start]| starts.push(start));
+        let rows = shape[outer.len()];
+        Ok(Some(Self { values: tensor.values()?, starts, rows, row_step, column_step }))
     }
 
-    fn add(&self, stack: usize, row: usize, scores: &mut [f32]) {
-        let Some(start) = self.starts.get(stack) else { return };
-        let values = &self.values[start + row * self.row_step..];
+    /// Adds to the scores of a row, counted through all matrices.
+    fn add(&self, row: usize, scores: &mut [f32]) {
+        let Some(start) = self.starts.get(row / self.rows.max(1)) else { return };
+        let values = &self.values[start + row % self.rows * self.row_step..];
         if self.column_step == 0 {
             scores.iter_mut().for_each(|score| *score += values[0]);
         } else {
@@ -146,8 +193,8 @@ impl<'a> Mask<'a> {
 /// All stacks of matrices.
 struct Spelled<'a> {
     q: &'a [f32],
-    k: &'a [f32],
-    v: &'a [f32],
+    k: RightStacks<'a>,
+    v: RightStacks<'a>,
     scores: Stacks,
     mixed: Stacks,
     number: Number,
@@ -161,30 +208,20 @@ impl Spelled<'_> {
         let [q, k] = self.scores.starts[stack];
         let [_, v] = self.mixed.starts[stack];
         let width = self.mixed.columns;
-        let (keys, values) = (&self.k[k..][..depth * columns], &self.v[v..][..columns * width]);
+        let (keys, values) = (self.k.at(k, depth, columns), self.v.at(v, columns, width));
         let mut scores = pool::any(most * columns);
         for block in query_blocks(rows) {
             let scores = &mut scores[..block.len() * columns];
             let queries = &self.q[q + block.start * depth..][..block.len() * depth];
-            product(
-                Left::in_rows(queries, block.len(), depth),
-                Right::Rows(keys, columns),
-                scores,
-                &Alone,
-            )?;
+            product(Left::in_rows(queries, block.len(), depth), keys, scores, &Alone)?;
             self.number.apply(scores);
             for (row, scores) in block.clone().zip(scores.chunks_mut(columns.max(1))) {
-                self.mask.add(stack, row, scores);
+                self.mask.add(stack * rows + row, scores);
                 single_softmax_row(scores);
             }
 
             let out = &mut out[block.start * width..][..block.len() * width];
-            product(
-                Left::in_rows(scores, block.len(), columns),
-                Right::Rows(values, width),
-                out,
-                &Alone,
-            )?;
+            product(Left::in_rows(scores, block.len(), columns), values, out, &Alone)?;
         }
 
         pool::give(scores);

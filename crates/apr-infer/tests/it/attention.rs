@@ -31,10 +31,19 @@ struct Case {
     mask: Option<Vec<u64>>,
     axis: i64,
     element: ElementType,
+    /// The shapes that scores get behind the products, and probabilities before theirs, where three
+    /// heads of two queries share one of keys.
+    groups: Option<[Vec<i64>; 2]>,
 }
 
-const PLAIN: Case =
-    Case { queries: 129, number: None, mask: None, axis: -1, element: ElementType::F32 };
+const PLAIN: Case = Case {
+    queries: 129,
+    number: None,
+    mask: None,
+    axis: -1,
+    element: ElementType::F32,
+    groups: None,
+};
 
 fn values(count: usize) -> Vec<f32> {
     (0..count).map(|n| (n * 7919 % 997) as f32 / 300.0 - 1.5).collect()
@@ -59,6 +68,10 @@ fn graph(case: &Case) -> Graph {
         body.input(name, case.element, shape, Meaning::Unknown)
     });
     let mut scores = body.op("MatMul", [q, k]).output("query_key");
+    if let Some([flat, _]) = &case.groups {
+        let shape = body.ints(flat);
+        scores = body.op("Reshape", [scores, shape]).output("flat");
+    }
     let cast = |body: &mut apr_graph::BodyBuilder, shape: &[u64]| {
         let value = body.constant(constant(shape));
         let to = if case.element == ElementType::F16 { 10 } else { 1 };
@@ -73,6 +86,13 @@ fn graph(case: &Case) -> Graph {
         scores = body.op("Add", [mask, scores]).output("masked_scores");
     }
     let shares = body.op("Softmax", [scores]).attribute("axis", case.axis).output("probs");
+    let shares = match &case.groups {
+        Some([_, grouped]) => {
+            let shape = body.ints(grouped);
+            body.op("Reshape", [shares, shape]).output("groups")
+        }
+        None => shares,
+    };
     let mixed = body.op("MatMul", [shares, v]).output("context");
     body.output("y", mixed, Meaning::Unknown);
     graph.finish()
@@ -129,12 +149,35 @@ fn nodes_that_run_as_one_make_the_same_bits() {
         Case { axis: 2, ..PLAIN },
         Case { element: ElementType::F16, ..with("Mul", &[]) },
     ]);
+    let groups = |flat: &[i64], grouped: &[i64]| Some([flat.to_vec(), grouped.to_vec()]);
+    for mask in [&[129, 37][..], &[2, 1, 129, 37], &[2, 6, 129, 37], &[6, 1, 1], &[1]] {
+        cases.push(Case {
+            queries: 258,
+            mask: Some(mask.to_vec()),
+            groups: groups(&[0, 6, -1, 0], &[0, 3, -1, 0]),
+            ..with("Mul", &[])
+        });
+    }
+    cases.extend([
+        // One query of each head.
+        Case { queries: 2, groups: groups(&[0, 6, -1, 0], &[0, 3, -1, 0]), ..PLAIN },
+        // Rows that are others, and shapes that are not taken back.
+        Case { groups: groups(&[0, 3, 37, 129], &[0, 3, 129, 37]), ..PLAIN },
+        Case { queries: 258, groups: groups(&[2, 3, 129, 2, 37], &[2, 3, 258, 37]), ..PLAIN },
+    ]);
     for case in cases {
         let mut looks = Looks("probs", 0);
         let apart = run(&case, &mut looks);
         assert_eq!(looks.1, 1);
         let together = run(&case, &mut Unwatched);
-        assert_eq!(bits(&together), bits(&apart), "{:?} {:?}", case.number, case.mask);
+        assert_eq!(
+            bits(&together),
+            bits(&apart),
+            "{:?} {:?} {:?}",
+            case.number,
+            case.mask,
+            case.groups
+        );
     }
 }
 
@@ -145,4 +188,6 @@ fn scores_of_all_queries_are_never_there_at_once() {
     assert!(run(&case, &mut Looks("query_key", 0)).peak_bytes > scores);
     let inputs = 2 * 3 * 4 * (4000 * 16 + 16 * 37 + 37 * 9);
     assert!(run(&case, &mut Unwatched).peak_bytes < inputs + scores);
+    let groups = Some([vec![0, 6, -1, 0], vec![0, 3, -1, 0]]);
+    assert!(run(&Case { groups, ..case }, &mut Unwatched).peak_bytes < inputs + scores);
 }

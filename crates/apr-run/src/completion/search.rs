@@ -82,6 +82,7 @@ impl Generator<'_> {
             ended,
             beams: Some(found),
             arithmetic: begin.arithmetic.name(),
+            cache_type: begin.cache_type.name(),
             timings,
             logprobs: self.options.logprobs.map(|_| logprobs),
             ignored: settings.ignored().to_vec(),

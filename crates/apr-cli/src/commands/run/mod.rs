@@ -118,6 +118,7 @@ fn options(args: &RunArgs, context: &Context) -> RunOptions {
     options.pooling = args.pooling.map(Into::into);
     options.no_answer = args.no_answer;
     options.top = args.top;
+    options.cache_type = args.cache_type.map(Into::into).unwrap_or_default();
     options
 }
 
@@ -206,6 +207,7 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
 
     let of_texts = args.chat
         || args.prompt_cache.is_some()
+        || args.cache_type.is_some()
         || !args.stop.is_empty()
         || args.logprobs.is_some();
     let of_generation = [args.max_tokens, args.top_k].iter().any(Option::is_some)
@@ -222,7 +224,7 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
             false => "apply to text generation, which --want does not do",
         };
         let message = format!(
-            "--chat, --prompt-cache, --stop, --logprobs, --max-tokens, --beams and the options of \
+            "--chat, --prompt-cache, --cache-type, --stop, --logprobs, --max-tokens, --beams and the options of \
              sampling, such as --temperature, {why}"
         );
         return Err(Failure::Usage(message));

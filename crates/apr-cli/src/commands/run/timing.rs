@@ -45,6 +45,7 @@ impl Loaded {
                 parts.push(format!("peak memory {}", human::bytes(bytes)));
             }
             parts.push(format!("arithmetic {}", completion.arithmetic));
+            parts.push(format!("cache type {}", completion.cache_type));
             job.context.printer.detail(&parts.join("; "));
         }
         Timed { completion, load_seconds, peak_memory_bytes }

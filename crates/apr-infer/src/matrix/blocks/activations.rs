@@ -56,7 +56,8 @@ for_several_targets! {
             let (mut quants, mut sum) = ([0; GROUP], 0);
             for (quant, value) in quants.iter_mut().zip(values) {
                 let level = nearest(value * inverse);
-                sum += level;
+                // That of NaN is any, and refused below.
+                sum = level.wrapping_add(sum);
                 *quant = level as i8;
             }
 
@@ -68,6 +69,21 @@ for_several_targets! {
         }
         fits
     }
+}
+
+/// Appends whole blocks of 32 as ggml's `Q8_0` stores them; `false` where a number or its scale is
+/// not finite.
+pub(crate) fn push_q8_0(values: &[f32], out: &mut Vec<u8>) -> bool {
+    let mut blocks = Vec::with_capacity(values.len() / GROUP);
+    // Sums may exceed half precision, which `Q8_0` has none of.
+    quantize_small(values, &mut blocks);
+    let mut fits = values.iter().all(|value| value.is_finite());
+    for block in blocks {
+        fits &= block.scale.is_finite();
+        out.extend_from_slice(&f16::from_f32(block.scale).to_le_bytes());
+        out.extend(block.quants.iter().map(|quant| quant.cast_unsigned()));
+    }
+    fits
 }
 
 for_several_targets! {

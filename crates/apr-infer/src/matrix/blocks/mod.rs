@@ -22,6 +22,7 @@ mod tests;
 
 use apr_core::{DType, Result};
 
+pub(crate) use self::activations::push_q8_0;
 use self::activations::{Large, Small, quantize_large, quantize_small};
 use self::layout::types;
 use super::sides::Left;

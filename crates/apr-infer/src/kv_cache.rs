@@ -1,0 +1,482 @@
+//! Keys and values of the tokens so far, in memory that grows in place.
+//!
+//! A graph joins the keys of earlier tokens with new ones, and turns them before it multiplies
+//! them. As tensors, all of them would be copied for each of these steps and each token. So they
+//! are rows here, head by head, to which rows are added, and which products read as they lie.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use apr_core::{DType, Error, Result};
+use apr_graph::{Body, Graph, ValueId};
+use half::f16;
+
+use crate::Tensor;
+use crate::action::read_by_bodies;
+use crate::matrix::{HeadRows, push_q8_0};
+use crate::tensor::elements;
+
+/// What keys and values of earlier tokens are kept as.
+///
+/// ```
+/// use apr_infer::CacheType;
+///
+/// // Of a head of 64 numbers, each token takes:
+/// assert_eq!(CacheType::F32.row_bytes(64), Some(256));
+/// assert_eq!(CacheType::F16.row_bytes(64), Some(128));
+/// assert_eq!(CacheType::Q8_0.row_bytes(64), Some(68));
+/// // Blocks have 32 elements.
+/// assert_eq!(CacheType::Q8_0.row_bytes(80), None);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum CacheType {
+    /// Single precision, as they are computed.
+    #[default]
+    F32,
+    /// Half precision.
+    F16,
+    /// ggml's blocks of 32 8-bit integers with a scale.
+    Q8_0,
+}
+
+impl CacheType {
+    /// As reports call it: `f32`, `f16`, `q8_0`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Q8_0 => "q8_0",
+        }
+    }
+
+    /// The type of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::F32, Self::F16, Self::Q8_0].into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Bytes of the row of a head that has so many elements; `None` where they fill no blocks.
+    #[must_use]
+    pub fn row_bytes(self, size: usize) -> Option<usize> {
+        let dtype = self.dtype();
+        let block = dtype.block_len() as usize;
+        size.is_multiple_of(block).then(|| size / block * dtype.block_bytes() as usize)
+    }
+
+    fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::F16 => DType::F16,
+            Self::Q8_0 => DType::Q8_0,
+        }
+    }
+}
+
+/// Keys or values of all tokens so far: a tensor `[1, heads, tokens, head size]` of `f32`, or
+/// another look at it. Copies share the rows until one of them grows.
+#[derive(Debug, Clone)]
+pub struct CachedHeads {
+    rows: Arc<Rows>,
+    /// Whether the last two dimensions change places.
+    turned: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Rows {
+    kind: CacheType,
+    /// Elements of a row.
+    size: usize,
+    tokens: usize,
+    heads: Vec<Head>,
+}
+
+/// The rows of a head, token by token.
+#[derive(Debug, Clone)]
+enum Head {
+    Floats(Vec<f32>),
+    /// In the encoding of the dtype.
+    Bytes(Vec<u8>),
+}
+
+/// Tokens for which there is room when rows are added to others: an eighth of those that are there,
+/// but no fewer than this.
+const ROOM: usize = 16;
+
+/// Makes room for more elements, without doubling what is there.
+fn make_room<T>(rows: &mut Vec<T>, more: usize, row: usize) {
+    if rows.is_empty() {
+        rows.reserve_exact(more);
+    } else if rows.capacity() - rows.len() < more {
+        rows.reserve_exact(more.max(ROOM * row).max(rows.len() / 8));
+    }
+}
+
+impl CachedHeads {
+    /// No tokens yet.
+    ///
+    /// # Errors
+    /// E003 where the size of a head does not fill the type's blocks.
+    pub(crate) fn new(kind: CacheType, heads: usize, size: usize) -> Result<Self> {
+        if kind.row_bytes(size).is_none() {
+            return Err(Error::version(format!(
+                "keys and values of {size} elements a head do not fill the blocks of {}, which \
+                 have {}",
+                kind.name(),
+                kind.dtype().block_len()
+            )));
+        }
+        let empty = match kind {
+            CacheType::F32 => Head::Floats(Vec::new()),
+            _ => Head::Bytes(Vec::new()),
+        };
+        let rows = Rows { kind, size, tokens: 0, heads: vec![empty; heads] };
+        Ok(Self { rows: Arc::new(rows), turned: false })
+    }
+
+    /// What they are kept as.
+    #[must_use]
+    pub fn cache_type(&self) -> CacheType {
+        self.rows.kind
+    }
+
+    /// Tokens so far.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.rows.tokens
+    }
+
+    /// A copy that shares nothing.
+    pub(crate) fn unshared(&self) -> Self {
+        Self { rows: Arc::new((*self.rows).clone()), ..*self }
+    }
+
+    /// Dimensions, as they are looked at.
+    pub(crate) fn shape(&self) -> Vec<usize> {
+        let Rows { size, tokens, heads, .. } = &*self.rows;
+        let [rows, columns] = if self.turned { [*size, *tokens] } else { [*tokens, *size] };
+        vec![1, heads.len(), rows, columns]
+    }
+
+    /// Number of elements.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.heads.len() * self.rows.tokens * self.rows.size
+    }
+
+    /// Bytes in memory, with the room for tokens to come.
+    pub(crate) fn bytes(&self) -> u64 {
+        let of = |head: &Head| match head {
+            Head::Floats(rows) => size_of::<f32>() * rows.capacity(),
+            Head::Bytes(rows) => rows.capacity(),
+        };
+        self.rows.heads.iter().map(|head| of(head) as u64).sum()
+    }
+
+    /// Bytes that so many more tokens may take.
+    pub(crate) fn bytes_of(&self, tokens: usize) -> u64 {
+        let Rows { kind, size, heads, tokens: before, .. } = &*self.rows;
+        let more = tokens.max(ROOM).max(before / 8) as u64;
+        let row = kind.row_bytes(*size).unwrap_or(0) as u64;
+        // A shared memory is copied before it grows.
+        let copied = if Arc::strong_count(&self.rows) > 1 { *before as u64 } else { 0 };
+        (more + copied) * row * heads.len() as u64
+    }
+
+    /// What tells it apart from others that do not share its rows.
+    pub(crate) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.rows) as usize
+    }
+
+    /// The same with the last two dimensions in each other's place.
+    pub(crate) fn turned(self) -> Self {
+        Self { turned: !self.turned, ..self }
+    }
+
+    /// Whether rows can be added: keys that are turned are another look at them.
+    pub(crate) fn can_grow(&self) -> bool {
+        !self.turned
+    }
+
+    /// With the rows of more tokens, `[1, heads, tokens, head size]`, behind its own.
+    ///
+    /// # Errors
+    /// E001 for other shapes and types, and for elements that the cache type can't hold.
+    pub(crate) fn with(mut self, fresh: &Tensor) -> Result<Self> {
+        let &[1, heads, tokens, size] = fresh.shape() else {
+            return Err(self.unfit(fresh));
+        };
+        if !self.can_grow() || heads != self.rows.heads.len() || size != self.rows.size {
+            return Err(self.unfit(fresh));
+        }
+        let values = fresh.values::<f32>()?;
+        let rows = Arc::make_mut(&mut self.rows);
+        if tokens * size > 0 {
+            let parts = rows.heads.iter_mut().zip(values.chunks_exact(tokens * size));
+            parts.into_iter().try_for_each(|(head, values)| head.push(rows.kind, values, size))?;
+        }
+        rows.tokens += tokens;
+        Ok(self)
+    }
+
+    fn unfit(&self, fresh: &Tensor) -> Error {
+        Error::format(format!(
+            "keys or values of shapes {:?} and {:?} can't be joined",
+            self.shape(),
+            fresh.shape()
+        ))
+    }
+
+    /// The first tokens alone.
+    pub(crate) fn truncated(mut self, tokens: usize) -> Self {
+        let rows = Arc::make_mut(&mut self.rows);
+        let row = rows.kind.row_bytes(rows.size).unwrap_or(0);
+        for head in &mut rows.heads {
+            match head {
+                Head::Floats(values) => values.truncate(tokens * rows.size),
+                Head::Bytes(bytes) => bytes.truncate(tokens * row),
+            }
+        }
+        rows.tokens = rows.tokens.min(tokens);
+        self
+    }
+
+    /// As a tensor of `f32`, as it is looked at.
+    ///
+    /// # Errors
+    /// E008 where it does not fit the memory.
+    pub fn tensor(&self) -> Result<Tensor> {
+        let shape = self.shape();
+        let too_large = || Error::memory(format!("keys or values of {shape:?} are too large"));
+        elements(&shape).ok_or_else(too_large)?;
+        let mut values = crate::pool::with_capacity(self.len());
+        for head in &self.rows.heads {
+            values.extend_from_slice(&head.floats(self.rows.kind, self.rows.size)?);
+        }
+        let Rows { heads, tokens, size, .. } = &*self.rows;
+        let plain = Tensor::new(vec![heads.len(), *tokens, *size], values)?;
+        let looked_at =
+            if self.turned { crate::moving::transposed(&plain, &[0, 2, 1])? } else { plain };
+        looked_at.reshaped(shape)
+    }
+
+    /// The heads as matrices of a product, as they are looked at.
+    pub(crate) fn matrices(&self) -> Vec<HeadRows<'_>> {
+        self.rows.heads.iter().map(|head| self.matrix(head)).collect()
+    }
+
+    fn matrix<'m>(&self, head: &'m Head) -> HeadRows<'m> {
+        let Rows { kind, size, tokens, .. } = *self.rows;
+        let (floats, bytes): (&[f32], &[u8]) = match head {
+            Head::Floats(values) => (values, &[]),
+            Head::Bytes(bytes) => (&[], bytes),
+        };
+        HeadRows { dtype: kind.dtype(), floats, bytes, tokens, size, is_turned: self.turned }
+    }
+}
+
+impl Head {
+    /// Adds rows.
+    fn push(&mut self, kind: CacheType, values: &[f32], size: usize) -> Result<()> {
+        match self {
+            Self::Floats(rows) => {
+                make_room(rows, values.len(), size);
+                rows.extend_from_slice(values);
+                Ok(())
+            }
+            Self::Bytes(rows) => {
+                let row = kind.row_bytes(size).unwrap_or(0);
+                make_room(rows, values.len() / size * row, row);
+                match kind {
+                    CacheType::Q8_0 => push_q8_0(values, rows),
+                    _ => push_halves(values, rows),
+                }
+                .then_some(())
+                .ok_or_else(|| too_large(kind, values))
+            }
+        }
+    }
+
+    /// Its rows as numbers.
+    fn floats(&self, kind: CacheType, size: usize) -> Result<Cow<'_, [f32]>> {
+        match self {
+            Self::Floats(rows) => Ok(Cow::Borrowed(rows)),
+            Self::Bytes(bytes) => {
+                let mut values = Vec::new();
+                crate::store::decode(kind.dtype(), bytes, size, &mut values)?;
+                Ok(Cow::Owned(values))
+            }
+        }
+    }
+}
+
+/// Whether a graph does nothing with an input but to join it with what is new, and to look at its
+/// shape, so that it may be [`CachedHeads`].
+pub(crate) fn can_grow(graph: &Graph, body: &Body, id: ValueId) -> bool {
+    let mut grows = false;
+    for node in &body.nodes {
+        if read_by_bodies(node).contains(&id) {
+            return false;
+        }
+        let positions = (0..node.inputs.len()).filter(|at| node.inputs[*at] == Some(id));
+        for position in positions {
+            let is_fine = match (graph.function(&node.op), &*node.op.name, position) {
+                (Some(function), ..) => function
+                    .body
+                    .inputs
+                    .get(position)
+                    .is_some_and(|inner| can_grow(graph, &function.body, *inner)),
+                (None, "Concat", 0) => node.inputs.len() == 2,
+                (None, "Shape", _) => continue,
+                _ => false,
+            };
+            if !is_fine {
+                return false;
+            }
+            grows = true;
+        }
+    }
+    grows
+}
+
+/// Adds numbers in half precision; `false` where one is finite and too large for that.
+fn push_halves(values: &[f32], out: &mut Vec<u8>) -> bool {
+    let mut fits = true;
+    out.extend(values.iter().flat_map(|value| {
+        let half = f16::from_f32(*value);
+        fits &= half.is_finite() || !value.is_finite();
+        half.to_le_bytes()
+    }));
+    fits
+}
+
+fn too_large(kind: CacheType, values: &[f32]) -> Error {
+    let worst = values.iter().fold(0.0_f32, |worst, value| {
+        if value.is_finite() { worst.max(value.abs()) } else { f32::INFINITY }
+    });
+    Error::format(format!(
+        "keys or values of magnitude {worst:e} do not fit the cache type {}; they fit f32",
+        kind.name()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_tensor::block;
+
+    use super::*;
+    use crate::matrix::{Left, product};
+    use crate::moving::{joined, transposed};
+    use crate::workers::Alone;
+
+    const HEADS: usize = 3;
+    const SIZE: usize = 64;
+
+    fn fresh(tokens: usize, seed: usize) -> Tensor {
+        let of = |at: usize| ((at + 31 * seed) as f32 * 0.37).sin() * 3.0;
+        let values: Vec<f32> = (0..HEADS * tokens * SIZE).map(of).collect();
+        Tensor::new(vec![1, HEADS, tokens, SIZE], values).unwrap()
+    }
+
+    /// Five tokens, one, none and nine.
+    fn grown(kind: CacheType) -> (CachedHeads, Tensor) {
+        let parts = [fresh(5, 1), fresh(1, 2), fresh(0, 3), fresh(9, 4)];
+        let empty = CachedHeads::new(kind, HEADS, SIZE).unwrap();
+        let cached = parts.iter().try_fold(empty, CachedHeads::with).unwrap();
+        (cached, joined(&parts.iter().collect::<Vec<_>>(), 2).unwrap())
+    }
+
+    #[test]
+    fn rows_that_were_added_are_what_joined_tensors_are() {
+        let (cached, whole) = grown(CacheType::F32);
+        assert_eq!(cached.tensor().unwrap(), whole);
+        let turned = cached.clone().turned();
+        assert_eq!(turned.tensor().unwrap(), transposed(&whole, &[0, 1, 3, 2]).unwrap());
+        let first = crate::moving::part(&whole, 2, 0, 6).unwrap();
+        assert_eq!(cached.truncated(6).tensor().unwrap(), first);
+    }
+
+    #[test]
+    fn other_types_hold_what_their_encodings_do() {
+        let (cached, whole) = grown(CacheType::F16);
+        let halves =
+            whole.values::<f32>().unwrap().iter().map(|value| f16::from_f32(*value).to_f32());
+        assert_eq!(
+            cached.tensor().unwrap().into_values::<f32>().unwrap(),
+            halves.collect::<Vec<_>>()
+        );
+
+        let (cached, whole) = grown(CacheType::Q8_0);
+        let (mut bytes, mut expected) = (Vec::new(), Vec::new());
+        block::quantize(DType::Q8_0, whole.values().unwrap(), SIZE, None, &mut bytes);
+        block::dequantize(DType::Q8_0, &bytes, SIZE, &mut expected);
+        let found = cached.tensor().unwrap();
+        assert_eq!(found.values::<f32>().unwrap(), expected);
+
+        // What they stand for becomes the same bits again: files of prompts rely on that.
+        let again = CachedHeads::new(CacheType::Q8_0, HEADS, SIZE).unwrap().with(&found).unwrap();
+        assert_eq!(again.tensor().unwrap(), found);
+    }
+
+    #[test]
+    fn rows_grow_in_place_where_nothing_shares_them() {
+        for kind in [CacheType::F32, CacheType::F16, CacheType::Q8_0] {
+            let (cached, _) = grown(kind);
+            let (identity, bytes) = (cached.identity(), cached.bytes());
+            let cached = cached.with(&fresh(1, 5)).unwrap();
+            assert_eq!((cached.identity(), cached.bytes()), (identity, bytes));
+
+            let (kept, longer) = (cached.clone(), cached.with(&fresh(2, 6)).unwrap());
+            assert_eq!((kept.tokens(), longer.tokens()), (16, 18));
+            assert_eq!(longer.truncated(16).tensor().unwrap(), kept.tensor().unwrap());
+        }
+    }
+
+    #[test]
+    fn products_read_rows_as_they_lie() {
+        for kind in [CacheType::F32, CacheType::F16, CacheType::Q8_0] {
+            let (cached, _) = grown(kind);
+            let floats = cached.tensor().unwrap().into_values::<f32>().unwrap();
+            let x: Vec<f32> = (0..4 * SIZE).map(|at| (at as f32 * 0.11).cos()).collect();
+            for rows in [1, 4] {
+                for (is_keys, heads) in [(true, cached.clone().turned()), (false, cached.clone())] {
+                    let (depth, width) = if is_keys { (SIZE, 15) } else { (15, SIZE) };
+                    for (head, matrix) in heads.matrices().iter().enumerate() {
+                        let mut out = vec![0.0; rows * width];
+                        let left = Left::in_rows(&x[..rows * depth], rows, depth);
+                        product(left, matrix.right(), &mut out, &Alone).unwrap();
+                        let stored = &floats[head * 15 * SIZE..][..15 * SIZE];
+                        let at = |depth: usize, column: usize| {
+                            stored[if is_keys {
+                                column * SIZE + depth
+                            } else {
+                                depth * SIZE + column
+                            }]
+                        };
+                        for (number, found) in out.iter().enumerate() {
+                            let (row, column) = (number / width, number % width);
+                            let terms = (0..depth)
+                                .map(|place| f64::from(x[row * depth + place] * at(place, column)));
+                            let expected: f64 = terms.sum();
+                            assert!((f64::from(*found) - expected).abs() < 1e-4, "{kind:?} {rows}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_type_cant_hold_is_refused() {
+        let error = CachedHeads::new(CacheType::Q8_0, 2, 40).unwrap_err();
+        assert_eq!(error.code(), apr_core::Code::Version);
+        let large = Tensor::new(vec![1, 1, 1, 32], vec![70_000.0_f32; 32]).unwrap();
+        let of = |kind, tensor: &Tensor| CachedHeads::new(kind, 1, 32).unwrap().with(tensor);
+        let message = of(CacheType::F16, &large).unwrap_err().to_string();
+        assert!(message.contains("7e4") && message.contains("f16"), "{message}");
+        assert!(of(CacheType::Q8_0, &large).is_ok());
+        let wrong = Tensor::new(vec![1, 1, 1, 32], vec![f32::NAN; 32]).unwrap();
+        assert!(of(CacheType::Q8_0, &wrong).is_err());
+        assert!(of(CacheType::F16, &wrong).is_ok());
+        assert!(of(CacheType::F32, &fresh(1, 0)).is_err(), "three heads are not one");
+    }
+}
