@@ -239,20 +239,12 @@ impl Writer<'_> {
         }
 
         self.scope(name, |w| {
-            // [batch, groups, queries of a group, rows, columns] times [batch, groups, 1, ..]:
-            // nothing is copied.
-            let shape = w.make("Shape", "shape", [left]);
-            let rest = w.slice("rest", shape, 0, 2, 4);
-            let front = w.ints(&[0, signed(shared), signed(count / shared)]);
-            let shape = w.concat("grouped_shape", &[front, rest], 0);
-            let left = w.make("Reshape", "groups", [left, shape]);
-            let right = w.unsqueeze("shared", right, &[2]);
-            let product = w.make("MatMul", "product", [left, right]);
-            let shape = w.make("Shape", "product_shape", [product]);
-            let rest = w.slice("product_rest", shape, 0, 3, 5);
-            let front = w.ints(&[0, signed(count)]);
-            let shape = w.concat("flat_shape", &[front, rest], 0);
-            w.make("Reshape", "flat", [product, shape])
+            // The rows of a group's heads, one head after the other, are those of one matrix:
+            // [batch, groups, queries of a group * rows, ..]. Nothing is copied, and what the group
+            // shares is read once.
+            let groups = w.reshape("groups", left, &[0, signed(shared), -1, 0]);
+            let product = w.make("MatMul", "product", [groups, right]);
+            w.reshape("flat", product, &[0, signed(count), -1, 0])
         })
     }
 

@@ -40,7 +40,7 @@ fn views_of_tensors_and_of_the_graph_write_the_reports_of_the_commands() {
     let _ = tmux.shows(&["259 tokens from tokenizer.json"]);
     write(&tmux, 0, "vocabulary.json");
     tmux.keys(&["g"]);
-    let _ = tmux.shows(&["163 nodes"]);
+    let _ = tmux.shows(&["135 nodes"]);
     write(&tmux, 1, "graph.svg");
     tmux.keys(&["h"]);
     let _ = tmux.shows(&["Mean: "]);

@@ -246,7 +246,7 @@ fn qa_54_a_graph_is_drawn_and_one_that_is_cyclic_too() {
     let tmux = on_terminal(&sandbox, (80, 24), &format!(r#""$APR" tui {LLAMA}; echo "code $?""#));
     let _ = tmux.shows(&["Tensors View", "21 tensors"]);
     tmux.keys(&["g"]);
-    let screen = tmux.shows(&["Graph View", "input_ids", "361 k parameters, 163 nodes"]);
+    let screen = tmux.shows(&["Graph View", "input_ids", "361 k parameters, 135 nodes"]);
     assert!(screen.contains("┌─") && screen.contains("1/10"), "{screen}");
     tmux.keys(&["/"]);
     tmux.keys(&["-l", "layers"]);
@@ -314,7 +314,7 @@ fn qa_55_statistics_are_those_of_the_command_line() {
     tmux.keys(&["e", "Enter"]);
     let _ = tmux.shows(&["wrote validate.json"]);
     tmux.keys(&["g"]);
-    let _ = tmux.shows(&["163 nodes"]);
+    let _ = tmux.shows(&["135 nodes"]);
     tmux.keys(&["e", "Enter"]);
     let _ = tmux.shows(&["wrote graph.json"]);
     tmux.keys(&["q"]);
