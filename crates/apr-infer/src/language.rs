@@ -502,7 +502,7 @@ impl Sampler {
             order.truncate(self.sampling.top_k);
         }
 
-        let weight = |&at: &usize| f64::from((logits[at] - logits[first]) / temperature).exp();
+        let weight = |&at: &usize| libm::exp(f64::from((logits[at] - logits[first]) / temperature));
         let mut weights: Vec<f64> = order.iter().map(weight).collect();
         let total: f64 = weights.iter().sum();
         let mut sum = 0.0;

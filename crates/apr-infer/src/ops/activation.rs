@@ -25,16 +25,16 @@ pub(super) const TABLE: &[Operator] = &[
     }),
     computes("Elu", |call| {
         let alpha = f64::from(call.float("alpha", 1.0));
-        both(call, move |x| if x < 0.0 { alpha * x.exp_m1() } else { x })
+        both(call, move |x| if x < 0.0 { alpha * Real::exp_m1(x) } else { x })
     }),
     computes("Celu", |call| {
         let alpha = f64::from(call.float("alpha", 1.0));
-        both(call, move |x| x.max(0.0) + (alpha * (x / alpha).exp_m1()).min(0.0))
+        both(call, move |x| x.max(0.0) + (alpha * Real::exp_m1(x / alpha)).min(0.0))
     }),
     computes("Selu", |call| {
         let alpha = f64::from(call.float("alpha", 1.673_263_2));
         let gamma = f64::from(call.float("gamma", 1.050_701));
-        both(call, move |x| gamma * if x > 0.0 { x } else { alpha * x.exp_m1() })
+        both(call, move |x| gamma * if x > 0.0 { x } else { alpha * Real::exp_m1(x) })
     }),
     computes("HardSigmoid", |call| {
         let (alpha, beta) =
@@ -42,7 +42,7 @@ pub(super) const TABLE: &[Operator] = &[
         both(call, move |x| (alpha * x + beta).clamp(0.0, 1.0))
     }),
     computes("HardSwish", |call| both(call, |x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0))),
-    computes("Mish", |call| both(call, |x| x * x.softplus().tanh())),
+    computes("Mish", |call| both(call, |x| x * Real::tanh(x.softplus()))),
     computes("Shrink", shrink),
     computes("Gelu", |call| {
         let tanh = call.text("approximate", "none") == "tanh";
@@ -96,7 +96,7 @@ fn gelu(call: &mut Call<'_>, tanh: bool) -> Result<Vec<Value>> {
     /// The square root of 2 / pi.
     const SCALE: f64 = 0.797_884_560_802_865_4;
     if tanh {
-        return both(call, |x| 0.5 * x * (1.0 + (SCALE * (x + 0.044_715 * x * x * x)).tanh()));
+        return both(call, |x| 0.5 * x * (1.0 + Real::tanh(SCALE * (x + 0.044_715 * x * x * x))));
     }
     rows(call, gelu_all, |x| 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)))
 }

@@ -218,7 +218,7 @@ impl Rules<'_> {
         if self.softcap > 0.0 {
             scores
                 .iter_mut()
-                .for_each(|score| *score = (*score / self.softcap).tanh() * self.softcap);
+                .for_each(|score| *score = libm::tanhf(*score / self.softcap) * self.softcap);
         }
 
         show(Shown::Capped, scores);

@@ -223,7 +223,11 @@ fn modulo(call: &mut Call<'_>) -> Result<Vec<Value>> {
 fn pow(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (base, power) = (call.tensor(0)?, call.tensor(1)?);
     if let (Data::F32(a), Data::F32(b)) = (base.data(), power.data()) {
-        let of = |a: f32, b: f32| if b == 2.0 { a * a } else { a.powf(b) };
+        let of = |a: f32, b: f32| match b {
+            2.0 => a * a,
+            3.0 => a * a * a,
+            _ => libm::powf(a, b),
+        };
         let (shape, values) = zip(call, (base.shape(), a), (power.shape(), b), of)?;
         return Ok(vec![Tensor::new(shape, values)?.into()]);
     }
@@ -232,14 +236,14 @@ fn pow(call: &mut Call<'_>) -> Result<Vec<Value>> {
         let (a, b) = (base.integers()?, power.integers()?);
         let of = |a: i64, b: i64| match u32::try_from(b) {
             Ok(b) => a.wrapping_pow(b),
-            Err(_) => (a as f64).powf(b as f64) as i64,
+            Err(_) => libm::pow(a as f64, b as f64) as i64,
         };
         let (shape, values) = zip(call, (base.shape(), &a[..]), (power.shape(), &b[..]), of)?;
         return Ok(vec![crate::cast::from_integers(values, shape, base.element())?.into()]);
     }
 
     let (a, b) = (base.doubles()?, power.doubles()?);
-    let (shape, values) = zip(call, (base.shape(), &a[..]), (power.shape(), &b[..]), f64::powf)?;
+    let (shape, values) = zip(call, (base.shape(), &a[..]), (power.shape(), &b[..]), libm::pow)?;
     Ok(vec![crate::cast::from_doubles(values, shape, base.element())?.into()])
 }
 

@@ -39,8 +39,8 @@ fn likelihood(call: &mut Call<'_>, of_scores: bool) -> Result<Vec<Value>> {
 
             // Without the largest, no exponential overflows.
             let max = (0..classes).map(|class| logs[at(class)]).fold(f64::NEG_INFINITY, f64::max);
-            let sum: f64 = (0..classes).map(|class| (logs[at(class)] - max).exp()).sum();
-            (0..classes).for_each(|class| logs[at(class)] -= max + sum.ln());
+            let sum: f64 = (0..classes).map(|class| libm::exp(logs[at(class)] - max)).sum();
+            (0..classes).for_each(|class| logs[at(class)] -= max + libm::log(sum));
         }
     }
 

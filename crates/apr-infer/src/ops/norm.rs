@@ -385,7 +385,7 @@ fn local_response(call: &mut Call<'_>) -> Result<Vec<Value>> {
             for at in 0..after {
                 let of = |c: usize| values[(n * channels + c) * after + at];
                 let sum: f64 = (low..=high).map(|c| of(c) * of(c)).sum();
-                out.push(of(c) / (bias + alpha / size as f64 * sum).powf(beta));
+                out.push(of(c) / libm::pow(bias + alpha / size as f64 * sum, beta));
             }
         }
     }

@@ -24,7 +24,7 @@ pub(super) const TABLE: &[Operator] = &[
     }),
     computes("GlobalLpPool", |call| {
         let p = call.int("p", 2) as f64;
-        global(call, move |row| row.iter().map(|x| x.abs().powf(p)).sum::<f64>().powf(1.0 / p))
+        global(call, move |row| norm(row, p))
     }),
     computes("MaxUnpool", unpool),
     computes("RoiAlign", roi_align),
@@ -142,9 +142,14 @@ fn average(call: &mut Call<'_>) -> Result<Vec<Value>> {
     })
 }
 
+/// The p-norm.
+fn norm(values: &[f64], p: f64) -> f64 {
+    libm::pow(values.iter().map(|x| libm::pow(x.abs(), p)).sum(), 1.0 / p)
+}
+
 fn lp(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let p = call.int("p", 2) as f64;
-    each(call, |met, _| met.iter().map(|x| x.abs().powf(p)).sum::<f64>().powf(1.0 / p))
+    each(call, |met, _| norm(met, p))
 }
 
 fn global(call: &mut Call<'_>, of: impl Fn(&[f64]) -> f64) -> Result<Vec<Value>> {

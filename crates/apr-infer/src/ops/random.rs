@@ -60,7 +60,7 @@ impl Random {
     /// A number of the normal distribution.
     fn normal(&mut self) -> f64 {
         let (radius, angle) = (1.0 - self.number(), self.number());
-        (-2.0 * radius.ln()).sqrt() * (2.0 * std::f64::consts::PI * angle).cos()
+        (-2.0 * libm::log(radius)).sqrt() * libm::cos(2.0 * std::f64::consts::PI * angle)
     }
 }
 
@@ -129,7 +129,7 @@ fn multinomial(call: &mut Call<'_>) -> Result<Vec<Value>> {
         let sums: Vec<f64> = row
             .iter()
             .map(|log| {
-                sum += if largest.is_finite() { (log - largest).exp() } else { 1.0 };
+                sum += if largest.is_finite() { libm::exp(log - largest) } else { 1.0 };
                 sum
             })
             .collect();

@@ -1,4 +1,7 @@
 //! Functions of floats that no library has under one name for both widths.
+//!
+//! They, and those of the operators beside them, are `libm`'s: the standard library takes those of
+//! the system, and the sine of glibc, of musl and of Windows differ in the last bit.
 
 use crate::convert::Number;
 
@@ -17,6 +20,8 @@ pub(crate) trait Real:
     const INFINITE: Self;
 
     fn exp(self) -> Self;
+    /// `e^x - 1`, also near 0.
+    fn exp_m1(self) -> Self;
     fn ln(self) -> Self;
     fn tanh(self) -> Self;
     fn abs(self) -> Self;
@@ -37,22 +42,26 @@ pub(crate) trait Real:
 }
 
 macro_rules! real {
-    ($rust:ident) => {
+    ($rust:ident, $exp:ident, $exp_m1:ident, $ln:ident, $tanh:ident) => {
         impl Real for $rust {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
             const INFINITE: Self = $rust::INFINITY;
 
             fn exp(self) -> Self {
-                $rust::exp(self)
+                libm::$exp(self)
+            }
+
+            fn exp_m1(self) -> Self {
+                libm::$exp_m1(self)
             }
 
             fn ln(self) -> Self {
-                $rust::ln(self)
+                libm::$ln(self)
             }
 
             fn tanh(self) -> Self {
-                $rust::tanh(self)
+                libm::$tanh(self)
             }
 
             fn abs(self) -> Self {
@@ -62,5 +71,5 @@ macro_rules! real {
     };
 }
 
-real!(f32);
-real!(f64);
+real!(f32, expf, expm1f, logf, tanhf);
+real!(f64, exp, expm1, log, tanh);

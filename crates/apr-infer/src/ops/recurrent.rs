@@ -80,7 +80,7 @@ fn activations(call: &Call<'_>, kind: CellKind, number: usize) -> Result<Vec<Act
 pub(super) fn activation(name: &str, alpha: Option<f32>, beta: Option<f32>) -> Result<Activation> {
     Ok(match name.to_ascii_lowercase().as_str() {
         "relu" => Box::new(|x| x.max(0.0)),
-        "tanh" => Box::new(f32::tanh),
+        "tanh" => Box::new(libm::tanhf),
         "sigmoid" => Box::new(Real::sigmoid),
         "softsign" => Box::new(|x| x / (1.0 + x.abs())),
         "softplus" => Box::new(Real::softplus),
@@ -98,7 +98,7 @@ pub(super) fn activation(name: &str, alpha: Option<f32>, beta: Option<f32>) -> R
         }
         "scaledtanh" => {
             let (alpha, beta) = (alpha.unwrap_or(1.0), beta.unwrap_or(1.0));
-            Box::new(move |x| alpha * (beta * x).tanh())
+            Box::new(move |x| alpha * libm::tanhf(beta * x))
         }
         "hardsigmoid" => {
             let (alpha, beta) = (alpha.unwrap_or(0.2), beta.unwrap_or(0.5));
@@ -106,7 +106,7 @@ pub(super) fn activation(name: &str, alpha: Option<f32>, beta: Option<f32>) -> R
         }
         "elu" => {
             let alpha = alpha.unwrap_or(1.0);
-            Box::new(move |x| if x < 0.0 { alpha * x.exp_m1() } else { x })
+            Box::new(move |x| if x < 0.0 { alpha * libm::expm1f(x) } else { x })
         }
         "clip" => {
             let (low, high) = (alpha.unwrap_or(f32::MIN), beta.unwrap_or(f32::MAX));

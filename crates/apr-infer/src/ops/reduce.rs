@@ -53,14 +53,14 @@ impl Reduction {
             Self::Product => values.product(),
             Self::L1 => sum(&mut values.map(f64::abs)),
             Self::L2 => sum(&mut values.map(|x| x * x)).sqrt(),
-            Self::LogSum => sum(&mut values.clone()).ln(),
+            Self::LogSum => libm::log(sum(&mut values.clone())),
             Self::SumSquare => sum(&mut values.map(|x| x * x)),
             Self::LogSumExp => {
                 let max = Self::Max.of_floats(values.clone());
 
                 // Infinity minus infinity would be no number.
                 let offset = if max.is_finite() { max } else { 0.0 };
-                sum(&mut values.map(|x| (x - offset).exp())).ln() + offset
+                libm::log(sum(&mut values.map(|x| libm::exp(x - offset)))) + offset
             }
         }
     }

@@ -30,7 +30,7 @@ fn window(call: &mut Call<'_>, parts: [f64; 3]) -> Result<Vec<Value>> {
     let around = if call.flag("periodic", true) { size as f64 } else { size as f64 - 1.0 };
     let of = |at: usize| {
         let angle = 2.0 * PI * at as f64 / around;
-        parts[0] - parts[1] * angle.cos() + parts[2] * (2.0 * angle).cos()
+        parts[0] - parts[1] * libm::cos(angle) + parts[2] * libm::cos(2.0 * angle)
     };
     Ok(vec![from_doubles((0..size).map(of).collect(), vec![size], to)?.into()])
 }
@@ -46,11 +46,11 @@ fn mel(call: &mut Call<'_>) -> Result<Vec<Value>> {
     };
     let spectrum = length / 2 + 1;
     let mut values = vec![0.0; call.room(&[spectrum, bins], ElementType::F64)?];
-    let to_mel = |hertz: f64| 2595.0 * (1.0 + hertz / 700.0).log10();
+    let to_mel = |hertz: f64| 2595.0 * libm::log10(1.0 + hertz / 700.0);
     let (low, high) = (to_mel(low), to_mel(high));
     let step = (high - low) / (bins + 2) as f64;
     let place = |at: usize| {
-        let hertz = 700.0 * (10_f64.powf((low + step * at as f64) / 2595.0) - 1.0);
+        let hertz = 700.0 * (libm::pow(10.0, (low + step * at as f64) / 2595.0) - 1.0);
         ((length as f64 + 1.0) * hertz / rate).floor()
     };
     for bin in 0..bins {
@@ -92,7 +92,7 @@ fn triangle([left, centre, right]: [usize; 3], mut set: impl FnMut(usize, f64)) 
 fn transform(values: &[(f64, f64)], sign: f64) -> Vec<(f64, f64)> {
     let len = values.len();
     let turned = |(re, im): (f64, f64), angle: f64| {
-        let (sin, cos) = angle.sin_cos();
+        let (sin, cos) = libm::sincos(angle);
         (re * cos - im * sin, re * sin + im * cos)
     };
 

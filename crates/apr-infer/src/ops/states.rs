@@ -119,7 +119,7 @@ fn attention(call: &mut Call<'_>) -> Result<Vec<Value>> {
             if let Some(decay) = &decay {
                 for (at, line) in state.chunks_exact_mut(value).enumerate() {
                     let within = if decay.width == kv_heads { head } else { head * key + at };
-                    let factor = decay.at(token, within).exp();
+                    let factor = libm::exp(decay.at(token, within));
                     line.iter_mut().for_each(|cell| *cell *= factor);
                 }
             }
@@ -192,7 +192,7 @@ fn convolution(call: &mut Call<'_>) -> Result<Vec<Value>> {
         let bias = bias.as_ref().map_or(0.0, |bias| bias[channel]);
         for seen in line.windows(size) {
             let sum = bias + seen.iter().zip(weights).map(|(x, weight)| x * weight).sum::<f64>();
-            out.push(if swish { sum / (1.0 + (-sum).exp()) } else { sum });
+            out.push(if swish { sum / (1.0 + libm::exp(-sum)) } else { sum });
         }
         states.extend(&line[len..]);
     }

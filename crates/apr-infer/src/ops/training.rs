@@ -76,7 +76,7 @@ fn adam(call: &mut Call<'_>) -> Result<Vec<Value>> {
         (setting(call, "norm_coefficient", 0.0), setting(call, "norm_coefficient_post", 0.0));
     let epsilon = setting(call, "epsilon", 1e-6);
     let rate = if steps > 0.0 {
-        rate * (1.0 - beta.powf(steps)).sqrt() / (1.0 - alpha.powf(steps))
+        rate * (1.0 - libm::pow(beta, steps)).sqrt() / (1.0 - libm::pow(alpha, steps))
     } else {
         rate
     };

@@ -81,7 +81,7 @@ pub(super) enum Second {
 }
 
 pub(super) fn logistic(x: f64) -> f64 {
-    1.0 / (1.0 + (-x).exp())
+    1.0 / (1.0 + libm::exp(-x))
 }
 
 /// The inverse of the normal distribution's cumulative function, by Winitzki's approximation of the
@@ -90,7 +90,7 @@ fn probit(x: f64) -> f64 {
     const A: f64 = 0.147;
 
     let x = 2.0 * x - 1.0;
-    let log = ((1.0 - x) * (1.0 + x)).ln();
+    let log = libm::log((1.0 - x) * (1.0 + x));
     let v = 2.0 / (std::f64::consts::PI * A) + 0.5 * log;
     std::f64::consts::SQRT_2 * (-v + (v * v - log / A).sqrt()).sqrt().copysign(x)
 }
@@ -104,9 +104,9 @@ fn softmax(scores: &mut [f64], keeps_zeros: bool) {
     let mut sum = 0.0;
     for score in scores.iter_mut() {
         if keeps_zeros && score.abs() <= ZERO {
-            *score *= (-largest).exp();
+            *score *= libm::exp(-largest);
         } else {
-            *score = (*score - largest).exp();
+            *score = libm::exp(*score - largest);
             sum += *score;
         }
     }

@@ -35,12 +35,12 @@ impl Kernel {
         let dot = || a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
         match *self {
             Self::Linear => dot(),
-            Self::Poly { gamma, shift, degree } => (gamma * dot() + shift).powf(degree),
+            Self::Poly { gamma, shift, degree } => libm::pow(gamma * dot() + shift, degree),
             Self::Rbf { gamma } => {
                 let squares: f64 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();
-                (-gamma * squares).exp()
+                libm::exp(-gamma * squares)
             }
-            Self::Sigmoid { gamma, shift } => (gamma * dot() + shift).tanh(),
+            Self::Sigmoid { gamma, shift } => libm::tanh(gamma * dot() + shift),
         }
     }
 }
