@@ -210,6 +210,7 @@ fn isolated<'c>(
     command
         .current_dir(folder)
         .env("HOME", folder)
+        .env("USERPROFILE", folder)
         .env("XDG_CONFIG_HOME", folder)
         .env("XDG_CACHE_HOME", folder)
         .envs(environment.iter().copied())

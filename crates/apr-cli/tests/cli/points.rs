@@ -19,6 +19,9 @@ const GATE: &str = "model.layers.1.mlp.gate_proj.weight";
 /// sums that it knows, to which it answers with newlines.
 const OF_LLAMA: [u64; 2] = [6, 45];
 
+/// Points that this system can't judge: number 98 takes a shell that limits the length of files.
+const UNJUDGED: u8 = if cfg!(unix) { 0 } else { 1 };
+
 /// The report of a model.
 #[track_caller]
 fn report(sandbox: &Sandbox, model: &str) -> Value {
@@ -55,12 +58,12 @@ fn a_model_has_a_score_of_100_points_under_four_headings() {
     let run = sandbox.apr("validate m.apr --quality").ok();
     run.says(&[
         "=== 100-Point Quality Assessment ===\nStructure (25 pts): 23/25",
-        "Security (25 pts):  22/25",
+        &format!("Security (25 pts):  {}/25", 22 - UNJUDGED),
         "Weights (25 pts):   21/25",
         "Metadata (25 pts):  21/25",
-        "TOTAL: 87/100 (GOOD)\nat most 96: 4 points can't be judged by this program",
+        &format!("TOTAL: {}/100 (GOOD)\nat most 96: 4 points can't be", 87 - UNJUDGED),
         " 45  Repetition: tokens [10] were generated ",
-        "12 points not applicable; --json lists all points",
+        &format!("{} points not applicable; --json lists all points", 12 + UNJUDGED),
     ]);
 
     let report = report(&sandbox, "m.apr");
@@ -71,11 +74,13 @@ fn a_model_has_a_score_of_100_points_under_four_headings() {
         assert!(!seen(&report, number).is_empty(), "{point}");
     }
     let count = |verdict: &str| with_verdict(&report, verdict).len();
-    assert_eq!((count("passed"), count("failed"), count("not_applicable")), (87, 1, 12));
-    assert_eq!((&report["passed"], &report["total"]), (&87.into(), &100.into()));
+    let (passed, absent) = (87 - UNJUDGED, 12 + UNJUDGED);
+    let counts = [count("passed"), count("failed"), count("not_applicable")];
+    assert_eq!(counts, [passed.into(), 1, absent.into()]);
+    assert_eq!((&report["passed"], &report["total"]), (&passed.into(), &100.into()));
     let headings = report["headings"].as_array().expect("headings").iter();
     let sum: u64 = headings.map(|score| score["passed"].as_u64().expect("a number")).sum();
-    assert_eq!(sum, 87);
+    assert_eq!(sum, u64::from(passed));
     // Nothing is left behind, and nothing was written.
     assert_eq!(sandbox.files(), ["m.apr"]);
 }
@@ -244,10 +249,11 @@ fn a_signature_is_held_against_the_keys_that_it_names() {
 fn a_score_below_the_minimum_is_exit_code_5() {
     let sandbox = Sandbox::new();
     let line = |least: u8| format!("validate {LLAMA} --quality --min-score {least}");
-    sandbox.apr(&line(79)).ok();
-    sandbox
-        .apr(&line(80))
-        .fails(5, &["TOTAL: 79/100 (GOOD)\nat most 96: ", "below the minimum of 80"]);
+    let score = 79 - UNJUDGED;
+    sandbox.apr(&line(score)).ok();
+    let total = format!("TOTAL: {score}/100 (GOOD)\nat most 96: ");
+    let minimum = format!("below the minimum of {}", score + 1);
+    sandbox.apr(&line(score + 1)).fails(5, &[&total, &minimum]);
     sandbox.apr(&line(101)).fails(2, &["101", "100"]);
     let both = format!("validate {LLAMA} {LLAMA} --quality --min-score 50");
     sandbox.apr(&both).fails(2, &["--min-score"]);

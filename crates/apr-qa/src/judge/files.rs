@@ -1,7 +1,7 @@
 //! Points 8, 9, 23 and 24: compressed, sharded, signed and encrypted files, written and broken.
 
 use std::fs;
-use std::path::Path;
+use std::path::{MAIN_SEPARATOR, Path};
 
 use apr::Compression;
 use apr::seal::{Encrypt, KeyKind, Keys, PrivateKey, PublicKey, SigningKey};
@@ -113,7 +113,7 @@ pub(crate) fn code_of(error: &apr::report::JobError) -> Option<Code> {
 
 /// A message without the temporary folder.
 pub(crate) fn named(message: &str, folder: &Path) -> String {
-    message.replace(&format!("{}/", folder.display()), "")
+    message.replace(&format!("{}{MAIN_SEPARATOR}", folder.display()), "")
 }
 
 fn opened(file: Vec<u8>, keys: Keys) -> apr_core::Result<Box<dyn CheckpointReader>> {
