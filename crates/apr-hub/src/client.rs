@@ -500,7 +500,7 @@ fn of_io(
     if tls_error(error).is_some() {
         return lasting(unsafe_connection(host, error));
     }
-    if is_lookup(error) {
+    if apr_platform::is_failed_lookup(error) {
         return Trouble::Unreachable(network(unknown_host(host)));
     }
 
@@ -527,11 +527,6 @@ fn unsafe_connection(host: &str, error: &dyn std::fmt::Display) -> String {
 
 fn unknown_host(host: &str) -> String {
     format!("unknown host '{host}', or no network")
-}
-
-/// Whether the name of a server could not be looked up: the standard library has no kind for it.
-fn is_lookup(error: &std::io::Error) -> bool {
-    error.to_string().contains("failed to lookup address")
 }
 
 fn is_unreachable(kind: std::io::ErrorKind) -> bool {

@@ -3,15 +3,17 @@
 //! ```text
 //! hub/models--ORG--REPO/blobs/ETAG                       the bytes
 //!                       refs/REVISION                    the commit that a branch or tag stood for
-//!                       snapshots/COMMIT/FILE            a link to ../../blobs/ETAG
+//!                       snapshots/COMMIT/FILE            a link to ../../blobs/ETAG, or its second name
 //! hub/.locks/models--ORG--REPO/ETAG.lock                 held while a file is fetched
 //! ```
 
+use std::cell::LazyCell;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use apr_core::Result;
+use apr_platform::Identity;
 
 use crate::digest::is_digest;
 use crate::hub::{RemoteFile, Repository, is_commit};
@@ -59,6 +61,21 @@ impl RepositoryFolder {
         file.len.is_none_or(|expected| expected == len).then_some(found)
     }
 
+    /// The digest of a file of a snapshot, where its blob says it.
+    pub(crate) fn digest(&self, path: &Path) -> Option<String> {
+        digest_of(path, &LazyCell::new(|| self.blobs()))
+    }
+
+    /// The blobs that are called by their digests.
+    fn blobs(&self) -> Vec<(Identity, String)> {
+        let entries = self.path().join("blobs").read_dir().into_iter().flatten().flatten();
+        let named = entries.filter_map(|entry| {
+            let digest = entry.file_name().into_string().ok().filter(|name| is_digest(name))?;
+            Some((Identity::of_path(&entry.path()).ok()?, digest))
+        });
+        named.collect()
+    }
+
     /// The commit that a revision stood for when it was last asked for.
     pub(crate) fn commit(&self, revision: &str) -> Option<String> {
         if is_commit(revision) {
@@ -73,7 +90,7 @@ impl RepositoryFolder {
         let commit = self.commit(location.revision())?;
         let snapshot = self.snapshot(&commit);
         let mut files = Vec::new();
-        list(&snapshot, "", &mut files);
+        list(&snapshot, "", &LazyCell::new(|| self.blobs()), &mut files);
         files.sort_by(|a, b| a.name.cmp(&b.name));
         let id = location.repo.clone();
         (!files.is_empty()).then_some(Repository {
@@ -150,8 +167,28 @@ impl SnapshotEntry {
 const CACHE_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # This file marks a folder of the Hugging Face cache, which can be downloaded again.\n";
 
+/// The digest that the name of a file's blob is: the file is a link to it, or its second name where
+/// the user may not make links.
+fn digest_of<F: FnOnce() -> Vec<(Identity, String)>>(
+    path: &Path,
+    blobs: &LazyCell<Vec<(Identity, String)>, F>,
+) -> Option<String> {
+    if let Ok(target) = fs::read_link(path) {
+        let name = target.file_name()?.to_str()?;
+        return is_digest(name).then(|| name.to_owned());
+    }
+    let identity = Identity::of_path(path).ok().filter(|identity| identity.links() > 1)?;
+    let found = blobs.iter().find(|(blob, _)| blob.is_file_of(&identity))?;
+    Some(found.1.clone())
+}
+
 /// Adds the files of a snapshot, with what the names of their blobs say.
-fn list(folder: &Path, prefix: &str, files: &mut Vec<RemoteFile>) {
+fn list<F: FnOnce() -> Vec<(Identity, String)>>(
+    folder: &Path,
+    prefix: &str,
+    blobs: &LazyCell<Vec<(Identity, String)>, F>,
+    files: &mut Vec<RemoteFile>,
+) {
     let Ok(entries) = folder.read_dir() else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
         let Some(name) =
@@ -163,11 +200,9 @@ fn list(folder: &Path, prefix: &str, files: &mut Vec<RemoteFile>) {
 
         // A link to a folder may lead around in a circle.
         if path.is_dir() && !path.is_symlink() {
-            list(&path, &format!("{name}/"), files);
+            list(&path, &format!("{name}/"), blobs, files);
         } else if let Ok(metadata) = path.metadata() {
-            let target = fs::read_link(&path).ok();
-            let etag = target.as_deref().and_then(Path::file_name).and_then(|etag| etag.to_str());
-            let etag = etag.filter(|etag| is_digest(etag)).map(str::to_owned);
+            let etag = digest_of(&path, blobs);
             files.push(RemoteFile { name, len: Some(metadata.len()), etag });
         }
     }

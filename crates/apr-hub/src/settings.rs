@@ -1,7 +1,7 @@
 //! What the environment says about hubs, tokens and folders.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{PathBuf, is_separator};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -133,9 +133,12 @@ pub(crate) fn expand(path: impl AsRef<str>) -> PathBuf {
     let home =
         || etcetera::choose_base_strategy().ok().map(|folders| folders.home_dir().to_path_buf());
     let path = with_variables(path.as_ref(), |name| std::env::var(name).ok());
-    match path.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/')).zip(home())
-    {
-        Some((rest, home)) => home.join(rest.trim_start_matches('/')),
+    let is_home = |rest: &&str| rest.is_empty() || rest.starts_with(is_separator);
+    match path.strip_prefix('~').filter(is_home).zip(home()) {
+        Some((rest, home)) => {
+            let parts = rest.split(is_separator).filter(|part| !part.is_empty());
+            parts.fold(home, |path, part| path.join(part))
+        }
         None => path.into(),
     }
 }
@@ -230,6 +233,15 @@ impl fmt::Debug for Token {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_home_folder_is_expanded_in_the_form_of_the_system() {
+        let home = expand("~");
+        assert!(home.is_absolute(), "{}", home.display());
+        let file = expand("~/.aws/config");
+        assert_eq!(file.as_os_str(), home.join(".aws").join("config").as_os_str());
+        assert_eq!(expand("~other/x"), PathBuf::from("~other/x"));
+    }
 
     #[test]
     fn a_token_never_shows_itself() {

@@ -45,7 +45,7 @@ pub use dunce::canonicalize;
 pub use identity::Identity;
 pub use names::{check_name, portable};
 pub use system::{
-    allocated, exchange, is_lock_violation, is_regular, is_stream, link_file, link_unnamed,
-    new_like, new_shared, place_new, read_exact_at, replace, standard_input, standard_output,
-    sync_folder, unfollowed, unnamed, unwaiting, write_all_at,
+    allocated, exchange, is_failed_lookup, is_lock_violation, is_regular, is_stream, link_file,
+    link_unnamed, new_like, new_shared, place_new, read_exact_at, replace, standard_input,
+    standard_output, sync_folder, unfollowed, unnamed, unwaiting, write_all_at,
 };

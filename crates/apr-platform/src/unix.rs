@@ -222,6 +222,12 @@ pub fn is_lock_violation(_error: &io::Error) -> bool {
     false
 }
 
+/// Whether the name of a server could not be looked up: the standard library has no kind for it.
+#[must_use]
+pub fn is_failed_lookup(error: &io::Error) -> bool {
+    error.to_string().contains("failed to lookup address")
+}
+
 /// Standard input without a buffer.
 ///
 /// # Errors

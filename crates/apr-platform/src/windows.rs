@@ -210,7 +210,9 @@ pub fn exchange(_one: &Path, _other: &Path) -> io::Result<()> {
 pub fn link_file(target: &Path, file: &Path, link: &Path) -> io::Result<()> {
     // Relative links are not followed with slashes.
     let target: std::path::PathBuf = target.components().collect();
+    // Wine reports links that it has not made.
     symlink_file(target, link)
+        .and_then(|()| link.symlink_metadata().map(drop))
         .or_else(|_| fs::hard_link(file, link))
         .or_else(|_| fs::copy(file, link).map(drop))
 }
@@ -233,6 +235,13 @@ pub fn allocated(metadata: &Metadata) -> u64 {
 #[must_use]
 pub fn is_lock_violation(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| u32::try_from(code) == Ok(ERROR_LOCK_VIOLATION))
+}
+
+/// Whether the name of a server could not be looked up: the standard library has no kind for it.
+#[must_use]
+pub fn is_failed_lookup(error: &io::Error) -> bool {
+    // WSAHOST_NOT_FOUND, WSATRY_AGAIN, WSANO_RECOVERY and WSANO_DATA.
+    matches!(error.raw_os_error(), Some(11001..=11004))
 }
 
 /// Standard input without a buffer.

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 #[cfg(unix)]
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,19 @@ use crate::support::{Run, Sandbox, safetensors, small_safetensors, wait_until};
 
 /// Where Hugging Face's client keeps the files of a repository.
 const LLAMA: &str = "home/.cache/huggingface/hub/models--tiny--llama";
+
+/// Whether a file of a snapshot is the one among the blobs that is called so: a link to it, or on
+/// Windows, where not every user may make links, a second name or a copy.
+#[track_caller]
+pub(crate) fn is_linked(sandbox: &Sandbox, name: &str, etag: &str) {
+    match fs::read_link(sandbox.path(name)) {
+        Ok(link) => assert_eq!(link, Path::new("../../blobs").join(etag)),
+        Err(_) if cfg!(windows) => {
+            assert_eq!(sandbox.read(name), sandbox.read(&format!("{LLAMA}/blobs/{etag}")));
+        }
+        Err(error) => panic!("{name}: {error}"),
+    }
+}
 
 /// Bytes that no two parts of are equal.
 fn noise(len: usize) -> Vec<u8> {
@@ -70,9 +84,7 @@ fn a_download_has_the_layout_of_the_python_client() {
         let bytes = fs::read(folder.join(name)).expect("a fixture");
         let etag = if is_large { sha256(&bytes) } else { git_sha1(&bytes) };
         assert_eq!(sandbox.read(&format!("{LLAMA}/blobs/{etag}")), bytes);
-        let link = fs::read_link(sandbox.path(&format!("{LLAMA}/snapshots/{commit}/{name}")))
-            .expect("a link");
-        assert_eq!(link.to_str(), Some(format!("../../blobs/{etag}").as_str()));
+        is_linked(&sandbox, &format!("{LLAMA}/snapshots/{commit}/{name}"), &etag);
     }
     assert_eq!(sandbox.read(&format!("{LLAMA}/refs/main")), commit.as_bytes());
     assert!(sandbox.path("home/.cache/huggingface/hub/CACHEDIR.TAG").exists());
@@ -502,10 +514,36 @@ fn what_the_cache_has_damaged_is_not_imported() {
         // What the error advises.
         at(&hub, &sandbox, "cache verify").fails(5, &[&digest]);
         fs::remove_file(sandbox.path(&blob)).expect("it is there");
+        // Its second name, where it is no link.
+        let linked =
+            sandbox.path(&format!("{LLAMA}/snapshots/{}/{name}", hub.commit("tiny/llama")));
+        if linked.is_file() {
+            fs::remove_file(linked).expect("it is there");
+        }
         at(&hub, &sandbox, "import hf://tiny/llama -o m.apr").ok();
         at(&hub, &sandbox, "validate m.apr --source").ok().says(&["Source", "1 digest"]);
         fs::remove_file(sandbox.path("m.apr")).expect("it is there");
     }
+}
+
+/// So they are where links can't be made.
+#[test]
+fn files_that_are_second_names_of_blobs_have_digests_too() {
+    let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
+    at(&hub, &sandbox, "download hf://tiny/llama").ok();
+    let name = "model.safetensors";
+    let mut bytes = fs::read(locate::fixture("tiny-llama").join(name)).expect("a fixture");
+    let digest = sha256(&bytes);
+    let blob = format!("{LLAMA}/blobs/{digest}");
+    let linked = sandbox.path(&format!("{LLAMA}/snapshots/{}/{name}", hub.commit("tiny/llama")));
+    fs::remove_file(&linked).expect("it is there");
+    fs::hard_link(sandbox.path(&blob), &linked).expect("a file system with second names");
+    let import = "import hf://tiny/llama -o m.apr --offline -f";
+    at(&hub, &sandbox, import).ok();
+    at(&hub, &sandbox, "validate m.apr --source --offline").ok().says(&["1 digest"]);
+    *bytes.last_mut().expect("bytes") ^= 1;
+    sandbox.write(&blob, &bytes);
+    at(&hub, &sandbox, import).fails(5, &["E004", "damaged", &digest]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use apr_testkit::locate;
 use serde_json::json;
 
 use crate::hub::{at, hub_with_llama, sent};
+use crate::hub_cache::is_linked;
 use crate::support::{Sandbox, safetensors, safetensors_header, small_safetensors, wait_until};
 
 /// Where Hugging Face's client keeps the files of a repository.
@@ -111,8 +112,7 @@ fn a_mirror_that_lists_no_digests_names_them_where_the_files_are() {
     for (name, is_large) in [("model.safetensors", true), ("config.json", false)] {
         let bytes = fs::read(locate::fixture("tiny-llama").join(name)).expect("a fixture");
         let etag = if is_large { sha256(&bytes) } else { git_sha1(&bytes) };
-        let link = fs::read_link(sandbox.path(&format!("{LLAMA}/snapshots/{commit}/{name}")));
-        assert_eq!(link.expect(name).to_str(), Some(&*format!("../../blobs/{etag}")));
+        is_linked(&sandbox, &format!("{LLAMA}/snapshots/{commit}/{name}"), &etag);
         assert_eq!(sandbox.read(&format!("{LLAMA}/blobs/{etag}")), bytes);
     }
     let source = sandbox.apr("inspect a.apr --json").ok().json()["metadata"]["source"].clone();
@@ -486,14 +486,19 @@ fn the_proxy_of_a_scheme_is_used_for_that_scheme() {
     ] {
         assert_eq!(used(env), expected, "{env:?}");
     }
+    // Where variables have no case, the first name that is looked for finds it.
+    let name = if cfg!(windows) { "all_proxy" } else { "ALL_PROXY" };
     for (url, said) in [
         (
             "socks5://u:secret@127.0.0.1:9",
-            "ALL_PROXY is 'socks5://127.0.0.1:9': only http:// and https://",
+            format!("{name} is 'socks5://127.0.0.1:9': only http:// and https://"),
         ),
-        ("http://u:secret@127.0.0.1:9", "(through the proxy http://127.0.0.1:9 of ALL_PROXY)"),
+        (
+            "http://u:secret@127.0.0.1:9",
+            format!("(through the proxy http://127.0.0.1:9 of {name})"),
+        ),
     ] {
-        let run = sandbox.with_env(&[("ALL_PROXY", url)], &line).fails(1, &["E007", said]);
+        let run = sandbox.with_env(&[("ALL_PROXY", url)], &line).fails(1, &["E007", &said]);
         assert!(!run.to_string().contains("secret"), "{run}");
     }
 }

@@ -146,7 +146,11 @@ impl Sandbox {
         settings.for_each(|name| {
             command.env_remove(name);
         });
-        command.current_dir(self.0.path()).env("HOME", self.path("home")).env("TERM", "xterm");
+        let home = self.path("home");
+        command.current_dir(self.0.path()).env("HOME", &home).env("USERPROFILE", &home);
+        // Where Windows has settings and caches.
+        command.env("APPDATA", home.join(".config")).env("LOCALAPPDATA", home.join(".cache"));
+        command.env("TERM", "xterm");
         command
     }
 

@@ -1,13 +1,12 @@
 //! Files of a place, opened: in the cache, or on their server.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use apr_core::{Error, IoCause, Result};
 
 use super::{ResolvedLocation, beside};
 use crate::answer::Answer;
-use crate::digest::is_digest;
 use crate::download::{Entry, Target};
 use crate::hub::{RemoteFile, Repository, did_you_mean};
 use crate::hub_cache::SnapshotEntry;
@@ -32,13 +31,6 @@ pub enum OpenedFile {
 enum Looked {
     Cached(PathBuf, Option<String>),
     Remote(RemoteSource),
-}
-
-/// The digest of a file of a snapshot, which is a link to a blob of that name.
-fn digest_of_link(path: &Path) -> Option<String> {
-    let target = std::fs::read_link(path).ok()?;
-    let name = target.file_name()?.to_str()?;
-    is_digest(name).then(|| name.to_owned())
 }
 
 /// Where the file of a URL goes.
@@ -92,7 +84,7 @@ impl ResolvedLocation {
                     .ok_or_else(|| self.absent(name))?;
                 let file = RemoteFile { name: format!("{}{name}", self.base), ..file.clone() };
                 if let Some(path) = folder.file(&repository.commit, &file) {
-                    let digest = file.etag.or_else(|| digest_of_link(&path));
+                    let digest = file.etag.or_else(|| folder.digest(&path));
                     return Ok(Looked::Cached(path, digest));
                 }
                 let resource = self.hub_resource(location, repository, &file.name);

@@ -295,6 +295,11 @@ pub(super) fn check_sha256(
         // A pipe was read already: its copy stands for it.
         _ if model.spool().is_some() => model.spool().unwrap_or(path).to_path_buf(),
         [_] if !is_folder => path.to_path_buf(),
+        // Locations have slashes on every system.
+        [file] if apr_io::is_remote(path) => {
+            let folder = path.to_string_lossy();
+            format!("{}/{}", folder.trim_end_matches('/'), file.name).into()
+        }
         [file] => path.join(&file.name),
         files => {
             let message =
