@@ -10,7 +10,7 @@ use crate::steps::{Outcome, Steps, Stop, in_ci};
 use crate::tools::Tool;
 
 /// The version CI installs.
-pub(crate) const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
+pub(crate) const CARGO_DENY: Tool = Tool::new("cargo-deny", "0.20.2");
 
 /// Git's hashes of the files that dependencies follow from, as they were when cargo-deny last
 /// agreed with them. It takes minutes to build and a second to run, so it is asked again only when

@@ -13,7 +13,7 @@ use crate::tools::Tool;
 use links::Pages;
 
 /// The generator.
-const MDBOOK: Tool = Tool { name: "mdbook", version: "0.5.4" };
+const MDBOOK: Tool = Tool::new("mdbook", "0.5.4");
 
 /// Neither its server is needed nor what watches files.
 const FEATURES: [&str; 3] = ["--no-default-features", "--features", "search"];

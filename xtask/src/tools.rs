@@ -7,12 +7,20 @@ use crate::steps::Outcome;
 
 /// A program on the crate registry.
 pub(crate) struct Tool {
+    /// The program.
     pub(crate) name: &'static str,
+    /// The crate that has it.
+    pub(crate) package: &'static str,
     /// What is installed; a version that is there already is taken as it is.
     pub(crate) version: &'static str,
 }
 
 impl Tool {
+    /// A program whose crate has its name.
+    pub(crate) const fn new(name: &'static str, version: &'static str) -> Self {
+        Self { name, package: name, version }
+    }
+
     pub(crate) fn installed(&self) -> Option<PathBuf> {
         find_program(|name| name == self.name)
             .or_else(|| Some(self.own()).filter(|path| path.exists()))
@@ -27,7 +35,7 @@ impl Tool {
     /// With options of `cargo install`, such as the features that are needed.
     pub(crate) fn install_with(&self, options: &[&str]) -> Outcome<PathBuf> {
         let mut install =
-            cargo("install", ["--quiet", "--debug", "--version", self.version, self.name]);
+            cargo("install", ["--quiet", "--debug", "--version", self.version, self.package]);
         run(install.args(options).arg("--root").arg(folder()))?;
         Ok(self.own())
     }

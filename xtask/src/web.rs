@@ -14,7 +14,8 @@ use crate::system::install_packages;
 use crate::tools::Tool;
 
 /// The bindings' generator; its version is that of the library in `Cargo.lock`.
-const WASM_BINDGEN: Tool = Tool { name: "wasm-bindgen", version: "0.2.130" };
+const WASM_BINDGEN: Tool =
+    Tool { package: "wasm-bindgen-cli", ..Tool::new("wasm-bindgen", "0.2.130") };
 
 /// The modules: what they are called, their features, and the most kB that each may have after
 /// gzip.

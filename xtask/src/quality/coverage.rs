@@ -12,7 +12,7 @@ use crate::quality::report::{self, percent};
 use crate::steps::{Outcome, Steps, Stop};
 use crate::tools::Tool;
 
-const CARGO_LLVM_COV: Tool = Tool { name: "cargo-llvm-cov", version: "0.9.1" };
+const CARGO_LLVM_COV: Tool = Tool::new("cargo-llvm-cov", "0.9.1");
 
 /// In percent of each crate's lines.
 const WANTED: f64 = 95.0;

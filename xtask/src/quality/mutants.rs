@@ -11,7 +11,7 @@ use crate::quality::report::{self, percent};
 use crate::steps::{Outcome, Steps, Stop};
 use crate::tools::Tool;
 
-const CARGO_MUTANTS: Tool = Tool { name: "cargo-mutants", version: "27.1.0" };
+const CARGO_MUTANTS: Tool = Tool::new("cargo-mutants", "27.1.0");
 
 /// The crates that read what strangers wrote, and the numbers that everything else relies on.
 const CRATES: [&str; 3] = ["apr-format", "apr-safetensors", "apr-tensor"];
