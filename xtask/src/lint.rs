@@ -5,6 +5,7 @@ use std::{fs, io};
 
 use crate::builds::PORTABLE;
 use crate::features;
+use crate::package;
 use crate::process::{cargo, output, program, run as run_program, say, workspace};
 use crate::steps::{Outcome, Steps, Stop, in_ci};
 use crate::tools::Tool;
@@ -46,6 +47,7 @@ pub(crate) fn run(steps: &mut Steps) {
     steps.run("libraries name settings, not options", no_library_spells_an_option);
     steps.run("dependencies: bans, licences, sources", dependencies);
     steps.run("features: the table is true", features::check);
+    steps.run("manifests and readmes of published crates", package::check);
     steps.run("documentation", || {
         let mut doc = cargo(
             "doc",

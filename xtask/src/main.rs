@@ -7,10 +7,12 @@ mod features;
 mod fuzz;
 mod interop;
 mod lint;
+mod package;
 mod picture;
 mod process;
 mod quality;
 mod reference;
+mod release;
 mod site;
 mod steps;
 mod surface;
@@ -37,6 +39,11 @@ Usage: cargo xtask TASK
   dist   static binaries for Linux into target/packages, in archives with manual pages, completions,
          licences, a bill of materials and sums; x86_64 or aarch64 alone where named; --twice
          builds again and compares
+  package  the crates as they are published: manifests, readmes, the minimum version of Rust, and
+         `cargo package`, which builds each from its archive in the order of publication
+  release  all that people download, from a TAG that is checked out, in target/packages: notes of the
+         changelog, `package`, `dist --twice`, the package for npm, the wheel, sums; without a TAG
+         as a rehearsal
   web    the page into target/web, and the package for npm into target/npm; --serve serves it on
          this machine, --test tries it in Chromium
   site   the documentation as a site into target/site: the pages of docs, a reference of the
@@ -85,6 +92,9 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             }
         }
+        ["package"] => package::run(&mut steps),
+        ["release"] => release::run(&mut steps, None),
+        ["release", tag] => release::run(&mut steps, Some(tag)),
         ["web"] => web::run(&mut steps, web::Wish::Build),
         ["web", "--serve"] => web::run(&mut steps, web::Wish::Serve),
         ["web", "--test"] => web::run(&mut steps, web::Wish::Test),

@@ -16,6 +16,30 @@
 //! from the nearest one before the range. [`MAX_PAGES`] pages and [`MAX_STATES`] states are all
 //! that is kept in memory, whatever the size of the archive.
 //!
+//! ```
+//! use apr_archive::Archive;
+//! use apr_core::Limits;
+//!
+//! # let name = b"a.txt";
+//! # let mut file = b"PK\x03\x04\x14\0\0\0\0\0\0\0\0\0\x86\xa6\x10\x36\x05\0\0\0\x05\0\0\0\x05\0\0\0".to_vec();
+//! # file.extend(name);
+//! # file.extend(b"hello");
+//! # let directory = file.len() as u32;
+//! # file.extend(b"PK\x01\x02\x14\0\x14\0\0\0\0\0\0\0\0\0\x86\xa6\x10\x36\x05\0\0\0\x05\0\0\0\x05\0");
+//! # file.extend([0; 16]);
+//! # file.extend(name);
+//! # let len = file.len() as u32 - directory;
+//! # file.extend(b"PK\x05\x06\0\0\0\0\x01\0\x01\0");
+//! # file.extend(len.to_le_bytes());
+//! # file.extend(directory.to_le_bytes());
+//! # file.extend([0; 2]);
+//! let archive = Archive::read(&file, &Limits::default())?;
+//! let entry = &archive.entries[0];
+//! assert_eq!((entry.name.as_str(), entry.len), ("a.txt", 5));
+//! assert_eq!(&file[entry.offset as usize..][..5], b"hello");
+//! # Ok::<(), apr_core::Error>(())
+//! ```
+//!
 //! An entry is described twice, in the directory and in front of its bytes. [`Archive::read`] takes
 //! only archives in which both agree and no entries overlap, so that no two readers see two
 //! archives in one file. [`Archive::survey`] is for a scan: it takes what a careless reader would

@@ -11,7 +11,33 @@
 //! | the same tensor in several ways | the tensor once, and nodes |
 //! | blocks of integers and scales | integers and scales, and nodes that multiply them: the same values, bit for bit |
 //! | other blocks | floats |
-
+//!
+//! ```
+//! use apr_bind::{Binder, Storage};
+//! use apr_registry::{CheckpointReader, Limits};
+//! use apr_view::{Base, Unpacked};
+//! # let header = br#"{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}"#;
+//! # let mut file = (header.len() as u64).to_le_bytes().to_vec();
+//! # file.extend_from_slice(header);
+//! # file.extend_from_slice(&[0; 24]);
+//! # let mut body = apr_graph::GraphBuilder::new(17);
+//! # let main = body.body();
+//! # let rows = [apr_graph::Dim::symbol("rows"), apr_graph::Dim::fixed(2)];
+//! # let x = main.input("x", apr_graph::ElementType::F32, rows, apr_graph::Meaning::Unknown);
+//! # let w = main.weight("w", apr_graph::ElementType::F32, [2, 3]);
+//! # let y = main.op("MatMul", [x, w]).output("y");
+//! # main.output("y", y, apr_graph::Meaning::Unknown);
+//! # let mut graph = body.finish();
+//!
+//! let model = apr_registry::open(file, "model.safetensors", &Limits::default())?;
+//! let (unpacked, parts) = Unpacked::beside(Base::from(&*model));
+//! let mut binder = Binder::new(&unpacked, &parts, Storage::default());
+//! binder.bind(&mut graph)?;
+//! let (bound, losses) = binder.finish();
+//! assert_eq!(bound.tensors[0].0.name, "w");
+//! assert!(losses.is_empty());
+//! # Ok::<(), apr_core::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

@@ -6,6 +6,19 @@
 //! themselves, row by row. [`search`] chooses the type of each tensor for a size, by what
 //! quantizing it does to the outputs; [`layer_influence`] says how much each layer changes what
 //! passes through it.
+//!
+//! ```no_run
+//! use apr_importance::{Inputs, MeasureOptions, measure};
+//! use apr_quality::{Subject, Windows};
+//!
+//! # fn weigh(subject: &Subject<'_>, windows: &Windows) -> apr_run::RunResult<()> {
+//! let inputs = Inputs::Windows(windows);
+//! let measured =
+//!     measure(subject, None, inputs, "wiki.txt", MeasureOptions::default(), &mut |_| {})?;
+//! println!("{} weights measured", measured.sums.entries.len());
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

@@ -10,6 +10,15 @@
 //! All of these come from strangers, and so do the tokenizers, templates and settings beside a
 //! model: each has limits of size, and what exceeds them ends with E008. Values are those of
 //! transformers, the library that most models come from.
+//!
+//! ```
+//! use apr_inputs::sound::Sound;
+//!
+//! let second = Sound { rate: 48_000, channels: 1, samples: vec![0.5; 48_000] };
+//! let sound = second.at_rate(16_000)?;
+//! assert_eq!((sound.samples.len(), sound.seconds()), (16_000, 1.0));
+//! # Ok::<(), apr_core::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

@@ -16,6 +16,20 @@
 //!
 //! Nothing here opens files, starts threads or reads a clock: a [`Host`] lends them. Values are
 //! those of transformers, whose pipelines these tasks are.
+//!
+//! ```no_run
+//! use apr_run::{Facts, NoHost, RunOptions, with_runner};
+//!
+//! # fn run(source: &apr_source::Source<'_>) -> apr_run::RunResult<()> {
+//! let facts = Facts::of_source(source)?;
+//! with_runner(source, &facts, &RunOptions::default(), &NoHost, |runner| {
+//!     let part = runner.prepare()?;
+//!     let outcome = part.run(part.token_inputs(&[1, 2, 3])?, &["logits"])?;
+//!     println!("{:?}", outcome.outputs[0].tensor()?.shape());
+//!     Ok(())
+//! })
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

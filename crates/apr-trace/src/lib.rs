@@ -9,6 +9,19 @@
 //! whatever else looks at runs.
 //!
 //! Nothing here opens files, starts threads or reads a clock: a [`Host`](apr_run::Host) lends them.
+//!
+//! ```no_run
+//! use apr_run::{NoHost, RunOptions};
+//! use apr_trace::{Payload, Subject, TraceOptions, trace};
+//!
+//! # fn steps(subject: Subject<'_>) -> apr_run::RunResult<()> {
+//! let payload = Payload::Tokens(vec![1, 2, 3]);
+//! let options = TraceOptions::new(RunOptions::default());
+//! let found = trace(subject, &payload, &options, &NoHost, None)?;
+//! println!("{} parts ran", found.passes.len());
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
