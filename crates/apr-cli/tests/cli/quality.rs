@@ -239,6 +239,7 @@ fn a_model_without_a_tokenizer_is_given_the_tokens_of_the_other() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn a_text_is_read_once() {
     let sandbox = models();
