@@ -41,8 +41,8 @@ Usage: cargo xtask TASK
          builds again and compares
   package  the crates as they are published: manifests, readmes, the minimum version of Rust, and
          `cargo package`, which builds each from its archive in the order of publication
-  release  all that people download, from a TAG that is checked out, in target/packages: notes of the
-         changelog, `package`, `dist --twice`, the package for npm, the wheel, sums; without a TAG
+  release  all that people download, from a TAG that is checked out, in target/packages: notes of
+         the changelog, `package`, `dist --twice`, the package for npm, the wheel, sums; without a TAG
          as a rehearsal
   web    the page into target/web, and the package for npm into target/npm; --serve serves it on
          this machine, --test tries it in Chromium

@@ -21,11 +21,13 @@
 //! use apr_core::Limits;
 //!
 //! # let name = b"a.txt";
-//! # let mut file = b"PK\x03\x04\x14\0\0\0\0\0\0\0\0\0\x86\xa6\x10\x36\x05\0\0\0\x05\0\0\0\x05\0\0\0".to_vec();
+//! # let mut file = b"PK\x03\x04\x14\0\0\0\0\0\0\0\0\0".to_vec();
+//! # file.extend(b"\x86\xa6\x10\x36\x05\0\0\0\x05\0\0\0\x05\0\0\0");
 //! # file.extend(name);
 //! # file.extend(b"hello");
 //! # let directory = file.len() as u32;
-//! # file.extend(b"PK\x01\x02\x14\0\x14\0\0\0\0\0\0\0\0\0\x86\xa6\x10\x36\x05\0\0\0\x05\0\0\0\x05\0");
+//! # file.extend(b"PK\x01\x02\x14\0\x14\0\0\0\0\0\0\0\0\0");
+//! # file.extend(b"\x86\xa6\x10\x36\x05\0\0\0\x05\0\0\0\x05\0");
 //! # file.extend([0; 16]);
 //! # file.extend(name);
 //! # let len = file.len() as u32 - directory;

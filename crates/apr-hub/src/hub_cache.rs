@@ -3,7 +3,8 @@
 //! ```text
 //! hub/models--ORG--REPO/blobs/ETAG                       the bytes
 //!                       refs/REVISION                    the commit that a branch or tag stood for
-//!                       snapshots/COMMIT/FILE            a link to ../../blobs/ETAG, or its second name
+//!                       snapshots/COMMIT/FILE            a link to ../../blobs/ETAG, or its
+//!                                                        second name
 //! hub/.locks/models--ORG--REPO/ETAG.lock                 held while a file is fetched
 //! ```
 

@@ -14,7 +14,8 @@ pub(crate) struct Chain {
     /// The nodes in the order in which they run; the last one makes the result.
     pub(crate) links: Vec<Link>,
     /// Queries, keys as columns, values, the number, the mask, the shape of the scores where that
-    /// is not the products', and the shape that probabilities have instead when they are multiplied.
+    /// is not the products', and the shape that probabilities have instead when they are
+    /// multiplied.
     pub(crate) inputs: [Option<ValueId>; 7],
     /// What makes the probabilities.
     pub(crate) softmax: Link,

@@ -195,7 +195,7 @@ impl<'m> Machine<'m> {
         }
 
         let mut outputs = outputs?;
-        if watched && let Some(others) = self.tap.replacement(&path, node, &*seen(&outputs)?) {
+        if watched && let Some(others) = self.tap.replacement(&path, node, &seen(&outputs)?) {
             outputs = others;
         }
 
@@ -209,7 +209,7 @@ impl<'m> Machine<'m> {
         }
 
         if watched {
-            let outputs = &*seen(&outputs)?;
+            let outputs = &seen(&outputs)?;
             let step = Step { path: &path, node, outputs, live_bytes: self.live.bytes() };
             self.stopped = self.tap.after(&step) == Flow::Stop;
         }

@@ -224,8 +224,8 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
             false => "apply to text generation, which --want does not do",
         };
         let message = format!(
-            "--chat, --prompt-cache, --cache-type, --stop, --logprobs, --max-tokens, --beams and the options of \
-             sampling, such as --temperature, {why}"
+            "--chat, --prompt-cache, --cache-type, --stop, --logprobs, --max-tokens, --beams and \
+             the options of sampling, such as --temperature, {why}"
         );
         return Err(Failure::Usage(message));
     }
