@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use apr_graph::{Dim, Value as GraphValue, ValueOrigin};
-use apr_infer::{Memory, Tensor, Value};
+use apr_infer::{CacheType, Memory, Tensor, Value};
 use apr_registry::{Error, Result};
 use serde::Serialize;
 
@@ -65,13 +65,19 @@ pub struct BenchResult {
 ///
 /// # Errors
 /// E003 where the host has no clock, [`RunError::Request`] where a prompt exceeds the model's
-/// context, and those of [`Session::run`](apr_infer::Session::run).
+/// context, and where there is a depth or a cache type for a model that generates none, and those of [`Session::run`](apr_infer::Session::run).
 pub fn bench(
     part: &Prepared<'_>,
     options: &BenchOptions,
     each: &mut dyn FnMut(BenchResult) -> Result<()>,
 ) -> RunResult<()> {
     if !part.generates() {
+        let keeps_as = part.runner.options.cache_type;
+        if keeps_as != CacheType::F32 || options.depths.iter().any(|depth| *depth > 0) {
+            return Err(RunError::request(
+                "a cache type and a depth are for models that generate text, and this one does not",
+            ));
+        }
         let inputs = inputs(part)?;
         let nothing = Memory::default();
         let measured = measure(part, options, 1, &nothing, &mut |_| {

@@ -214,4 +214,14 @@ fn a_bench_counts_tokens_or_runs() {
     sandbox.apr(&format!("export {FOLDER} -o model.onnx")).ok();
     let report = sandbox.apr("bench model.onnx --repeat 1 --json").ok().json();
     assert_eq!(report["results"][0]["unit"], "runs");
+    // Neither would change anything.
+    for idle in ["-d 16", "--cache-type f16"] {
+        sandbox.apr(&format!("bench model.onnx {idle}")).fails(2, &["generate text"]);
+    }
+    let line = format!("bench {FOLDER} -p 16 -n 4 -d 0,32 --repeat 1 --cache-type q8_0 --json");
+    let report = sandbox.apr(&line).ok().json();
+    let rows = report["results"].as_array().expect("results").iter();
+    let rows: Vec<_> = rows.map(|row| (row["test"].as_str(), row["cache_type"].as_str())).collect();
+    let test = |name| (Some(name), Some("q8_0"));
+    assert_eq!(rows, ["pp16", "tg4", "pp16 @ d32", "tg4 @ d32"].map(test));
 }
