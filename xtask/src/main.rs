@@ -42,8 +42,8 @@ Usage: cargo xtask TASK
   package  the crates as they are published: manifests, readmes, the minimum version of Rust, and
          `cargo package`, which builds each from its archive in the order of publication
   release  all that people download, from a TAG that is checked out, in target/packages: notes of
-         the changelog, `package`, `dist --twice`, the package for npm, the wheel, sums; without a TAG
-         as a rehearsal
+         the changelog, `package`, `dist --twice`, the package for npm, the wheel, sums; without a
+         TAG as a rehearsal
   web    the page into target/web, and the package for npm into target/npm; --serve serves it on
          this machine, --test tries it in Chromium
   site   the documentation as a site into target/site: the pages of docs, a reference of the

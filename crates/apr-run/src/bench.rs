@@ -65,7 +65,8 @@ pub struct BenchResult {
 ///
 /// # Errors
 /// E003 where the host has no clock, [`RunError::Request`] where a prompt exceeds the model's
-/// context, and where there is a depth or a cache type for a model that generates none, and those of [`Session::run`](apr_infer::Session::run).
+/// context, or there is a depth or a cache type for a model that generates no text; those of
+/// [`Session::run`](apr_infer::Session::run).
 pub fn bench(
     part: &Prepared<'_>,
     options: &BenchOptions,

@@ -12,8 +12,8 @@
 //! Keys and values of another cache type are written as the `f32` that they stand for, which become
 //! the same bits again. Digests are hexadecimal. Keys and values of a prompt depend on all weights,
 //! on the graph, on the arithmetic and on the cache type, which the identity stands for. It covers
-//! names, dtypes, shapes and the digest of each tensor, or where the file has none a sample: reading
-//! all of a large model would take as long as reading a prompt.
+//! names, dtypes, shapes and the digest of each tensor, or where the file has none a sample:
+//! reading all of a large model would take as long as reading a prompt.
 
 use std::fmt::{self, Write};
 
