@@ -1,22 +1,29 @@
 //! BPE with a large vocabulary, put together from its parts.
 //!
 //! The library reads a model of a `tokenizer.json` four times, as trees of values in between: a
-//! vocabulary of 128,000 tokens takes it half a second. Here it is read once, or comes from a GGUF
-//! file's keys without any JSON; what it becomes is the library's own.
+//! vocabulary of 128,000 tokens takes it half a second. Here it is read once, its texts where they
+//! lie, or comes from a GGUF file's keys without any JSON.
+
+use std::borrow::Cow;
+use std::fmt;
 
 use apr_core::Result;
-use apr_tokenizer::gguf::{self, TokenizerFile};
+use apr_tokenizer::gguf::{self, TokenizerFile, unknown_merges};
 use serde::Deserialize;
-use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::Value as Json;
-use tokenizers::models::bpe::{BPE, BpeBuilder, Vocab};
-use tokenizers::{AddedToken, Tokenizer};
+use tokenizers::models::bpe::{BPE, BpeBuilder};
+use tokenizers::{
+    AddedToken, DecoderWrapper, ModelWrapper, NormalizerWrapper, PostProcessorWrapper,
+    PreTokenizerWrapper,
+};
 
-use super::pipeline::wrong;
+use super::byte_pairs::{BytePairs, Choices};
+use super::pipeline::{PipelineModel, Steps, wrong};
 
 /// A `tokenizer.json` whose model is BPE. Fields are called as in the file.
 #[derive(Deserialize)]
-pub(super) struct BpeFile {
+pub(super) struct BpeFile<'a> {
     #[serde(rename = "version")]
     _version: Option<Version>,
     #[serde(default)]
@@ -29,7 +36,8 @@ pub(super) struct BpeFile {
     pub(super) post_processor: Json,
     #[serde(default)]
     pub(super) decoder: Json,
-    model: Model,
+    #[serde(borrow)]
+    model: Model<'a>,
 }
 
 #[derive(Deserialize)]
@@ -39,7 +47,7 @@ enum Version {
 }
 
 #[derive(Deserialize)]
-struct Model {
+struct Model<'a> {
     #[serde(rename = "type")]
     _type: ModelType,
     dropout: Option<f32>,
@@ -49,8 +57,13 @@ struct Model {
     fuse_unk: Option<bool>,
     byte_fallback: Option<bool>,
     ignore_merges: Option<bool>,
-    vocab: Vocab,
-    merges: Merges,
+    #[serde(borrow)]
+    vocab: Vocab<'a>,
+    #[serde(borrow)]
+    merges: Merges<'a>,
+    /// Where they were made before the rest.
+    #[serde(skip)]
+    tables: Option<BytePairs>,
 }
 
 #[derive(Deserialize)]
@@ -59,42 +72,56 @@ enum ModelType {
     Bpe,
 }
 
-/// Pairs of tokens by rank: lists of two texts, or one text with a space between them.
-struct Merges(Vec<(String, String)>);
-
+/// A text where it lies in the file, unless letters of it are escaped.
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum Merge {
-    Pair(String, String),
-    Joint(String),
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Tokens and their ids, in the order of the file.
+struct Vocab<'a>(Vec<(Text<'a>, u32)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Vocab<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Map;
+        impl<'de> Visitor<'de> for Map {
+            type Value = Vocab<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of tokens to ids")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocab<'de>, A::Error> {
+                let mut tokens = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    tokens.push(entry);
+                }
+                Ok(Vocab(tokens))
+            }
+        }
+        deserializer.deserialize_map(Map)
+    }
 }
 
-impl<'de> Deserialize<'de> for Merges {
+/// Pairs of tokens by rank.
+struct Merges<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+/// A pair as a list of two texts, or as one text with a space between them; `None` for the line of
+/// a version that old files begin with.
+struct Merge<'a>(Option<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Merges<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct List;
         impl<'de> Visitor<'de> for List {
-            type Value = Merges;
+            type Value = Merges<'de>;
 
-            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                formatter.write_str("pairs of tokens")
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("pairs of tokens")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Merges, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Merges<'de>, A::Error> {
                 let mut merges = Vec::new();
-                while let Some(merge) = list.next_element()? {
-                    match merge {
-                        Merge::Pair(left, right) => merges.push((left, right)),
-                        // The line of a version that old files begin with.
-                        Merge::Joint(line) if line.starts_with("#version") => {}
-                        Merge::Joint(line) => {
-                            let pair =
-                                line.split_once(' ').filter(|(_, right)| !right.contains(' '));
-                            let (left, right) = pair.ok_or_else(|| {
-                                serde::de::Error::custom("a merge is not two tokens")
-                            })?;
-                            merges.push((left.to_owned(), right.to_owned()));
-                        }
-                    }
+                while let Some(Merge(merge)) = list.next_element()? {
+                    merges.extend(merge);
                 }
                 Ok(Merges(merges))
             }
@@ -103,35 +130,82 @@ impl<'de> Deserialize<'de> for Merges {
     }
 }
 
-impl BpeFile {
-    /// What a GGUF file's keys say; `None` for another model than BPE.
-    pub(super) fn of(file: &TokenizerFile<'_>) -> Option<Self> {
-        let gguf::Model::Bpe {
-            unk_token,
-            fuse_unk,
-            byte_fallback,
-            ignore_merges,
-            vocab,
-            merges,
-            ..
-        } = &file.model
-        else {
-            return None;
+impl<'de: 'a, 'a> Deserialize<'de> for Merge<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pair;
+        impl<'de> Visitor<'de> for Pair {
+            type Value = Merge<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("two tokens")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Merge<'de>, A::Error> {
+                let (left, right) = (list.next_element()?, list.next_element()?);
+                match (left, right, list.next_element::<Text<'de>>()?) {
+                    (Some(Text(left)), Some(Text(right)), None) => Ok(Merge(Some((left, right)))),
+                    _ => Err(A::Error::custom("a merge is not two tokens")),
+                }
+            }
+
+            fn visit_borrowed_str<E: serde::de::Error>(
+                self,
+                line: &'de str,
+            ) -> Result<Merge<'de>, E> {
+                let borrowed = |(left, right)| (Cow::Borrowed(left), Cow::Borrowed(right));
+                Ok(Merge(pair_of(line)?.map(borrowed)))
+            }
+
+            fn visit_str<E: serde::de::Error>(self, line: &str) -> Result<Merge<'de>, E> {
+                let owned = |(left, right): (&str, &str)| {
+                    (Cow::Owned(left.to_owned()), Cow::Owned(right.to_owned()))
+                };
+                Ok(Merge(pair_of(line)?.map(owned)))
+            }
+        }
+        deserializer.deserialize_any(Pair)
+    }
+}
+
+fn pair_of<E: serde::de::Error>(line: &str) -> Result<Option<(&str, &str)>, E> {
+    if line.starts_with("#version") {
+        return Ok(None);
+    }
+    let pair = line.split_once(' ').filter(|(_, right)| !right.contains(' '));
+    pair.map(Some).ok_or_else(|| E::custom("a merge is not two tokens"))
+}
+
+impl<'a> BpeFile<'a> {
+    /// What a GGUF file's keys say, and a warning of merges that are left out; `None` for another
+    /// model than BPE.
+    pub(super) fn of(file: &mut TokenizerFile<'a>, warnings: &mut Vec<String>) -> Option<Self> {
+        let tables = tables_of(file)?;
+        warnings.extend(match &tables {
+            Some((_, left_out)) => unknown_merges(*left_out),
+            None => file.leave_out_unknown_merges(),
+        });
+        let gguf::Model::Bpe { vocab, merges, .. } = &file.model else { return None };
+        let choices = choices_of(&file.model)?;
+        let (vocab, merges) = match tables {
+            Some(_) => Default::default(),
+            None => (&vocab.0[..], &merges[..]),
         };
-        let id = |(text, id): &(&str, usize)| Some(((*text).to_owned(), u32::try_from(*id).ok()?));
+        let id = |&(text, id): &(&'a str, usize)| {
+            Some((Text(Cow::Borrowed(text)), u32::try_from(id).ok()?))
+        };
+        let pair = |&(left, right): &(&'a str, &'a str)| (left.into(), right.into());
         let model = Model {
             _type: ModelType::Bpe,
             dropout: None,
-            unk_token: unk_token.map(str::to_owned),
+            unk_token: choices.unk_token,
             continuing_subword_prefix: None,
             end_of_word_suffix: None,
-            fuse_unk: Some(*fuse_unk),
-            byte_fallback: Some(*byte_fallback),
-            ignore_merges: Some(*ignore_merges),
-            vocab: vocab.0.iter().filter_map(id).collect(),
-            merges: Merges(
-                merges.iter().map(|(left, right)| ((*left).into(), (*right).into())).collect(),
-            ),
+            fuse_unk: Some(choices.fuse_unk),
+            byte_fallback: Some(choices.byte_fallback),
+            ignore_merges: Some(choices.ignore_merges),
+            vocab: Vocab(vocab.iter().filter_map(id).collect()),
+            merges: Merges(merges.iter().map(pair).collect()),
+            tables: tables.map(|(tables, _)| tables),
         };
         let added = file.added_tokens.iter().map(|token| AddedToken {
             content: token.content.to_owned(),
@@ -152,35 +226,89 @@ impl BpeFile {
         })
     }
 
-    /// The library's tokenizer.
+    /// The tokenizer.
     ///
     /// # Errors
     /// E001 for parts that the library does not know.
-    pub(super) fn tokenizer(self) -> Result<Tokenizer> {
-        let mut tokenizer = Tokenizer::new(self.model.build()?);
+    pub(super) fn steps(self) -> Result<Steps> {
+        let mut steps = Steps::new(self.model.build()?);
         let part = |error: serde_json::Error| wrong(&error);
-        let normalizer: Option<tokenizers::NormalizerWrapper> =
+        let normalizer: Option<NormalizerWrapper> =
             serde_json::from_value(self.normalizer).map_err(part)?;
-        tokenizer.with_normalizer(normalizer).map_err(|error| wrong(&*error))?;
-        let pre_tokenizer: Option<tokenizers::PreTokenizerWrapper> =
+        steps.with_normalizer(normalizer).map_err(|error| wrong(&*error))?;
+        let pre_tokenizer: Option<PreTokenizerWrapper> =
             serde_json::from_value(self.pre_tokenizer).map_err(part)?;
-        tokenizer.with_pre_tokenizer(pre_tokenizer);
-        let post_processor: Option<tokenizers::PostProcessorWrapper> =
+        steps.with_pre_tokenizer(pre_tokenizer);
+        let post_processor: Option<PostProcessorWrapper> =
             serde_json::from_value(self.post_processor).map_err(part)?;
-        tokenizer.with_post_processor(post_processor);
-        let decoder: Option<tokenizers::DecoderWrapper> =
-            serde_json::from_value(self.decoder).map_err(part)?;
-        tokenizer.with_decoder(decoder);
+        steps.with_post_processor(post_processor);
+        let decoder: Option<DecoderWrapper> = serde_json::from_value(self.decoder).map_err(part)?;
+        steps.with_decoder(decoder);
         // Behind the rest: their ids are the model's, and the normalizer changes them.
-        tokenizer.add_tokens(self.added_tokens).map_err(|error| wrong(&*error))?;
-        Ok(tokenizer)
+        steps.add_tokens(self.added_tokens).map_err(|error| wrong(&*error))?;
+        Ok(steps)
     }
 }
 
-impl Model {
-    fn build(self) -> Result<BPE> {
+fn choices_of(model: &gguf::Model<'_>) -> Option<Choices> {
+    let gguf::Model::Bpe { unk_token, fuse_unk, byte_fallback, ignore_merges, .. } = model else {
+        return None;
+    };
+    Some(Choices {
+        unk_token: unk_token.map(str::to_owned),
+        fuse_unk: *fuse_unk,
+        byte_fallback: *byte_fallback,
+        ignore_merges: *ignore_merges,
+    })
+}
+
+/// The tables of a GGUF file's keys and the merges that they leave out, or nothing where only the
+/// library holds them; `None` for another model than BPE.
+fn tables_of(file: &TokenizerFile<'_>) -> Option<Option<(BytePairs, usize)>> {
+    let choices = choices_of(&file.model)?;
+    let gguf::Model::Bpe { vocab, merges, .. } = &file.model else { return None };
+    // Ids have 32 bits; what has more is too far from the others.
+    let id = |id: usize| u32::try_from(id).unwrap_or(u32::MAX);
+    let tokens = vocab.0.iter().map(|(text, number)| (*text, id(*number)));
+    Some(BytePairs::new(tokens, merges.iter().copied(), choices))
+}
+
+impl Model<'_> {
+    fn build(mut self) -> Result<PipelineModel> {
+        Ok(match self.tables.take().or_else(|| self.tables()) {
+            Some(tables) => PipelineModel::BytePairs(tables),
+            None => PipelineModel::Library(ModelWrapper::BPE(self.library()?)),
+        })
+    }
+
+    /// `None` where only the library knows what to do.
+    fn tables(&self) -> Option<BytePairs> {
+        let is_set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        let rare = self.dropout.is_some_and(|dropout| dropout != 0.0)
+            || is_set(&self.continuing_subword_prefix)
+            || is_set(&self.end_of_word_suffix);
+        if rare {
+            return None;
+        }
+        let choices = Choices {
+            unk_token: self.unk_token.clone(),
+            fuse_unk: self.fuse_unk.unwrap_or(false),
+            byte_fallback: self.byte_fallback.unwrap_or(false),
+            ignore_merges: self.ignore_merges.unwrap_or(false),
+        };
+        let tokens = self.vocab.0.iter().map(|(text, id)| (&*text.0, *id));
+        let merges = self.merges.0.iter().map(|(left, right)| (&**left, &**right));
+        // The library refuses a file with merges of what is no token, and says which.
+        let tables = BytePairs::new(tokens, merges, choices);
+        tables.filter(|(_, left_out)| *left_out == 0).map(|(tables, _)| tables)
+    }
+
+    fn library(self) -> Result<BPE> {
+        let tokens = self.vocab.0.into_iter().map(|(text, id)| (text.0.into_owned(), id));
+        let merges = self.merges.0.into_iter();
+        let merges = merges.map(|(left, right)| (left.into_owned(), right.into_owned()));
         let mut builder = BpeBuilder::new()
-            .vocab_and_merges(self.vocab, self.merges.0)
+            .vocab_and_merges(tokens.collect::<tokenizers::models::bpe::Vocab>(), merges.collect())
             .fuse_unk(self.fuse_unk.unwrap_or(false))
             .byte_fallback(self.byte_fallback.unwrap_or(false))
             .ignore_merges(self.ignore_merges.unwrap_or(false));
@@ -202,14 +330,12 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::BTreeMap;
 
-    /// The library's own reading of a file, and this one, as the library writes them.
-    fn both(json: &str) -> (String, Option<String>) {
-        let theirs = Tokenizer::from_bytes(json).unwrap().to_string(false).unwrap();
-        let file: Option<BpeFile> = serde_json::from_str(json).ok();
-        (theirs, file.map(|file| file.tokenizer().unwrap().to_string(false).unwrap()))
-    }
+    use serde_json::json;
+    use tokenizers::{Model as _, Tokenizer};
+
+    use super::*;
 
     fn file(merges: &str) -> String {
         format!(
@@ -238,27 +364,66 @@ mod tests {
         )
     }
 
+    fn own(json: &str) -> Option<Steps> {
+        let file: Option<BpeFile<'_>> = serde_json::from_str(json).ok();
+        file.map(|file| file.steps().unwrap())
+    }
+
     #[test]
     fn what_is_put_together_is_what_the_library_reads() {
         for merges in
             [r#"[["a", "b"], ["ab", "b"]]"#, r##"["#version: 0.2", "a b", "ab b"]"##, "[]"]
         {
-            let (theirs, own) = both(&file(merges));
-            let own = own.expect("a file that is read here");
-            // A truncation is for the caller to choose.
-            let theirs: Json = serde_json::from_str(&theirs).unwrap();
-            let mut own: Json = serde_json::from_str(&own).unwrap();
-            own["truncation"] = theirs["truncation"].clone();
-            assert_eq!(own, theirs, "{merges}");
+            let rare = file(merges);
+            let usual = rare.replace(r#""dropout": 0.5"#, r#""dropout": null"#);
+            let usual =
+                usual.replace(r#""end_of_word_suffix": "x""#, r#""end_of_word_suffix": """#);
+            for (json, in_tables) in [(rare, false), (usual, true)] {
+                let own = own(&json).expect("a file that is read here");
+                let theirs = Tokenizer::from_bytes(&json).unwrap();
+                let is_in_tables = matches!(own.get_model(), PipelineModel::BytePairs(_));
+                assert_eq!(is_in_tables, in_tables, "{merges}");
+
+                assert_eq!(
+                    [
+                        json!(own.get_normalizer()),
+                        json!(own.get_pre_tokenizer()),
+                        json!(own.get_post_processor()),
+                        json!(own.get_decoder()),
+                    ],
+                    [
+                        json!(theirs.get_normalizer()),
+                        json!(theirs.get_pre_tokenizer()),
+                        json!(theirs.get_post_processor()),
+                        json!(theirs.get_decoder()),
+                    ]
+                );
+                assert_eq!(own.get_vocab(true), theirs.get_vocab(true), "{merges}");
+                assert_eq!(
+                    own.get_added_tokens_decoder().into_iter().collect::<BTreeMap<_, _>>(),
+                    theirs.get_added_tokens_decoder().into_iter().collect()
+                );
+            }
         }
+    }
+
+    #[test]
+    fn letters_that_are_escaped_are_read() {
+        let json = file(r#"[["\u0061", "b"], "\u0061b b"]"#)
+            .replace(r#""dropout": 0.5"#, r#""dropout": null"#)
+            .replace(r#""end_of_word_suffix": "x""#, r#""end_of_word_suffix": null"#)
+            .replace(r#""abb": 3"#, r#""\u0061bb": 3"#);
+        let own = own(&json).unwrap();
+        assert_eq!(own.get_model().id_to_token(3).as_deref(), Some("abb"));
+        assert_eq!(own.encode_fast("abb", false).unwrap().get_ids(), [3]);
     }
 
     #[test]
     fn other_files_are_left_to_the_library() {
         let without_type = file("[]").replace(r#""type": "BPE", "#, "");
-        assert_eq!(both(&without_type).1, None);
+        assert!(own(&without_type).is_none());
         let of_words = r#"{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}"#;
-        assert_eq!(both(of_words).1, None);
+        assert!(own(of_words).is_none());
         for wrong in [file(r#"["a b c"]"#), file(r#"[["a", "c"]]"#), file("3")] {
             let theirs = Tokenizer::from_bytes(&wrong).map(drop).unwrap_err().to_string();
             let error = crate::text::pipeline::Pipeline::read(wrong.as_bytes()).unwrap_err();

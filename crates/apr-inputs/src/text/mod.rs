@@ -8,6 +8,8 @@
 mod bounds;
 #[cfg(feature = "text")]
 mod bpe;
+#[cfg(feature = "text")]
+mod byte_pairs;
 mod pair;
 #[cfg(feature = "text")]
 mod pipeline;
@@ -105,14 +107,16 @@ fn from_keys(keys: &KeyValues) -> Result<(TextTokens, Vec<String>)> {
     }
 
     let keys = keys.to_vec();
-    let (file, warnings) = tokenizer_file(&keys)?
+    let (file, mut warnings) = tokenizer_file(&keys)?
         .ok_or_else(|| Error::version("the model states that it has no tokenizer"))?;
+
+    let pipeline = Pipeline::of(file, &mut warnings)?;
 
     // What has no place in the files, or loses its number, changes no ids.
     let changes =
         |warning: &String| warning.starts_with("tokenizer.ggml.pre") || warning.contains("merge");
     Ok((
-        TextTokens(TokenizerKind::Pipeline(Pipeline::of(&file)?)),
+        TextTokens(TokenizerKind::Pipeline(pipeline)),
         warnings.into_iter().filter(changes).collect(),
     ))
 }

@@ -1,52 +1,70 @@
 //! `tokenizer.json`, run by the library that it was written for.
 
+use std::collections::HashMap;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use apr_core::{Error, Escaped, Result};
 use apr_tokenizer::gguf::TokenizerFile;
-use tokenizers::{Encoding, Tokenizer};
+use serde::{Deserialize, Deserializer};
+use tokenizers::models::TrainerWrapper;
+use tokenizers::{
+    DecoderWrapper, Encoding, Model, ModelWrapper, NormalizerWrapper, PostProcessorWrapper,
+    PreTokenizerWrapper, Token, TokenizerImpl,
+};
 
 use super::Piece;
 use super::bounds::{self, Bounds};
 use super::bpe::BpeFile;
+use super::byte_pairs::BytePairs;
 use super::{PairWindow, Windows};
 use crate::guard::guarded;
 
 /// For errors.
 const WHAT: &str = "the tokenizer";
 
-/// A tokenizer of normalizer, pre-tokenizer, model and post-processor.
+/// Normalizer, pre-tokenizer, model, post-processor and decoder.
+pub(super) type Steps = TokenizerImpl<
+    PipelineModel,
+    NormalizerWrapper,
+    PreTokenizerWrapper,
+    PostProcessorWrapper,
+    DecoderWrapper,
+>;
+
+/// A tokenizer of several steps.
 #[derive(Debug, Clone)]
 pub(super) struct Pipeline {
-    tokenizer: Box<Tokenizer>,
+    tokenizer: Arc<Steps>,
     bounds: Bounds,
 }
 
 impl Pipeline {
     pub(super) fn read(json: &[u8]) -> Result<Self> {
         // What is wrong with a file that is read otherwise, the library says.
-        match serde_json::from_slice::<BpeFile>(json) {
+        match serde_json::from_slice::<BpeFile<'_>>(json) {
             Ok(file) => Self::of_bpe(file),
             Err(_) => Self::new(bounds::check(json)?, || {
-                Tokenizer::from_bytes(json).map_err(|error| wrong(&*error))
+                Steps::from_bytes(json).map_err(|error| wrong(&*error))
             }),
         }
     }
 
-    /// From what a GGUF file's keys say.
-    pub(super) fn of(file: &TokenizerFile<'_>) -> Result<Self> {
-        match BpeFile::of(file) {
+    /// From what a GGUF file's keys say; warns of merges that are left out.
+    pub(super) fn of(mut file: TokenizerFile<'_>, warnings: &mut Vec<String>) -> Result<Self> {
+        match BpeFile::of(&mut file, warnings) {
             Some(file) => Self::of_bpe(file),
-            None => Self::read(&serde_json::to_vec(file).map_err(|error| wrong(&error))?),
+            None => Self::read(&serde_json::to_vec(&file).map_err(|error| wrong(&error))?),
         }
     }
 
-    fn of_bpe(file: BpeFile) -> Result<Self> {
+    fn of_bpe(file: BpeFile<'_>) -> Result<Self> {
         let before = [&file.normalizer, &file.pre_tokenizer, &file.post_processor];
-        Self::new(bounds::check_parts(before, &file.decoder)?, || file.tokenizer())
+        Self::new(bounds::check_parts(before, &file.decoder)?, || file.steps())
     }
 
-    fn new(bounds: Bounds, make: impl FnOnce() -> Result<Tokenizer>) -> Result<Self> {
+    fn new(bounds: Bounds, make: impl FnOnce() -> Result<Steps>) -> Result<Self> {
         // Threads belong to the caller.
         tokenizers::utils::parallelism::set_parallelism(false);
         let tokenizer = guarded(WHAT, || {
@@ -54,7 +72,7 @@ impl Pipeline {
             // A text is taken whole: what a model can't take is said, not cut off.
             tokenizer.with_truncation(None).map_err(|error| wrong(&*error))?;
             tokenizer.with_padding(None);
-            Ok(Box::new(tokenizer))
+            Ok(Arc::new(tokenizer))
         })?;
         Ok(Self { tokenizer, bounds })
     }
@@ -132,6 +150,61 @@ impl Pipeline {
 
     pub(super) fn token(&self, id: i64) -> Option<String> {
         self.tokenizer.id_to_token(u32::try_from(id).ok()?)
+    }
+}
+
+/// What turns a word into tokens.
+#[derive(Debug, Clone)]
+pub(super) enum PipelineModel {
+    /// BPE, but for its rare kinds.
+    BytePairs(BytePairs),
+    Library(ModelWrapper),
+}
+
+impl PipelineModel {
+    fn model(&self) -> &dyn Model<Trainer = TrainerWrapper> {
+        match self {
+            Self::BytePairs(tables) => tables,
+            Self::Library(model) => model,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for PipelineModel {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        ModelWrapper::deserialize(deserializer).map(Self::Library)
+    }
+}
+
+impl Model for PipelineModel {
+    type Trainer = TrainerWrapper;
+
+    fn tokenize(&self, word: &str) -> tokenizers::Result<Vec<Token>> {
+        self.model().tokenize(word)
+    }
+
+    fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.model().token_to_id(token)
+    }
+
+    fn id_to_token(&self, id: u32) -> Option<String> {
+        self.model().id_to_token(id)
+    }
+
+    fn get_vocab(&self) -> HashMap<String, u32> {
+        self.model().get_vocab()
+    }
+
+    fn get_vocab_size(&self) -> usize {
+        self.model().get_vocab_size()
+    }
+
+    fn save(&self, folder: &Path, prefix: Option<&str>) -> tokenizers::Result<Vec<PathBuf>> {
+        self.model().save(folder, prefix)
+    }
+
+    fn get_trainer(&self) -> TrainerWrapper {
+        self.model().get_trainer()
     }
 }
 

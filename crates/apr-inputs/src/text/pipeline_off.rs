@@ -16,7 +16,7 @@ impl Pipeline {
         ))
     }
 
-    pub(super) fn of(_: &TokenizerFile<'_>) -> Result<Self> {
+    pub(super) fn of(_: TokenizerFile<'_>, _: &mut Vec<String>) -> Result<Self> {
         Self::read(&[])
     }
 

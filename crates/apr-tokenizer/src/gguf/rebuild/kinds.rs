@@ -1,8 +1,6 @@
 //! Pipelines that do what llama.cpp's tokenizers do.
 
-use std::collections::HashSet;
-
-use apr_core::{Error, Escaped, Result, counted};
+use apr_core::{Error, Escaped, Result};
 use apr_gguf::{Array, Value};
 use serde_json::{Value as Json, json};
 
@@ -61,7 +59,7 @@ pub(super) fn bytes<'a>(
         byte_fallback: false,
         ignore_merges: pre.ignore_merges,
         vocab: ids(keys),
-        merges: listed_merges(keys, warnings)?,
+        merges: listed_merges(keys)?,
     };
 
     let bytes = json!({
@@ -76,11 +74,7 @@ pub(super) fn bytes<'a>(
     })
 }
 
-/// Those whose tokens exist; the libraries refuse others.
-fn listed_merges<'a>(
-    keys: &TokenizerKeys<'a>,
-    warnings: &mut Vec<String>,
-) -> Result<Vec<(&'a str, &'a str)>> {
+fn listed_merges<'a>(keys: &TokenizerKeys<'a>) -> Result<Vec<(&'a str, &'a str)>> {
     let merges = match keys.value("merges") {
         Some(Value::Array(Array::String(merges))) => merges.as_slice(),
         None => &[],
@@ -91,37 +85,15 @@ fn listed_merges<'a>(
             )));
         }
     };
-
-    let texts: HashSet<&str> = keys.filled().map(|(_, text, _)| text).collect();
-    let mut listed = Vec::with_capacity(merges.len());
-    let mut unknown = 0;
-    let mut joint = String::new();
-    for merge in merges {
+    let pair = |merge: &'a String| {
         // A token may begin with a space, as llama.cpp reads them.
         let cut = merge.bytes().skip(1).position(|byte| byte == b' ').map(|cut| cut + 1);
         let pair = cut.and_then(|cut| Some((merge.get(..cut)?, merge.get(cut + 1..)?)));
-        let Some((left, right)) = pair else {
-            return Err(Error::format(format!(
-                "the merge '{}' is not two tokens",
-                Escaped::short(merge)
-            )));
-        };
-
-        joint.clear();
-        joint.push_str(left);
-        joint.push_str(right);
-        if texts.contains(left) && texts.contains(right) && texts.contains(joint.as_str()) {
-            listed.push((left, right));
-        } else {
-            unknown += 1;
-        }
-    }
-
-    if unknown > 0 {
-        warnings.push(format!("{} of what is not a token: left out", counted(unknown, "merge")));
-    }
-
-    Ok(listed)
+        pair.ok_or_else(|| {
+            Error::format(format!("the merge '{}' is not two tokens", Escaped::short(merge)))
+        })
+    };
+    merges.iter().map(pair).collect()
 }
 
 /// `llama`: BPE on characters, by scores.

@@ -29,7 +29,8 @@ pub type NamedFiles = Vec<(String, Vec<u8>)>;
 /// lack.
 pub fn tokenizer_files(key_values: &[KeyValue]) -> Result<(NamedFiles, Vec<String>)> {
     let Some(keys) = TokenizerKeys::read(key_values)? else { return Ok((Vec::new(), Vec::new())) };
-    let (file, mut warnings) = file_of(&keys)?;
+    let (mut file, mut warnings) = file_of(&keys)?;
+    warnings.extend(file.leave_out_unknown_merges());
     let (settings, map) = settings::settings(&keys, &mut warnings);
     let files = vec![
         ("tokenizer.json".to_owned(), json(&file)?),

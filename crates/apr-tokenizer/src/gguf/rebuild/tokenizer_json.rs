@@ -1,5 +1,7 @@
 //! `tokenizer.json` as it is written. Fields are called as in the file.
 
+use apr_core::counted;
+use hashbrown::HashSet;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -25,6 +27,29 @@ pub struct TokenizerFile<'a> {
     pub decoder: Value,
     /// The tokenizer proper.
     pub model: Model<'a>,
+}
+
+impl TokenizerFile<'_> {
+    /// Leaves out merges of what is no token, which the libraries refuse, and says how many.
+    pub fn leave_out_unknown_merges(&mut self) -> Option<String> {
+        let Model::Bpe { vocab, merges, .. } = &mut self.model else { return None };
+        let texts: HashSet<&str> = vocab.0.iter().map(|(text, _)| *text).collect();
+        let before = merges.len();
+        let mut joint = String::new();
+        merges.retain(|(left, right)| {
+            joint.clear();
+            joint.push_str(left);
+            joint.push_str(right);
+            texts.contains(left) && texts.contains(right) && texts.contains(joint.as_str())
+        });
+        unknown_merges(before - merges.len())
+    }
+}
+
+/// What is said of merges of what is no token, where there are any.
+#[must_use]
+pub fn unknown_merges(count: usize) -> Option<String> {
+    (count > 0).then(|| format!("{} of what is not a token: left out", counted(count as u64, "merge")))
 }
 
 /// A token that is found before anything else.
@@ -69,7 +94,8 @@ pub enum Model<'a> {
         ignore_merges: bool,
         /// Ids by text.
         vocab: Ids<'a>,
-        /// By rank.
+        /// By rank; those of what is no token among them, until they are left out
+        /// ([`TokenizerFile::leave_out_unknown_merges`]).
         merges: Vec<(&'a str, &'a str)>,
     },
     /// The longest pieces of a word, from its beginning on.
