@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use apr_core::{DType, Error, Result};
-use apr_graph::{Body, Graph, ValueId};
+use apr_graph::{Body, Dim, ElementType, Graph, Meaning, ValueId};
 use half::f16;
 
 use crate::Tensor;
@@ -73,7 +73,7 @@ impl CacheType {
     }
 }
 
-/// Keys or values of all tokens so far: a tensor `[1, heads, tokens, head size]` of `f32`, or
+/// Keys or values of all tokens so far: a tensor `[batch, heads, tokens, head size]` of `f32`, or
 /// another look at it. Copies share the rows until one of them grows.
 #[derive(Debug, Clone)]
 pub struct CachedHeads {
@@ -88,6 +88,9 @@ struct Rows {
     /// Elements of a row.
     size: usize,
     tokens: usize,
+    /// Texts side by side.
+    batch: usize,
+    /// Those of the first text, then those of the next.
     heads: Vec<Head>,
 }
 
@@ -130,7 +133,7 @@ impl CachedHeads {
             CacheType::F32 => Head::Floats(Vec::new()),
             _ => Head::Bytes(Vec::new()),
         };
-        let rows = Rows { kind, size, tokens: 0, heads: vec![empty; heads] };
+        let rows = Rows { kind, size, tokens: 0, batch: 1, heads: vec![empty; heads] };
         Ok(Self { rows: Arc::new(rows), turned: false })
     }
 
@@ -153,9 +156,9 @@ impl CachedHeads {
 
     /// Dimensions, as they are looked at.
     pub(crate) fn shape(&self) -> Vec<usize> {
-        let Rows { size, tokens, heads, .. } = &*self.rows;
+        let Rows { size, tokens, batch, heads, .. } = &*self.rows;
         let [rows, columns] = if self.turned { [*size, *tokens] } else { [*tokens, *size] };
-        vec![1, heads.len(), rows, columns]
+        vec![*batch, heads.len() / (*batch).max(1), rows, columns]
     }
 
     /// Number of elements.
@@ -197,15 +200,16 @@ impl CachedHeads {
         !self.turned
     }
 
-    /// With the rows of more tokens, `[1, heads, tokens, head size]`, behind its own.
+    /// With the rows of more tokens, `[batch, heads, tokens, head size]`, behind its own.
     ///
     /// # Errors
     /// E001 for other shapes and types, and for elements that the cache type can't hold.
     pub(crate) fn with(mut self, fresh: &Tensor) -> Result<Self> {
-        let &[1, heads, tokens, size] = fresh.shape() else {
+        let &[batch, heads, tokens, size] = fresh.shape() else {
             return Err(self.unfit(fresh));
         };
-        if !self.can_grow() || heads != self.rows.heads.len() || size != self.rows.size {
+        let Rows { size: own, batch: texts, heads: all, .. } = &*self.rows;
+        if !self.can_grow() || batch != *texts || batch * heads != all.len() || size != *own {
             return Err(self.unfit(fresh));
         }
         let values = fresh.values::<f32>()?;
@@ -237,6 +241,71 @@ impl CachedHeads {
             }
         }
         rows.tokens = rows.tokens.min(tokens);
+        self
+    }
+
+    /// Texts side by side, each with rows of zeros before its own as far as others have more.
+    ///
+    /// # Errors
+    /// E001 where their heads differ.
+    pub(crate) fn side_by_side(texts: &[Self]) -> Result<Self> {
+        let Some(Rows { kind, size, .. }) = texts.first().map(|first| &*first.rows) else {
+            return Err(Error::format("no keys or values"));
+        };
+        let tokens = texts.iter().map(Self::tokens).max().unwrap_or(0);
+        let mut heads = Vec::new();
+        for text in texts {
+            let differs = text.turned
+                || text.shape()[1..] != [texts[0].shape()[1], text.tokens(), *size]
+                || text.cache_type() != *kind;
+            if differs {
+                return Err(Error::format("keys or values of different heads"));
+            }
+            let before = (tokens - text.tokens()) * size;
+            for head in &text.rows.heads {
+                heads.push(head.behind_zeros(*kind, before, *size)?);
+            }
+        }
+        let batch = texts.iter().map(|text| text.rows.batch).sum();
+        let rows = Rows { kind: *kind, size: *size, tokens, batch, heads };
+        Ok(Self { rows: Arc::new(rows), turned: false })
+    }
+
+    /// These texts of a batch, in this order; one may be there several times.
+    ///
+    /// # Panics
+    /// When there is no such text.
+    pub(crate) fn select(self, texts: &[usize]) -> Self {
+        let rows = Arc::unwrap_or_clone(self.rows);
+        let each = rows.heads.len() / rows.batch.max(1);
+        let mut left: Vec<Option<Head>> = rows.heads.into_iter().map(Some).collect();
+        let mut heads = Vec::with_capacity(texts.len() * each);
+        for (at, text) in texts.iter().enumerate() {
+            let is_last = !texts[at + 1..].contains(text);
+            for head in &mut left[text * each..(text + 1) * each] {
+                // The last that wants a head takes it without a copy.
+                heads.extend(if is_last { head.take() } else { head.clone() });
+            }
+        }
+        let rows = Rows { batch: texts.len(), heads, ..rows };
+        Self { rows: Arc::new(rows), turned: self.turned }
+    }
+
+    /// All but the first tokens.
+    pub(crate) fn without_first(mut self, tokens: usize) -> Self {
+        if tokens == 0 {
+            return self;
+        }
+        let rows = Arc::make_mut(&mut self.rows);
+        let tokens = tokens.min(rows.tokens);
+        let row = rows.kind.row_bytes(rows.size).unwrap_or(0);
+        for head in &mut rows.heads {
+            match head {
+                Head::Floats(values) => drop(values.drain(..tokens * rows.size)),
+                Head::Bytes(bytes) => drop(bytes.drain(..tokens * row)),
+            }
+        }
+        rows.tokens -= tokens;
         self
     }
 
@@ -275,6 +344,23 @@ impl CachedHeads {
 }
 
 impl Head {
+    /// A copy with so many zeros before it.
+    fn behind_zeros(&self, kind: CacheType, zeros: usize, size: usize) -> Result<Self> {
+        let mut out = match self {
+            Self::Floats(rows) => Self::Floats(Vec::with_capacity(zeros + rows.len() + size)),
+            Self::Bytes(rows) => Self::Bytes(Vec::with_capacity(rows.len())),
+        };
+        if zeros > 0 {
+            out.push(kind, &vec![0.0; zeros], size)?;
+        }
+        match (&mut out, self) {
+            (Self::Floats(out), Self::Floats(rows)) => out.extend_from_slice(rows),
+            (Self::Bytes(out), Self::Bytes(rows)) => out.extend_from_slice(rows),
+            _ => {}
+        }
+        Ok(out)
+    }
+
     /// Adds rows.
     fn push(&mut self, kind: CacheType, values: &[f32], size: usize) -> Result<()> {
         match self {
@@ -309,9 +395,28 @@ impl Head {
     }
 }
 
+/// Most numbers of one token's keys or values.
+const MAX_ROW: usize = 1 << 26;
+
+/// Heads and elements of a head of an input that can be [`CachedHeads`]: keys or values of earlier
+/// tokens, `[batch, heads, tokens, head size]` of `f32`.
+pub(crate) fn heads_and_size(graph: &Graph, id: ValueId) -> Option<(usize, usize)> {
+    let value = graph.body.value(id);
+    let [_, heads, past, size] = value.shape()? else { return None };
+    let is_float = value.element().is_none_or(|element| element == ElementType::F32);
+    let size_of = |dim: &Dim| dim.size().and_then(|size| usize::try_from(size).ok());
+    let (heads, size) = (size_of(heads)?, size_of(size)?);
+    let fits = is_float
+        && value.meaning != Meaning::PastState
+        && past.size().is_none()
+        && heads.saturating_mul(size) <= MAX_ROW
+        && can_grow(graph, &graph.body, id);
+    fits.then_some((heads, size))
+}
+
 /// Whether a graph does nothing with an input but to join it with what is new, and to look at its
 /// shape, so that it may be [`CachedHeads`].
-pub(crate) fn can_grow(graph: &Graph, body: &Body, id: ValueId) -> bool {
+fn can_grow(graph: &Graph, body: &Body, id: ValueId) -> bool {
     let mut grows = false;
     for node in &body.nodes {
         if read_by_bodies(node).contains(&id) {
@@ -365,7 +470,7 @@ mod tests {
 
     use super::*;
     use crate::matrix::{Left, product};
-    use crate::moving::{joined, transposed};
+    use crate::moving::{joined, part, transposed};
     use crate::workers::Alone;
 
     const HEADS: usize = 3;
@@ -391,8 +496,9 @@ mod tests {
         assert_eq!(cached.tensor().unwrap(), whole);
         let turned = cached.clone().turned();
         assert_eq!(turned.tensor().unwrap(), transposed(&whole, &[0, 1, 3, 2]).unwrap());
-        let first = crate::moving::part(&whole, 2, 0, 6).unwrap();
-        assert_eq!(cached.truncated(6).tensor().unwrap(), first);
+        let (first, last) = (part(&whole, 2, 0, 6).unwrap(), part(&whole, 2, 6, 9).unwrap());
+        assert_eq!(cached.clone().truncated(6).tensor().unwrap(), first);
+        assert_eq!(cached.without_first(6).tensor().unwrap(), last);
     }
 
     #[test]
@@ -429,6 +535,40 @@ mod tests {
             assert_eq!((kept.tokens(), longer.tokens()), (16, 18));
             assert_eq!(longer.truncated(16).tensor().unwrap(), kept.tensor().unwrap());
         }
+    }
+
+    #[test]
+    fn texts_side_by_side_are_joined_tensors_behind_zeros() {
+        for kind in [CacheType::F32, CacheType::F16, CacheType::Q8_0] {
+            let empty = || CachedHeads::new(kind, HEADS, SIZE).unwrap();
+            let short = empty().with(&fresh(2, 7)).unwrap();
+            let (long, _) = grown(kind);
+            let both = CachedHeads::side_by_side(&[short.clone(), long.clone()]).unwrap();
+            assert_eq!(both.shape(), [2, HEADS, 15, SIZE]);
+
+            let zeros = Tensor::new(vec![1, HEADS, 13, SIZE], vec![0.0_f32; HEADS * 13 * SIZE]);
+            let padded = joined(&[&zeros.unwrap(), &short.tensor().unwrap()], 2).unwrap();
+            let whole = joined(&[&padded, &long.tensor().unwrap()], 0).unwrap();
+            assert_eq!(both.tensor().unwrap(), whole);
+
+            let more = joined(&[&fresh(1, 8), &fresh(1, 9)], 0).unwrap();
+            let both = both.with(&more).unwrap();
+            let first = both.clone().select(&[0]).tensor().unwrap();
+            let expected =
+                CachedHeads::side_by_side(&[short, empty().with(&fresh(15, 0)).unwrap()]);
+            let expected = expected.unwrap().select(&[0]).with(&fresh(1, 8)).unwrap();
+            assert_eq!(first, expected.tensor().unwrap());
+
+            let turned_around = both.clone().select(&[1, 0, 1]);
+            let long = long.with(&fresh(1, 9)).unwrap().tensor().unwrap();
+            assert_eq!(
+                turned_around.tensor().unwrap(),
+                joined(&[&long, &first, &long], 0).unwrap()
+            );
+        }
+        let wider = CachedHeads::new(CacheType::F32, HEADS, 32).unwrap();
+        let other = CachedHeads::new(CacheType::F32, HEADS, SIZE).unwrap();
+        assert!(CachedHeads::side_by_side(&[other, wider]).is_err());
     }
 
     #[test]

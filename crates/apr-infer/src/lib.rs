@@ -48,7 +48,7 @@ mod workers;
 
 pub use engine::{Engine, Outcome};
 pub use kv_cache::{CacheType, CachedHeads};
-pub use language::{LanguageModel, Memory, Sampler, Sampling};
+pub use language::{Batch, LanguageModel, Memory, Sampler, Sampling};
 pub use registry::operators;
 pub use session::{Arithmetic, RunLimits, Session};
 pub use tap::{Flow, Step, Tap, Unwatched};

@@ -126,6 +126,19 @@ pub(crate) fn part(tensor: &Tensor, axis: usize, start: usize, len: usize) -> Re
     tensor.like(shape, picked_ranges(tensor.data(), starts, len * after))
 }
 
+/// These parts along the first dimension, in this order.
+pub(crate) fn parts_of(tensor: &Tensor, parts: &[usize]) -> Result<Tensor> {
+    let sizes = tensor.shape();
+    let Some((&count, rest)) =
+        sizes.split_first().filter(|(count, _)| parts.iter().all(|part| part < *count))
+    else {
+        return Err(Error::format(format!("no parts {parts:?} of {sizes:?}")));
+    };
+    let each = tensor.len() / count.max(1);
+    let starts = parts.iter().map(|part| part * each);
+    tensor.like([&[parts.len()], rest].concat(), picked_ranges(tensor.data(), starts, each))
+}
+
 /// Tensors one after the other along an axis.
 pub(crate) fn joined(tensors: &[&Tensor], axis: usize) -> Result<Tensor> {
     // The first argument only says what the elements are kept as.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use apr_core::{CheckpointReader, Error, Result};
 use apr_graph::{AttributeValue, Body, Graph, ValueId, ValueOrigin};
 
+use crate::kv_cache::{CacheType, CachedHeads, heads_and_size};
 use crate::matrix::can_multiply;
 use crate::plan::{BodyPlan, BodyPlans};
 use crate::store::Store;
@@ -216,6 +217,46 @@ impl<'a> Session<'a> {
     #[must_use]
     pub fn arithmetic(&self) -> Arithmetic {
         self.store.arithmetic
+    }
+
+    /// Whether keys and values of earlier tokens can be kept as a type: those that the graph only
+    /// joins with new ones. Others, such as those of an encoder's states, stay as they are.
+    ///
+    /// # Errors
+    /// E003 where heads do not fill the type's blocks, and where there are no such keys and values.
+    pub fn check_cache_type(&self, cache_type: CacheType) -> Result<()> {
+        if cache_type == CacheType::F32 {
+            return Ok(());
+        }
+        let inputs = self.graph.body.inputs.iter();
+        let grow: Vec<_> = inputs.filter_map(|id| heads_and_size(self.graph, *id)).collect();
+        if grow.is_empty() {
+            return Err(Error::version(format!(
+                "the cache type {} needs a graph that joins the keys and values of each head and \
+                 multiplies them; this one keeps others",
+                cache_type.name()
+            )));
+        }
+        grow.into_iter()
+            .try_for_each(|(heads, size)| CachedHeads::new(cache_type, heads, size).map(drop))
+    }
+
+    /// What is kept for an input of the graph: keys and values that it only joins with new ones in
+    /// memory that grows in place, as the type; others as they are.
+    ///
+    /// # Errors
+    /// E001 for elements that the type can't hold, and those of
+    /// [`check_cache_type`](Self::check_cache_type).
+    pub fn cached(&self, input: &str, kept: Value, cache_type: CacheType) -> Result<Value> {
+        let body = &self.graph.body;
+        let id = body.inputs.iter().find(|id| body.value(**id).name == input);
+        match (id.and_then(|id| heads_and_size(self.graph, *id)), kept) {
+            (Some((heads, size)), Value::Tensor(tensor)) => {
+                let empty = CachedHeads::new(cache_type, heads, size)?;
+                Ok(Value::Cached(empty.with(&tensor).map_err(|error| error.for_tensor(input))?))
+            }
+            (_, kept) => Ok(kept),
+        }
     }
 
     /// What a value is that no node makes.

@@ -9,6 +9,7 @@ use crate::Tensor;
 use crate::convert::is_half;
 use crate::kv_cache::CachedHeads;
 use crate::matrix::{Matrix, Scaling};
+use crate::moving::parts_of;
 
 /// Steps of work that an item of a sequence is.
 const ITEM: u64 = 64;
@@ -144,6 +145,20 @@ impl Value {
             Self::Sequence(values) => values.iter().flat_map(Self::pieces).collect(),
             Self::Map { keys, values } => vec![of(keys), of(values)],
             Self::Optional(Some(value)) => value.pieces(),
+        }
+    }
+
+    /// These parts along the first dimension, in this order; one may be there several times. They
+    /// are the texts of a batch, of which a beam search goes on with some.
+    ///
+    /// # Errors
+    /// E001 where there is no such part, and for what is no tensor.
+    pub fn select(self, parts: &[usize]) -> Result<Self> {
+        match self {
+            Self::Cached(heads) if parts.iter().all(|part| *part < heads.shape()[0]) => {
+                Ok(Self::Cached(heads.select(parts)))
+            }
+            other => parts_of(other.tensor()?, parts).map(Self::Tensor),
         }
     }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::error::RunResult;
 use crate::generation::{Beams, EarlyStopping, TokenLogProbabilities};
-use crate::next::{Fork, Next};
+use crate::next::{Branches, Fork, Next};
 
 /// A text that a beam search found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -53,9 +53,8 @@ pub(crate) struct BeamSearch<'s> {
 }
 
 /// A text that still grows.
-struct Beam<B> {
-    /// What computes the next token.
-    branch: B,
+#[derive(Clone)]
+struct Beam {
     added: Vec<i64>,
     /// Sum of the log probabilities.
     sum: f64,
@@ -85,9 +84,10 @@ impl BeamSearch<'_> {
         prompt: &[i64],
         step: &mut dyn FnMut(),
     ) -> RunResult<Vec<Hypothesis>> {
-        let logits = model.next(prompt)?;
-        let root = Beam { branch: model.fork(), added: Vec::new(), sum: 0.0, logprobs: Vec::new() };
-        let (mut running, mut logits) = (vec![root], vec![logits]);
+        let mut logits = vec![model.next(prompt)?];
+        let mut branches = model.fork()?;
+        drop(model);
+        let mut running = vec![Beam { added: Vec::new(), sum: 0.0, logprobs: Vec::new() }];
         let mut finished: Vec<Hypothesis> = Vec::new();
         let mut length = 0;
         loop {
@@ -95,7 +95,9 @@ impl BeamSearch<'_> {
             length += 1;
             let candidates = self.candidates(&running, &logits, length)?;
             self.finish(&mut finished, &running, &logits, &candidates, length);
-            running = self.go_on(running, &logits, &candidates);
+            let next = candidates.iter().filter(|candidate| candidate.ended.is_none());
+            let next: Vec<Candidate> = next.take(self.beams.count).copied().collect();
+            running = next.iter().map(|one| self.with(&running[one.beam], &logits, *one)).collect();
             if running.is_empty() || !self.can_improve(&finished, running[0].sum, length) {
                 return Ok(finished);
             }
@@ -107,18 +109,15 @@ impl BeamSearch<'_> {
                 self.rank(&mut finished);
                 return Ok(finished);
             }
-            logits.clear();
-            for beam in &mut running {
-                let last = beam.added.last().copied();
-                logits.push(beam.branch.next(last.as_slice())?);
-            }
+            branches.select(&next.iter().map(|one| one.beam).collect::<Vec<_>>())?;
+            logits = branches.next(&next.iter().map(|one| one.token).collect::<Vec<_>>())?;
         }
     }
 
     /// The likeliest tokens behind all beams, enough of them that a beam's worth does not end.
-    fn candidates<B>(
+    fn candidates(
         &self,
-        running: &[Beam<B>],
+        running: &[Beam],
         logits: &[Vec<f32>],
         length: usize,
     ) -> RunResult<Vec<Candidate>> {
@@ -155,10 +154,10 @@ impl BeamSearch<'_> {
 
     /// Adds the texts that end now. Only what is among the best, as many as there are beams,
     /// counts: the other candidates are there to go on with.
-    fn finish<B>(
+    fn finish(
         &self,
         finished: &mut Vec<Hypothesis>,
-        running: &[Beam<B>],
+        running: &[Beam],
         logits: &[Vec<f32>],
         candidates: &[Candidate],
         length: usize,
@@ -194,35 +193,12 @@ impl BeamSearch<'_> {
         Hypothesis { added, text: None, score, ended, mean, logprobs }
     }
 
-    /// The beams of the candidates that do not end.
-    fn go_on<B: Clone>(
-        &self,
-        running: Vec<Beam<B>>,
-        logits: &[Vec<f32>],
-        candidates: &[Candidate],
-    ) -> Vec<Beam<B>> {
-        let next = candidates.iter().filter(|candidate| candidate.ended.is_none());
-        let next: Vec<Candidate> = next.take(self.beams.count).copied().collect();
-        let mut left: Vec<usize> = (0..running.len())
-            .map(|number| next.iter().filter(|candidate| candidate.beam == number).count())
-            .collect();
-        let mut running: Vec<Option<Beam<B>>> = running.into_iter().map(Some).collect();
-        let mut beams = Vec::with_capacity(next.len());
-        for Candidate { beam: number, token, sum, .. } in next {
-            left[number] -= 1;
-            // The last that goes on from a beam takes what it keeps, without a copy.
-            let taken = match left[number] {
-                0 => running[number].take().map(|beam| (beam.branch, beam.added, beam.logprobs)),
-                _ => running[number]
-                    .as_ref()
-                    .map(|beam| (beam.branch.clone(), beam.added.clone(), beam.logprobs.clone())),
-            };
-            let Some((branch, mut added, mut logprobs)) = taken else { continue };
-            added.push(token);
-            logprobs.extend(self.described(&logits[number], token));
-            beams.push(Beam { branch, added, sum, logprobs });
-        }
-        beams
+    /// A beam with one more token.
+    fn with(&self, beam: &Beam, logits: &[Vec<f32>], next: Candidate) -> Beam {
+        let mut beam = Beam { sum: next.sum, ..beam.clone() };
+        beam.added.push(next.token);
+        beam.logprobs.extend(self.described(&logits[next.beam], next.token));
+        beam
     }
 
     fn described(&self, logits: &[f32], token: i64) -> Option<TokenLogProbabilities> {
@@ -308,10 +284,21 @@ mod tests {
     }
 
     impl Fork for Table {
-        type Branch = Self;
+        type Branches = Vec<Self>;
 
-        fn fork(&self) -> Self {
-            self.clone()
+        fn fork(&self) -> RunResult<Vec<Self>> {
+            Ok(vec![self.clone()])
+        }
+    }
+
+    impl Branches for Vec<Table> {
+        fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<Vec<f32>>> {
+            self.iter_mut().zip(tokens).map(|(text, token)| text.next(&[*token])).collect()
+        }
+
+        fn select(&mut self, texts: &[usize]) -> RunResult<()> {
+            *self = texts.iter().map(|text| self[*text].clone()).collect();
+            Ok(())
         }
     }
 

@@ -1,6 +1,8 @@
 //! Text generation: completions, chats, and the answers of an encoder and a decoder.
 
+mod batch;
 mod search;
+mod writing;
 
 use std::cell::OnceCell;
 
@@ -13,8 +15,7 @@ use serde::Serialize;
 use crate::beam_search::Hypothesis;
 use crate::encoder_decoder::EncoderDecoder;
 use crate::error::{Remedy, RunError, RunResult, absent};
-use crate::generation::{Generation, GenerationOptions, TokenLogProbabilities, log_probabilities};
-use crate::growing::GrowingText;
+use crate::generation::{Generation, GenerationOptions, TokenLogProbabilities};
 use crate::host::isolated;
 use crate::next::{Causal, Fork, Next, keep_common};
 use crate::runner::{Prepared, Runner};
@@ -78,6 +79,10 @@ pub struct Completion {
     /// `max_tokens`, `context` where the model takes no more, or `interrupted` where the
     /// [`Host`](crate::Host) cancelled a [`Conversation`](crate::Conversation)'s turn.
     pub ended: &'static str,
+    /// How many texts grew side by side at most, this one among them; `None` where it grew alone
+    /// ([`Generator::generate_all`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<usize>,
     /// Texts of a beam search, the best first, which is the answer; `None` without beams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beams: Option<Vec<Hypothesis>>,
@@ -153,7 +158,8 @@ struct Asked<'a> {
     tokenizer: Option<&'a Tokenizer<'a>>,
     prompt: Option<String>,
     given: Vec<i64>,
-    sink: &'a mut dyn FnMut(&str) -> Result<()>,
+    /// Receives the text as it grows.
+    sink: Option<&'a mut dyn FnMut(&str) -> Result<()>>,
     watch: Stopwatch<'a>,
 }
 
@@ -206,13 +212,6 @@ impl<'g> Generator<'g> {
         pair: EncoderDecoder<'g>,
         options: GenerateOptions,
     ) -> RunResult<Self> {
-        let cache_type = runner.options().cache_type;
-        if cache_type != CacheType::F32 {
-            return Err(RunError::request(format!(
-                "the cache type {} is for decoders without an encoder",
-                cache_type.name()
-            )));
-        }
         let start = runner.facts.decoder_start().ok_or_else(|| {
             Error::version(absent("missing decoder_start_token_id", "config.json"))
         })?;
@@ -265,7 +264,7 @@ impl<'g> Generator<'g> {
         let watch = Stopwatch::start(self.runner.host);
         let mut kept = self.kept.take();
         let tokenizer = self.tokenizer.as_ref().filter(|_| !are_tokens);
-        let asked = Asked { tokenizer, prompt: chat, given, sink, watch };
+        let asked = Asked { tokenizer, prompt: chat, given, sink: Some(sink), watch };
         let made = self.write(asked, kept.as_mut());
         self.kept = kept;
         made
@@ -374,15 +373,15 @@ impl<'g> Generator<'g> {
     ) -> RunResult<Completion> {
         let watch = Stopwatch::start(self.runner.host);
         let tokenizer = self.tokenizer.as_ref();
-        let asked = Asked { tokenizer, prompt: Some(chat), given, sink, watch };
+        let asked = Asked { tokenizer, prompt: Some(chat), given, sink: Some(sink), watch };
         self.continued(self.causal()?, asked, Kept::Conversation(memory))
     }
 
     /// Continues a prompt, of which the beginning may be kept.
-    fn continued(
-        &self,
+    fn continued<'a>(
+        &'a self,
         part: &Prepared<'_>,
-        asked: Asked<'_>,
+        asked: Asked<'a>,
         kept: Kept<'_>,
     ) -> RunResult<Completion> {
         let language = &part.language()?;
@@ -406,14 +405,14 @@ impl<'g> Generator<'g> {
         };
         let prompt = begin.tokens.len();
         let causal = Causal { runner: self.runner, language, memory, finishes: is_turn };
-        let made = self.complete(causal, &begin, asked)?;
+        let made = self.complete(causal, begin, asked)?;
         if is_prompt {
             language.truncate(memory, prompt)?;
         }
         Ok(made)
     }
 
-    fn write(&self, asked: Asked<'_>, kept: Option<&mut Memory>) -> RunResult<Completion> {
+    fn write<'a>(&'a self, asked: Asked<'a>, kept: Option<&mut Memory>) -> RunResult<Completion> {
         match &self.model {
             Model::Decoder(part) => {
                 self.continued(part, asked, kept.map_or(Kept::Nothing, Kept::Prompt))
@@ -427,10 +426,10 @@ impl<'g> Generator<'g> {
                     encoder: asked.given.clone(),
                     context,
                     arithmetic: parts.arithmetic(),
-                    cache_type: CacheType::F32,
+                    cache_type: parts.cache_type(),
                     is_turn: false,
                 };
-                self.complete(parts.decoder(states)?, &begin, asked)
+                self.complete(parts.decoder(states)?, begin, asked)
             }
         }
     }
@@ -448,78 +447,25 @@ impl<'g> Generator<'g> {
     }
 
     /// Adds tokens until something ends the text.
-    fn complete(
-        &self,
+    fn complete<'a>(
+        &'a self,
         mut model: impl Next + Fork,
-        begin: &Begin,
-        mut asked: Asked<'_>,
+        begin: Begin,
+        asked: Asked<'a>,
     ) -> RunResult<Completion> {
         if let Some(beams) = self.settings.beams() {
-            return self.search(model, beams, begin, asked);
+            return self.search(model, beams, &begin, asked);
         }
-        let settings = &self.settings;
-        let default = if begin.is_turn { usize::MAX } else { DEFAULT_TOKENS };
-        let most = self.most(begin.tokens.len(), default);
-        let room = begin.context.map_or(usize::MAX, |size| size.saturating_sub(begin.tokens.len()));
-        let mut chooser = settings.begin(&begin.tokens, &begin.encoder, most);
-        let stream = asked.tokenizer.map(|tokenizer| tokenizer.stream(&begin.tokens));
-        let stops = [&self.options.stops[..], settings.stops()].concat();
-        let mut growing = GrowingText::new(stream.transpose()?, stops, asked.sink);
-
-        let name = |id: i64| asked.tokenizer.and_then(|tokenizer| tokenizer.vocabulary().token(id));
-        let mut next = begin.tokens[begin.reused.unwrap_or_default()..].to_vec();
-        let read = asked.given.len() - begin.reused.unwrap_or_default();
-        let (mut added, mut logprobs) = (Vec::new(), Vec::new());
-        let mut runs = 0;
-        let ended = loop {
-            if added.len() >= most {
-                break "max_tokens";
+        let mut writing = self.begin(begin, asked)?;
+        let mut ended = writing.full();
+        let mut next = writing.unread().to_vec();
+        loop {
+            if let Some(ended) = ended {
+                return Ok(writing.finish(ended)?);
             }
-            if added.len() >= room {
-                let context = begin.context.unwrap_or_default();
-                self.runner.warn(&format!(
-                    "ended: context: the model's context of {context} tokens is full"
-                ));
-                break "context";
-            }
-            if begin.is_turn && self.runner.host.is_cancelled() {
-                break "interrupted";
-            }
-
-            let mut logits = model.next(&next)?;
-            asked.watch.tick();
-            runs += 1;
-            let own = self.options.logprobs.map(|count| (logits.clone(), count));
-            chooser.process(&mut logits);
-            let token = chooser.choose(&logits)?;
-            if settings.ends().contains(&token) {
-                break "end";
-            }
-            logprobs.extend(own.map(|(own, count)| log_probabilities(&own, token, count, name)));
-            added.push(token);
-            if growing.add(token)? {
-                break "stop";
-            }
-            next = vec![token];
-        };
-
-        let text = growing.finish()?;
-        let timings = asked.watch.finish(read, runs);
-        Ok(Completion {
-            prompt: asked.prompt,
-            given: asked.given,
-            reused: begin.reused,
-            dropped: 0,
-            added,
-            text: asked.tokenizer.map(|_| text),
-            ended,
-            beams: None,
-            arithmetic: begin.arithmetic.name(),
-            cache_type: begin.cache_type.name(),
-            timings,
-            logprobs: self.options.logprobs.map(|_| logprobs),
-            ignored: settings.ignored().to_vec(),
-        })
+            ended = writing.take(model.next(&next)?)?;
+            next = writing.last().into_iter().collect();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use apr_graph::{Body, Meaning};
-use apr_infer::{Arithmetic, Tensor, Value};
+use apr_infer::{Arithmetic, CacheType, Tensor, Value};
 use apr_registry::Error;
 
 use crate::error::RunResult;
@@ -16,10 +16,15 @@ pub(crate) struct EncoderDecoder<'p> {
     first: Prepared<'p>,
     /// Goes on with the keys and values of earlier tokens.
     rest: Prepared<'p>,
+    /// What those of the decoder's own tokens are kept as.
+    cache_type: CacheType,
 }
 
 impl<'p> EncoderDecoder<'p> {
     /// Finds them; `None` for a model of other parts.
+    ///
+    /// # Errors
+    /// E003 where the decoder can't keep keys and values as the runner's cache type.
     pub(crate) fn of(runner: &Runner<'p>) -> RunResult<Option<Self>> {
         if !runner.has_decoder() {
             return Ok(None);
@@ -29,7 +34,16 @@ impl<'p> EncoderDecoder<'p> {
             runner.prepared(part.ok_or_else(|| Error::format(format!("missing part '{name}'")))?)
         };
         let [encoder, first, rest] = PARTS.map(prepared);
-        Ok(Some(Self { encoder: encoder?, first: first?, rest: rest? }))
+        let (encoder, first, rest) = (encoder?, first?, rest?);
+        let cache_type = runner.options().cache_type;
+        rest.session.check_cache_type(cache_type)?;
+        Ok(Some(Self { encoder, first, rest, cache_type }))
+    }
+
+    /// What keys and values of the decoder's own tokens are kept as; those of the encoder's states
+    /// stay as they are.
+    pub(crate) fn cache_type(&self) -> CacheType {
+        self.cache_type
     }
 
     /// Whether the encoder reads text, and not audio.
@@ -69,7 +83,8 @@ impl<'p> EncoderDecoder<'p> {
     }
 }
 
-/// A decoder, and what it keeps of what it wrote.
+/// A decoder, and what it keeps of the texts that it writes: one, or several side by side that began
+/// as one.
 #[derive(Clone)]
 pub(crate) struct Decoder<'d> {
     parts: &'d EncoderDecoder<'d>,
@@ -86,17 +101,45 @@ impl Decoder<'_> {
         if tokens.is_empty() {
             return Err(Error::format("no tokens to continue from").into());
         }
+        let logits = self.run(tokens, 1)?;
+        let vocabulary = logits.len() / tokens.len();
+        Ok(logits[logits.len() - vocabulary..].to_vec())
+    }
+
+    /// The logits of what follows each text and its token.
+    pub(crate) fn next_of_each(&mut self, tokens: &[i64]) -> RunResult<Vec<Vec<f32>>> {
+        let logits = self.run(tokens, tokens.len())?;
+        let vocabulary = logits.len() / tokens.len().max(1);
+        Ok(logits.chunks_exact(vocabulary.max(1)).map(<[f32]>::to_vec).collect())
+    }
+
+    /// Goes on with these texts, in this order; one may be there several times.
+    pub(crate) fn select(&mut self, texts: &[usize]) -> RunResult<()> {
+        self.states = self.states.clone().select(texts)?;
+        for value in self.past.values_mut() {
+            let kept = std::mem::replace(value, Value::Optional(None));
+            *value = kept.select(texts)?;
+        }
+        Ok(())
+    }
+
+    /// The logits of tokens of so many texts.
+    fn run(&mut self, tokens: &[i64], texts: usize) -> RunResult<Vec<f32>> {
         let part = if self.past.is_empty() { &self.parts.first } else { &self.parts.rest };
         let body = part.body();
         let mut inputs = Vec::new();
         for id in &body.inputs {
             let value = body.value(*id);
-            let row = |row: Vec<i64>| Tensor::new(vec![1, row.len()], row).map(Value::from);
+            let rows = |values: Vec<i64>| {
+                Tensor::new(vec![texts, values.len() / texts], values).map(Value::from)
+            };
             let given = match value.meaning {
-                Meaning::TokenIds => row(tokens.to_vec())?,
-                Meaning::AttentionMask => row(vec![1; self.length])?,
+                Meaning::TokenIds => rows(tokens.to_vec())?,
+                Meaning::AttentionMask => rows(vec![1; texts * self.length])?,
                 Meaning::EncoderStates => self.states.clone(),
-                Meaning::PastKey | Meaning::PastValue => match self.past.get(&value.name) {
+                // What a step does not make anew stays: keys and values of the encoder's states.
+                Meaning::PastKey | Meaning::PastValue => match self.past.get_mut(&value.name) {
+                    Some(kept @ Value::Cached(_)) => std::mem::replace(kept, Value::Optional(None)),
                     Some(kept) => kept.clone(),
                     None => {
                         return Err(Error::format(format!(
@@ -123,14 +166,12 @@ impl Decoder<'_> {
         let mut outputs = wanted.iter().zip(outcome.outputs);
         let (_, logits) =
             outputs.next().ok_or_else(|| Error::format("the decoder has no output"))?;
-
-        // Optimum names them so where they come out and where they go in. What this step does not
-        // make anew stays.
-        self.past.extend(
-            outputs.map(|(name, value)| (name.replacen("present.", "past_key_values.", 1), value)),
-        );
-        let logits = logits.tensor()?.floats()?.into_owned();
-        let vocabulary = logits.len() / tokens.len().max(1);
-        Ok(logits[logits.len() - vocabulary..].to_vec())
+        for (name, value) in outputs {
+            // Optimum names them so where they come out and where they go in.
+            let name = name.replacen("present.", "past_key_values.", 1);
+            let value = self.parts.rest.session.cached(&name, value, self.parts.cache_type)?;
+            self.past.insert(name, value);
+        }
+        Ok(logits.tensor()?.floats()?.into_owned())
     }
 }

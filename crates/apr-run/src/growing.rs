@@ -9,7 +9,7 @@ pub(crate) struct GrowingText<'a> {
     stream: Option<TextStream<'a>>,
     /// Texts before which it ends.
     stops: Vec<String>,
-    sink: &'a mut dyn FnMut(&str) -> Result<()>,
+    sink: Option<&'a mut dyn FnMut(&str) -> Result<()>>,
     text: String,
     shown: usize,
 }
@@ -19,7 +19,7 @@ impl<'a> GrowingText<'a> {
     pub(crate) fn new(
         stream: Option<TextStream<'a>>,
         stops: Vec<String>,
-        sink: &'a mut dyn FnMut(&str) -> Result<()>,
+        sink: Option<&'a mut dyn FnMut(&str) -> Result<()>>,
     ) -> Self {
         Self { stream, stops, sink, text: String::new(), shown: 0 }
     }
@@ -71,6 +71,9 @@ impl<'a> GrowingText<'a> {
 
         let start = self.shown.min(end);
         self.shown = end;
-        (self.sink)(&self.text[start..end])
+        match &mut self.sink {
+            Some(sink) => sink(&self.text[start..end]),
+            None => Ok(()),
+        }
     }
 }

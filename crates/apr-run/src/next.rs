@@ -1,6 +1,6 @@
 //! What computes the next token: a language model, or a decoder behind an encoder.
 
-use apr_infer::{LanguageModel, Memory, Tap, Unwatched};
+use apr_infer::{Batch, LanguageModel, Memory, Tap, Unwatched};
 use apr_registry::Result;
 
 use crate::encoder_decoder::Decoder;
@@ -15,11 +15,19 @@ pub(crate) trait Next {
 
 /// What several texts can go on from.
 pub(crate) trait Fork {
-    /// Goes on by itself; its clones do, too.
-    type Branch: Next + Clone;
+    type Branches: Branches;
 
-    /// One that goes on with what was read so far.
-    fn fork(&self) -> Self::Branch;
+    /// A text that goes on by itself with what was read so far.
+    fn fork(&self) -> RunResult<Self::Branches>;
+}
+
+/// Texts that grow side by side, a token each at a time.
+pub(crate) trait Branches {
+    /// The logits of what follows each text and its token.
+    fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<Vec<f32>>>;
+
+    /// Goes on with these texts, in this order; one may be there several times.
+    fn select(&mut self, texts: &[usize]) -> RunResult<()>;
 }
 
 impl Next for Decoder<'_> {
@@ -29,10 +37,20 @@ impl Next for Decoder<'_> {
 }
 
 impl<'d> Fork for Decoder<'d> {
-    type Branch = Self;
+    type Branches = Self;
 
-    fn fork(&self) -> Self {
-        self.clone()
+    fn fork(&self) -> RunResult<Self> {
+        Ok(self.clone())
+    }
+}
+
+impl Branches for Decoder<'_> {
+    fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<Vec<f32>>> {
+        self.next_of_each(tokens)
+    }
+
+    fn select(&mut self, texts: &[usize]) -> RunResult<()> {
+        Decoder::select(self, texts)
     }
 }
 
@@ -57,27 +75,61 @@ impl Next for Causal<'_> {
 }
 
 impl<'r> Fork for Causal<'r> {
-    type Branch = CausalBranch<'r>;
+    type Branches = CausalBranches<'r>;
 
-    fn fork(&self) -> CausalBranch<'r> {
+    fn fork(&self) -> RunResult<CausalBranches<'r>> {
         let Self { runner, language, ref memory, finishes } = *self;
-        CausalBranch { runner, language, memory: (**memory).clone(), finishes }
+        let memory = (**memory).clone();
+        let texts = if language.takes_batches() {
+            Texts::SideBySide(language.batch(&[memory])?)
+        } else {
+            Texts::Each(vec![memory])
+        };
+        Ok(CausalBranches { runner, language, texts, finishes })
     }
 }
 
-/// A language model with keys and values of its own.
-#[derive(Clone)]
-pub(crate) struct CausalBranch<'r> {
+/// A language model with keys and values of its own for each text.
+pub(crate) struct CausalBranches<'r> {
     runner: Runner<'r>,
     language: &'r LanguageModel<'r, 'r>,
-    memory: Memory,
+    texts: Texts,
     finishes: bool,
 }
 
-impl Next for CausalBranch<'_> {
-    fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>> {
-        let Self { runner, language, ref mut memory, finishes } = *self;
-        Causal { runner, language, memory, finishes }.next(tokens)
+enum Texts {
+    SideBySide(Batch),
+    /// For graphs that take one text at a time.
+    Each(Vec<Memory>),
+}
+
+impl Branches for CausalBranches<'_> {
+    fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<Vec<f32>>> {
+        let Self { runner, language, ref mut texts, finishes } = *self;
+        match texts {
+            Texts::SideBySide(batch) => {
+                let host = runner.host;
+                let mut until_cancelled = UntilCancelled(host);
+                let tap: &mut dyn Tap =
+                    if finishes { &mut Unwatched } else { &mut until_cancelled };
+                Ok(language.next_of_each(batch, tokens, host.workers(), tap)?)
+            }
+            Texts::Each(memories) => {
+                let next =
+                    |(memory, token)| Causal { runner, language, memory, finishes }.next(&[token]);
+                memories.iter_mut().zip(tokens.iter().copied()).map(next).collect()
+            }
+        }
+    }
+
+    fn select(&mut self, texts: &[usize]) -> RunResult<()> {
+        match &mut self.texts {
+            Texts::SideBySide(batch) => batch.select(texts),
+            Texts::Each(memories) => {
+                *memories = texts.iter().map(|text| memories[*text].clone()).collect();
+            }
+        }
+        Ok(())
     }
 }
 

@@ -60,6 +60,8 @@ pub struct Transcription {
     pub tokens: Vec<i64>,
     /// Why transcription ended: `end` of the audio, or `max_tokens`.
     pub ended: &'static str,
+    /// What keys and values of the decoder's own tokens were kept as: `f32`, `f16` or `q8_0`.
+    pub cache_type: &'static str,
     /// Settings of the model that are not supported, with their values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignored: Vec<String>,
@@ -332,6 +334,7 @@ impl<'t> Transcriber<'t> {
             segments,
             tokens: written,
             ended: if left == 0 { "max_tokens" } else { "end" },
+            cache_type: self.parts.cache_type().name(),
             ignored: self.settings.ignored().to_vec(),
         })
     }

@@ -5,7 +5,7 @@ use std::fs;
 use apr_testkit::locate::{fixture, shared_data};
 use serde_json::{Value, json};
 
-use crate::support::Sandbox;
+use crate::support::{Sandbox, damaged};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
 
@@ -107,6 +107,8 @@ fn types_of_keys_and_values_are_refused_where_they_do_not_fit() {
     let fixture = |path: &str| fixture(path).display().to_string();
     run(&format!("{} --tokens 1 --cache-type q8_0", fixture("run/tiny-mamba")))
         .fails(4, &["E003", "q8_0", "joins the keys and values"]);
+    run(&format!("{} --prompt a --cache-type q8_0", fixture("run/tiny-t5")))
+        .fails(4, &["E003", "q8_0", "blocks"]);
     run(&format!("{FOLDER} --prompt 1 --cache-type q4_0")).fails(2, &["f32, f16, q8_0"]);
     run(&format!("{FOLDER} --prompt 1 --want logits --cache-type f16")).fails(2, &["--want"]);
 
@@ -118,6 +120,51 @@ fn types_of_keys_and_values_are_refused_where_they_do_not_fit() {
     let alone = run(&format!("{FOLDER} --prompt 12+34= --cache-type q8_0 --json")).ok().json();
     assert_eq!(again["added"], alone["added"]);
     cached("--cache-type f16").fails(2, &["arithmetic or cache type"]);
+}
+
+/// What an encoder with a decoder writes does not change by what half precision leaves out.
+#[test]
+fn decoders_of_encoders_keep_keys_and_values_as_other_types() {
+    let sandbox = Sandbox::new();
+    let t5 = fixture("run/tiny-t5").display().to_string();
+    let line = |rest: &[&str]| {
+        let line = [
+            &["run", &t5, "--prompt", "12+34=", "--max-tokens", "6", "--json", "--logprobs", "1"],
+            rest,
+        ];
+        sandbox.run(&line.concat()).ok().json()
+    };
+    for search in [&[][..], &["--beams", "3"]] {
+        let single = line(search);
+        let half = line(&[search, &["--cache-type", "f16"]].concat());
+        assert_eq!((&single["cache_type"], &half["cache_type"]), (&json!("f32"), &json!("f16")));
+        assert_eq!(half["added"], single["added"]);
+        let logprob = |made: &Value| made["logprobs"][5]["logprob"].as_f64().expect("a number");
+        let apart = (logprob(&half) - logprob(&single)).abs();
+        assert!(apart > 0.0 && apart < 0.01, "{apart}");
+    }
+
+    let whisper = fixture("run/tiny-whisper").display().to_string();
+    let sound = fixture("sound/a.wav").display().to_string();
+    let said = |rest: &[&str]| {
+        let line = [&["run", &whisper, "--input", &sound, "--json"], rest].concat();
+        sandbox.run(&line).ok().json()["results"][0].clone()
+    };
+    let (single, half) = (said(&[]), said(&["--cache-type", "f16"]));
+    assert_eq!((&single["cache_type"], &half["cache_type"]), (&json!("f32"), &json!("f16")));
+}
+
+#[test]
+fn a_run_ends_with_what_half_precision_cant_hold() {
+    let sandbox = Sandbox::new();
+    // 100,000 in bfloat16.
+    damaged(&sandbox, FOLDER, "model.layers.0.self_attn.v_proj.weight", |bytes| {
+        bytes.chunks_exact_mut(2).for_each(|value| value.copy_from_slice(&[0xc3, 0x47]));
+    });
+    sandbox.apr("run broken --prompt 12+34=").ok();
+    sandbox
+        .apr("run broken --prompt 12+34= --cache-type f16")
+        .fails(4, &["E001", "do not fit the cache type f16", "they fit f32"]);
 }
 
 /// Logits differ by what 8 bits of activations leave out.

@@ -10,6 +10,7 @@ use crate::support::Sandbox;
 
 const LLAMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
 const BERT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/run/tiny-bert");
+const T5: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/run/tiny-t5");
 
 fn fixture(name: &str) -> Value {
     let text = fs::read_to_string(locate::fixture(name)).expect("the fixture");
@@ -112,6 +113,40 @@ fn each_line_of_a_text_is_a_prompt_where_that_is_asked_for() {
     sandbox
         .apr(&format!("run {LLAMA} --prompt a --lines"))
         .fails(2, &["--lines applies to text files and pipes"]);
+}
+
+#[test]
+fn generated_texts_grow_side_by_side_unless_it_is_said_otherwise() {
+    let sums = ["12+34=", "1+2=", "20+22=", "7+8=", "99+1=", "123+4=", "Once upon", "5+5="];
+    let sandbox = Sandbox::new().with("sums.txt", sums.join("\n"));
+    let run = |rest: &str| sandbox.apr(&format!("run {LLAMA} --input sums.txt --lines {rest}"));
+    let alone = run("--batch 1 --json").clean().json();
+    for (rest, most) in [("--json", 8), ("--batch 3 --json", 3)] {
+        let batch = run(rest).clean().json();
+        for (batch, alone) in batch.as_array().expect("texts").iter().zip(alone.as_array().unwrap())
+        {
+            for key in ["given", "added", "text", "ended"] {
+                assert_eq!(batch[key], alone[key], "{rest}");
+            }
+            assert!(alone["batch"].is_null());
+        }
+        let counts = batch.as_array().expect("texts").iter().map(|made| made["batch"].as_u64());
+        assert_eq!(counts.max(), Some(Some(most)), "{rest}");
+    }
+    assert_eq!(run("").ok().text(), run("--batch 1").ok().text());
+    run("--verbose").says(&["batch 8", "tokens/s"]);
+
+    run("--beams 2 --batch 4").says(&["--batch changed nothing", "beams"]);
+    let one = |rest: &str| sandbox.apr(&format!("run {LLAMA} {rest}"));
+    one("--prompt 1+2= --batch 4").says(&["--batch changed nothing: there is one text"]);
+    one("--tokens 1,2 --batch 4").fails(2, &["--batch", "--tokens"]);
+    one("--input sums.txt --lines --batch 0").fails(2, &["--batch"]);
+    sandbox
+        .apr(&format!("run {T5} --prompt a --prompt b --batch 2"))
+        .says(&["--batch changed nothing", "encoders with decoders"]);
+    sandbox
+        .apr(&format!("run {BERT} --prompt a --batch 2"))
+        .fails(2, &["--batch", "text generation"]);
 }
 
 /// Texts of one number of tokens run together: what is made of one does not depend on the others.

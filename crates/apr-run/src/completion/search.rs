@@ -28,7 +28,7 @@ impl Generator<'_> {
         let tokenizer = asked.tokenizer;
         let text_of = |added: &[i64], sink: &mut dyn FnMut(&str) -> Result<()>| {
             let stream = tokenizer.map(|tokenizer| tokenizer.stream(&begin.tokens)).transpose()?;
-            let mut growing = GrowingText::new(stream, stops.clone(), sink);
+            let mut growing = GrowingText::new(stream, stops.clone(), Some(sink));
             let mut stopped = false;
             for token in added {
                 stopped |= growing.add(*token)?;
@@ -69,7 +69,7 @@ impl Generator<'_> {
             self.runner
                 .warn(&format!("ended: context: the model's context of {context} tokens is full"));
         }
-        let (text, _) = text_of(&added, asked.sink)?;
+        let (text, _) = text_of(&added, asked.sink.unwrap_or(&mut |_| Ok(())))?;
         let timings = asked.watch.finish(read, runs);
         let logprobs = best.map(|best| best.logprobs.clone()).unwrap_or_default();
         Ok(Completion {
@@ -81,6 +81,7 @@ impl Generator<'_> {
             text: tokenizer.map(|_| text),
             ended,
             beams: Some(found),
+            batch: None,
             arithmetic: begin.arithmetic.name(),
             cache_type: begin.cache_type.name(),
             timings,

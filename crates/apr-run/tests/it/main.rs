@@ -1,5 +1,6 @@
 //! Models that run as programs run them.
 
+mod batches;
 #[cfg(all(feature = "text", feature = "chat"))]
 mod conversation;
 mod prompt_cache;

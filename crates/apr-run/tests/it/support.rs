@@ -29,13 +29,22 @@ pub(crate) fn with_model<R>(
     host: &dyn Host,
     then: impl FnOnce(&Runner<'_>) -> R,
 ) -> R {
+    with_options(folder, &RunOptions::default(), host, then)
+}
+
+/// The same with options.
+pub(crate) fn with_options<R>(
+    folder: &FolderInMemory,
+    options: &RunOptions,
+    host: &dyn Host,
+    then: impl FnOnce(&Runner<'_>) -> R,
+) -> R {
     let model = open_folder(folder, &Limits::default()).expect("a model");
     let families = Families::builtin();
     let facts = Facts::of(&model).expect("facts");
     let source = Source::new(&model, &families);
-    let options = RunOptions::default();
     let made: std::result::Result<R, RunError> =
-        with_runner(&source, &facts, &options, host, |runner| Ok(then(runner)));
+        with_runner(&source, &facts, options, host, |runner| Ok(then(runner)));
     made.expect("it runs")
 }
 

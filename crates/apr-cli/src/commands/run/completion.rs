@@ -8,6 +8,9 @@ use super::prompt_cache::PromptFile;
 use super::{generation, timing};
 use crate::failure::{Failure, Outcome};
 
+/// Texts that grow side by side where nothing says how many.
+const BATCH: usize = 8;
+
 /// Generates with a part of the model that continues texts.
 pub(super) fn run_part(job: &Job<'_>, texts: &[String], part: Prepared<'_>) -> Outcome {
     run(job, texts, Generator::of_part(part, options(job))?)
@@ -46,14 +49,22 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
         return keep(job, cache, &generator, &made);
     }
 
-    let mut reports = Vec::with_capacity(texts.len());
-    for text in texts {
-        let prompt = match job.args.chat {
-            true => Prompt::Chat { system: job.args.system.as_deref(), message: text },
-            false => Prompt::Text(text),
-        };
-        reports.push(one(job, &mut generator, prompt, &mut answers)?);
-    }
+    let prompt = |text| match job.args.chat {
+        true => Prompt::Chat { system: job.args.system.as_deref(), message: text },
+        false => Prompt::Text(text),
+    };
+    let reports = match side_by_side(job, texts) {
+        Some(most) => {
+            let prompts: Vec<_> = texts.iter().map(|text| prompt(text)).collect();
+            all(job, &mut generator, &prompts, most, &mut answers)?
+        }
+        None => {
+            let prompts = texts.iter().map(|text| prompt(text));
+            prompts
+                .map(|prompt| one(job, &mut generator, prompt, &mut answers))
+                .collect::<Outcome<Vec<_>>>()?
+        }
+    };
 
     answers.finish()?;
     let last = reports.last().cloned();
@@ -63,6 +74,41 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
         reports => job.context.printer.report(&reports, |_, _| Ok(()))?,
     }
     last.map_or(Ok(()), |last| keep(job, cache, &generator, &last))
+}
+
+/// How many texts are to grow side by side; `None` for one after the other, each shown as it grows.
+fn side_by_side(job: &Job<'_>, texts: &[String]) -> Option<usize> {
+    let most = job.args.batch.map_or(BATCH, |batch| usize::from(batch.get()));
+    if texts.len() < 2 && job.args.batch.is_some() {
+        job.warn("--batch changed nothing: there is one text");
+    }
+    (texts.len() > 1 && most > 1 && job.args.prompt_cache.is_none()).then_some(most)
+}
+
+/// Generates behind all prompts, and shows each answer when it is whole.
+fn all(
+    job: &Job<'_>,
+    generator: &mut Generator<'_>,
+    prompts: &[Prompt<'_>],
+    most: usize,
+    answers: &mut Answers<'_>,
+) -> Outcome<Vec<Completion>> {
+    let made = generator.generate_all(prompts, most, &mut |_, made| {
+        let text = made.text.as_deref().unwrap_or_default();
+        answers.begin()?;
+        answers.write(text)?;
+        answers.end(text);
+        Ok(())
+    })?;
+    made.iter().try_for_each(|made| generation::show_logprobs(job, made.logprobs.as_deref()))?;
+    let alone = made.iter().all(|made| made.batch.is_none());
+    if alone && job.args.batch.is_some() {
+        job.warn(
+            "--batch changed nothing: beams, encoders with decoders, and graphs without an \
+             attention mask and positions take one text after the other",
+        );
+    }
+    Ok(made)
 }
 
 /// Writes the last prompt to the file of `--prompt-cache`.

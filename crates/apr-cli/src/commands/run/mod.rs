@@ -207,10 +207,11 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
 
     let of_texts = args.chat
         || args.prompt_cache.is_some()
-        || args.cache_type.is_some()
+        || args.batch.is_some()
         || !args.stop.is_empty()
         || args.logprobs.is_some();
     let of_generation = [args.max_tokens, args.top_k].iter().any(Option::is_some)
+        || args.cache_type.is_some()
         || args.seed.is_some()
         || args.beams.is_some()
         || args.length_penalty.is_some()
@@ -224,8 +225,8 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
             false => "apply to text generation, which --want does not do",
         };
         let message = format!(
-            "--chat, --prompt-cache, --cache-type, --stop, --logprobs, --max-tokens, --beams and \
-             the options of sampling, such as --temperature, {why}"
+            "--chat, --prompt-cache, --cache-type, --batch, --stop, --logprobs, --max-tokens, \
+             --beams and the options of sampling, such as --temperature, {why}"
         );
         return Err(Failure::Usage(message));
     }

@@ -41,6 +41,9 @@ impl Loaded {
             if let Some(reused) = completion.reused {
                 parts.push(format!("{reused} tokens reused"));
             }
+            if let Some(batch) = completion.batch {
+                parts.push(format!("batch {batch}"));
+            }
             if let Some(bytes) = peak_memory_bytes {
                 parts.push(format!("peak memory {}", human::bytes(bytes)));
             }

@@ -186,7 +186,7 @@ const STATEMENTS: &[&str] = &[
     "--subtitles and --fallback apply to",
     "--subtitles takes one audio file at a time",
     "apply to text generation, which --want does not do",
-    "--chat, --prompt-cache, --cache-type, --stop, --logprobs, --max-tokens, --beams and",
+    "--chat, --prompt-cache, --cache-type, --batch, --stop, --logprobs, --max-tokens,",
     "--tokens: {token} is not in",
     "--tokens: {id} is not in",
     "are two types for the same tensors",

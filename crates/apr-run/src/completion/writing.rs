@@ -1,0 +1,136 @@
+//! A completion under way: what each token's logits make of it, until something ends it.
+
+use apr_registry::Result;
+
+use super::{Asked, Begin, Completion, DEFAULT_TOKENS, Generator};
+use crate::error::RunResult;
+use crate::generation::{Chooser, TokenLogProbabilities, log_probabilities};
+use crate::growing::GrowingText;
+use crate::timing::Stopwatch;
+use crate::tokens::Tokenizer;
+
+/// A text that grows.
+pub(super) struct Writing<'a, 'g> {
+    generator: &'a Generator<'g>,
+    begin: Begin,
+    prompt: Option<String>,
+    given: Vec<i64>,
+    tokenizer: Option<&'a Tokenizer<'a>>,
+    watch: Stopwatch<'a>,
+    chooser: Chooser,
+    text: GrowingText<'a>,
+    /// Maximum number of tokens.
+    most: usize,
+    /// How many fit the model's context.
+    room: usize,
+    added: Vec<i64>,
+    logprobs: Vec<TokenLogProbabilities>,
+    /// Runs of the model.
+    runs: usize,
+    /// Most texts that grew beside it, itself among them; `None` where it grows alone.
+    pub(super) batch: Option<usize>,
+}
+
+impl<'g> Generator<'g> {
+    pub(super) fn begin<'a>(
+        &'a self,
+        begin: Begin,
+        asked: Asked<'a>,
+    ) -> RunResult<Writing<'a, 'g>> {
+        let default = if begin.is_turn { usize::MAX } else { DEFAULT_TOKENS };
+        let most = self.most(begin.tokens.len(), default);
+        let room = begin.context.map_or(usize::MAX, |size| size.saturating_sub(begin.tokens.len()));
+        let Asked { tokenizer, prompt, given, sink, watch } = asked;
+        let stream = tokenizer.map(|tokenizer| tokenizer.stream(&begin.tokens)).transpose()?;
+        let stops = [&self.options.stops[..], self.settings.stops()].concat();
+        Ok(Writing {
+            generator: self,
+            chooser: self.settings.begin(&begin.tokens, &begin.encoder, most),
+            text: GrowingText::new(stream, stops, sink),
+            begin,
+            prompt,
+            given,
+            tokenizer,
+            watch,
+            most,
+            room,
+            added: Vec::new(),
+            logprobs: Vec::new(),
+            runs: 0,
+            batch: None,
+        })
+    }
+}
+
+impl Writing<'_, '_> {
+    /// The tokens that the model is given first.
+    pub(super) fn unread(&self) -> &[i64] {
+        &self.begin.tokens[self.begin.reused.unwrap_or_default()..]
+    }
+
+    /// The token that was generated last.
+    pub(super) fn last(&self) -> Option<i64> {
+        self.added.last().copied()
+    }
+
+    /// Most tokens that the text may have, the prompt's among them.
+    pub(super) fn longest(&self) -> usize {
+        self.begin.tokens.len().saturating_add(self.most.min(self.room))
+    }
+
+    /// Why the text ends before another token.
+    pub(super) fn full(&self) -> Option<&'static str> {
+        let runner = self.generator.runner;
+        if self.added.len() >= self.most {
+            return Some("max_tokens");
+        }
+        if self.added.len() >= self.room {
+            let context = self.begin.context.unwrap_or_default();
+            runner
+                .warn(&format!("ended: context: the model's context of {context} tokens is full"));
+            return Some("context");
+        }
+        (self.begin.is_turn && runner.host.is_cancelled()).then_some("interrupted")
+    }
+
+    /// Adds the token that is chosen by logits; why the text ends, where it does.
+    pub(super) fn take(&mut self, mut logits: Vec<f32>) -> RunResult<Option<&'static str>> {
+        let Generator { settings, options, .. } = self.generator;
+        self.watch.tick();
+        self.runs += 1;
+        let own = options.logprobs.map(|count| (logits.clone(), count));
+        self.chooser.process(&mut logits);
+        let token = self.chooser.choose(&logits)?;
+        if settings.ends().contains(&token) {
+            return Ok(Some("end"));
+        }
+        let name = |id: i64| self.tokenizer.and_then(|tokenizer| tokenizer.vocabulary().token(id));
+        self.logprobs.extend(own.map(|(own, count)| log_probabilities(&own, token, count, name)));
+        self.added.push(token);
+        if self.text.add(token)? {
+            return Ok(Some("stop"));
+        }
+        Ok(self.full())
+    }
+
+    pub(super) fn finish(self, ended: &'static str) -> Result<Completion> {
+        let text = self.text.finish()?;
+        let read = self.given.len() - self.begin.reused.unwrap_or_default();
+        Ok(Completion {
+            prompt: self.prompt,
+            given: self.given,
+            reused: self.begin.reused,
+            dropped: 0,
+            added: self.added,
+            text: self.tokenizer.map(|_| text),
+            ended,
+            beams: None,
+            batch: self.batch,
+            arithmetic: self.begin.arithmetic.name(),
+            cache_type: self.begin.cache_type.name(),
+            timings: self.watch.finish(read, self.runs),
+            logprobs: self.generator.options.logprobs.map(|_| self.logprobs),
+            ignored: self.generator.settings.ignored().to_vec(),
+        })
+    }
+}
