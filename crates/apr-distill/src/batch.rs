@@ -53,7 +53,9 @@ impl<'r> Batch<'r> {
             let numbers = match value.meaning {
                 Meaning::TokenIds => self.each(padding, |row, at| row.tokens[at]),
                 Meaning::AttentionMask => self.each(0, |_, _| 1),
-                Meaning::TokenTypes => self.each(0, |_, _| 0),
+                Meaning::TokenTypes => self.each(0, |row, at| {
+                    i64::from(row.second_text.is_some_and(|second| at >= second))
+                }),
                 Meaning::PositionIds => self.each(0, |_, at| i64::try_from(at).unwrap_or(i64::MAX)),
                 _ => {
                     return Err(Error::version(format!(
@@ -110,10 +112,7 @@ mod tests {
 
     #[test]
     fn short_rows_are_filled_up() {
-        let rows = [
-            Row { tokens: vec![5, 6, 7], first_label: 0 },
-            Row { tokens: vec![8], first_label: 0 },
-        ];
+        let rows = [Row::new(vec![5, 6, 7]), Row::new(vec![8])];
         let batch = Batch::of(&rows, &[1, 0]);
         assert_eq!(batch.each(-1, |row, at| row.tokens[at]), [8, -1, -1, 5, 6, 7]);
         assert_eq!((batch.tokens(), batch.shape()), (4, [2, 3]));

@@ -1,11 +1,12 @@
 //! How much weights matter: the diagonal of the empirical Fisher information.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use apr_core::{Error, Result};
 use apr_graph::Intermediates;
 use apr_infer::{Tensor, Value};
 use apr_ops::graph::Runnable;
+use apr_prune::{UnitKind, UnitTensor};
 use apr_run::{RunError, RunResult, Runner};
 use serde::Serialize;
 
@@ -25,6 +26,20 @@ pub struct WeightImportance {
     pub tokens: u64,
     /// The tensors that the predictions depend on, in the order of the graph.
     pub tensors: Vec<TensorImportance>,
+    /// The heads and neurons of each layer; none where the family does not say how many it has.
+    pub units: Vec<LayerUnits>,
+}
+
+/// How much the heads and neurons of a layer matter: the sums of the saliency of their weights.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct LayerUnits {
+    /// The layer.
+    pub layer: u64,
+    /// Of each head of keys and values, with the heads of queries that share it.
+    pub groups: Vec<f64>,
+    /// Of each neuron.
+    pub neurons: Vec<f64>,
 }
 
 /// How much a tensor matters.
@@ -54,18 +69,32 @@ pub fn importance(
     runner: &Runner<'_>,
     rows: &[Row],
     padding: i64,
+    units: &[UnitTensor],
     done: &mut dyn FnMut(usize),
 ) -> RunResult<WeightImportance> {
+    let parts: HashMap<&str, &UnitTensor> =
+        units.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    let mut units: BTreeMap<u64, LayerUnits> = BTreeMap::new();
     let mut sums: Vec<(f64, f64)> = Vec::new();
-    let measured = each_gradient(runner, rows, padding, done, &mut |at, gradient, weight| {
-        sums.resize(sums.len().max(at + 1), (0.0, 0.0));
-        for (gradient, weight) in gradient.iter().zip(weight) {
-            let square = f64::from(*gradient) * f64::from(*gradient);
-            sums[at].0 += square;
-            sums[at].1 += square * f64::from(*weight) * f64::from(*weight);
-        }
-        Ok(())
-    })?;
+    let measured =
+        each_gradient(runner, rows, padding, done, &mut |at, parameter, gradient, weight| {
+            sums.resize(sums.len().max(at + 1), (0.0, 0.0));
+            for (gradient, weight) in gradient.iter().zip(weight) {
+                let square = f64::from(*gradient) * f64::from(*gradient);
+                sums[at].0 += square;
+                sums[at].1 += square * f64::from(*weight) * f64::from(*weight);
+            }
+            if let Some(part) = parts.get(parameter.tensor.as_str()) {
+                let products = gradient.iter().zip(weight).map(|(gradient, weight)| {
+                    let product = gradient * weight;
+                    product * product
+                });
+                let products = parameter.stored(&products.collect::<Vec<f32>>());
+                let layer = units.entry(part.layer).or_default();
+                add_to_units(part, &products, layer);
+            }
+            Ok(())
+        })?;
 
     let count = rows.len().max(1) as f64;
     let tensor =
@@ -77,7 +106,31 @@ pub fn importance(
         };
     let tensors = measured.iter().zip(sums).map(tensor).collect();
     let tokens = rows.iter().map(|row| row.tokens.len() as u64).sum();
-    Ok(WeightImportance { rows: rows.len(), tokens, tensors })
+    let units = units.into_iter().map(|(layer, mut found)| {
+        found.layer = layer;
+        let all = found.groups.iter_mut().chain(&mut found.neurons);
+        all.for_each(|sum| *sum *= 0.5 / count);
+        found
+    });
+    let units = units.collect();
+    Ok(WeightImportance { rows: rows.len(), tokens, tensors, units })
+}
+
+/// Adds products of a tensor's elements to the sums of the units that they are of.
+fn add_to_units(part: &UnitTensor, products: &[f32], layer: &mut LayerUnits) {
+    let sums = match part.kind {
+        UnitKind::Groups => &mut layer.groups,
+        UnitKind::Neurons => &mut layer.neurons,
+    };
+    let size = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
+    let (count, width) = (size(part.count), size(part.width));
+    sums.resize(count, 0.0);
+    let of_a_unit = if part.of_columns { width } else { products.len() / count.max(1) };
+    // Units of columns come again in each row.
+    for (at, products) in products.chunks(of_a_unit.max(1)).enumerate() {
+        let sum: f64 = products.iter().map(|product| f64::from(*product)).sum();
+        sums[at % count] += sum;
+    }
 }
 
 /// The root mean square over rows of the gradient of each weight, by the tensors' names: what
@@ -93,7 +146,7 @@ pub fn mean_gradients(
 ) -> RunResult<HashMap<String, Vec<f32>>> {
     let most = runner.options().max_memory;
     let (mut sums, mut elements): (Vec<Vec<f32>>, u64) = (Vec::new(), 0);
-    let measured = each_gradient(runner, rows, padding, done, &mut |at, gradient, _| {
+    let measured = each_gradient(runner, rows, padding, done, &mut |at, _, gradient, _| {
         if at == sums.len() {
             elements += gradient.len() as u64;
             // Beside the weights and the gradients of a row.
@@ -117,8 +170,8 @@ pub fn mean_gradients(
     Ok(measured.iter().zip(sums).map(root).collect())
 }
 
-/// Receives the position of a weight, its gradient for a row, and the weight itself.
-type WithGradient<'w> = dyn FnMut(usize, &[f32], &[f32]) -> Result<()> + 'w;
+/// Receives the position of a weight, what it is, its gradient for a row, and the weight itself.
+type WithGradient<'w> = dyn FnMut(usize, &Parameter, &[f32], &[f32]) -> Result<()> + 'w;
 
 /// Calls `with` with the gradient of each weight, row by row; the weights.
 fn each_gradient(
@@ -166,7 +219,8 @@ fn each_gradient(
                 let message = format!("the gradient of row {} is not finite", at + 1);
                 return Err(Error::format(message).into());
             }
-            with(position, gradient, weight.values::<f32>()?)?;
+            let parameter = &graph.parameters[position];
+            with(position, parameter, gradient, weight.values::<f32>()?)?;
         }
         done(at + 1);
     }

@@ -30,7 +30,7 @@ mod targets;
 mod train;
 mod trained;
 
-pub use importance::{TensorImportance, WeightImportance, importance, mean_gradients};
+pub use importance::{LayerUnits, TensorImportance, WeightImportance, importance, mean_gradients};
 pub use options::DistillOptions;
 pub use report::{DistillReport, Scores};
 pub use rows::{Row, Tokenize, read_rows};

@@ -64,9 +64,8 @@ fn train(resumed: Option<Vec<u8>>, states: &mut States) -> RunResult<Trained> {
     let (facts, own_facts) = (Facts::of(&*reader)?, Facts::of(&*smaller)?);
     let reading = RunOptions::reading();
     // The tokenizer of the fixture: a byte is its token, behind the token 256.
-    let row = |number: i64| Row {
-        tokens: vec![256, 48 + number % 10, 43, 48 + number / 7, 61, 49, 48 + number % 8],
-        first_label: 0,
+    let row = |number: i64| {
+        Row::new(vec![256, 48 + number % 10, 43, 48 + number / 7, 61, 49, 48 + number % 8])
     };
     let mut options = DistillOptions::default();
     (options.steps, options.batch, options.seed) = (Some(6), 4, 3);

@@ -10,11 +10,22 @@ pub struct Row {
     pub tokens: Vec<i64>,
     /// Position of the first token that is a label: what is before it, such as a prompt, is given.
     pub first_label: usize,
+    /// Position of the first token of the second text of a pair, from which on the token type is 1.
+    pub second_text: Option<usize>,
+}
+
+impl Row {
+    /// A single text: all its tokens are labels.
+    #[must_use]
+    pub fn new(tokens: Vec<i64>) -> Self {
+        Self { tokens, first_label: 0, second_text: None }
+    }
 }
 
 /// What a line says.
 enum Line {
     Text(String),
+    Pair(String, String),
     Completed { prompt: String, completion: String },
     Chat { messages: Vec<(String, String)>, answer: String },
     Tokens(Vec<i64>),
@@ -28,6 +39,13 @@ pub trait Tokenize {
     /// What the tokenizer ends with.
     fn text(&self, text: &str, special: bool) -> Result<Vec<i64>>;
 
+    /// The tokens of two texts, with those that the model puts around and between them, and the
+    /// position of the first whose type is 1.
+    ///
+    /// # Errors
+    /// What the tokenizer ends with.
+    fn pair(&self, texts: [&str; 2]) -> Result<(Vec<i64>, Option<usize>)>;
+
     /// Messages in the model's chat template, up to where the model answers: roles and contents.
     ///
     /// # Errors
@@ -38,7 +56,7 @@ pub trait Tokenize {
     fn end(&self) -> Option<i64>;
 }
 
-/// Reads rows: JSON lines with `text`, `prompt` and `completion`, `messages`, or `tokens`; any
+/// Reads rows: JSON lines with `text`, `text` and `text_pair`, `prompt` and `completion`, `messages`, or `tokens`; any
 /// other file has a text in each line. Rows are cut to `most` tokens; how many were is told.
 ///
 /// # Errors
@@ -81,7 +99,7 @@ fn at_line(error: &Error, number: usize) -> Error {
 }
 
 fn parsed(line: &str) -> Result<Line> {
-    const EXPECTED: &str = "expected \"text\", \"prompt\" and \"completion\", \"messages\", or \
+    const EXPECTED: &str = "expected \"text\", and perhaps \"text_pair\", \"prompt\" and \"completion\", \"messages\", or \
                             \"tokens\"";
     let json: Map<String, Json> = serde_json::from_str(line)
         .map_err(|error| Error::format(format!("it is no JSON object: {error}")))?;
@@ -101,7 +119,10 @@ fn parsed(line: &str) -> Result<Line> {
         (Some(prompt), Some(completion), _) => {
             Ok(Line::Completed { prompt: prompt?, completion: completion? })
         }
-        (_, _, Some(text)) => text.map(Line::Text),
+        (_, _, Some(text)) => match field("text_pair") {
+            Some(pair) => Ok(Line::Pair(text?, pair?)),
+            None => text.map(Line::Text),
+        },
         _ => Err(Error::format(EXPECTED)),
     }
 }
@@ -125,8 +146,14 @@ fn chat(messages: &Json) -> Result<Line> {
 }
 
 fn row(line: Line, tokenize: &dyn Tokenize, vocabulary: Option<usize>) -> Result<Row> {
+    let mut second_text = None;
     let (tokens, first_label) = match line {
         Line::Text(text) => (tokenize.text(&text, true)?, 0),
+        Line::Pair(first, second) => {
+            let (tokens, place) = tokenize.pair([&first, &second])?;
+            second_text = place;
+            (tokens, 0)
+        }
         Line::Tokens(tokens) => (tokens, 0),
         Line::Completed { prompt, completion } => {
             let mut tokens = tokenize.text(&prompt, true)?;
@@ -153,7 +180,7 @@ fn row(line: Line, tokenize: &dyn Tokenize, vocabulary: Option<usize>) -> Result
             Escaped(&id.to_string()),
             vocabulary.unwrap_or_default()
         ))),
-        None => Ok(Row { tokens, first_label }),
+        None => Ok(Row { tokens, first_label, second_text }),
     }
 }
 
@@ -166,6 +193,12 @@ mod tests {
     impl Tokenize for Bytes {
         fn text(&self, text: &str, special: bool) -> Result<Vec<i64>> {
             Ok(special.then_some(1).into_iter().chain(text.bytes().map(i64::from)).collect())
+        }
+
+        fn pair(&self, [first, second]: [&str; 2]) -> Result<(Vec<i64>, Option<usize>)> {
+            let bytes = |text: &str| text.bytes().map(i64::from).collect::<Vec<_>>();
+            let tokens = [&[1][..], &bytes(first), &[2], &bytes(second), &[2]].concat();
+            Ok((tokens, Some(2 + first.len())))
         }
 
         fn chat(&self, messages: &[(String, String)]) -> Result<Vec<i64>> {
@@ -189,7 +222,7 @@ mod tests {
                     {\"role\": \"assistant\", \"content\": \"b\"}]}\n{\"tokens\": [5, 6]}\n\
                     {\"text\": \"abcdefgh\"}\n";
         let (rows, cut) = read(text).unwrap();
-        let row = |tokens: &[i64], first_label| Row { tokens: tokens.to_vec(), first_label };
+        let row = |tokens: &[i64], first_label| Row { first_label, ..Row::new(tokens.to_vec()) };
         let expected = [
             row(&[1, 97, 98], 0),
             row(&[1, 97, 98], 2),
@@ -201,6 +234,13 @@ mod tests {
         assert_eq!(cut, 1);
         let lines = read_rows("ab\ncd\n", false, &Bytes, None, 9).unwrap();
         assert_eq!(lines.0, [row(&[1, 97, 98], 0), row(&[1, 99, 100], 0)]);
+    }
+
+    #[test]
+    fn a_pair_has_two_types_of_tokens() {
+        let (rows, _) = read("{\"text\": \"a\", \"text_pair\": \"b\"}").unwrap();
+        assert_eq!(rows[0].tokens, [1, 97, 2, 98, 2]);
+        assert_eq!(rows[0].second_text, Some(3));
     }
 
     #[test]

@@ -208,14 +208,15 @@ fn importance_is_that_of_torch() {
     let facts = Facts::of(&*reader).expect("facts");
     let mut options = RunOptions::reading();
     options.task = facts.task();
+    let units = apr_prune::unit_tensors(&source).expect("a known family");
     let found = with_runner(&source, &facts, &options, &NoHost, |runner| {
         // The tokenizer of the fixture: a byte is its token, behind the token 256.
         let row = |text: &serde_json::Value| {
             let bytes = text.as_str().unwrap_or_default().bytes().map(i64::from);
-            crate::Row { tokens: std::iter::once(256).chain(bytes).collect(), first_label: 0 }
+            crate::Row::new(std::iter::once(256).chain(bytes).collect())
         };
         let rows: Vec<_> = expected["rows"].as_array().expect("rows").iter().map(row).collect();
-        crate::importance(runner, &rows, 0, &mut |_| {})
+        crate::importance(runner, &rows, 0, &units, &mut |_| {})
             .map_err(|error| Error::format(error.to_string()))
     });
     let found = found.expect("it is measured");
@@ -231,6 +232,19 @@ fn importance_is_that_of_torch() {
         {
             let theirs = theirs[what].as_f64().expect("a number");
             assert!((own - theirs).abs() <= 1e-4 * theirs, "{name}, {what}: {own}, torch {theirs}");
+        }
+    }
+
+    assert_eq!(found.units.len(), 2);
+    for (own, theirs) in found.units.iter().zip(expected["units"].as_array().expect("layers")) {
+        for (own, theirs) in [(&own.groups, &theirs["groups"]), (&own.neurons, &theirs["neurons"])]
+        {
+            let theirs = theirs.as_array().expect("numbers");
+            assert_eq!(own.len(), theirs.len());
+            for (own, theirs) in own.iter().zip(theirs) {
+                let theirs = theirs.as_f64().expect("a number");
+                assert!((own - theirs).abs() <= 1e-4 * theirs, "{own}, torch {theirs}");
+            }
         }
     }
 }

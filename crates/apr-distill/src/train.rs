@@ -234,6 +234,7 @@ fn run_of(student: &Student<'_>, graph: &TrainingGraph, values: &[Tensor]) -> Ru
         hasher.update((row.tokens.len() as u64).to_le_bytes());
         hasher.update((row.first_label as u64).to_le_bytes());
         row.tokens.iter().for_each(|token| hasher.update(token.to_le_bytes()));
+        hasher.update(row.second_text.map_or(u64::MAX, |second| second as u64).to_le_bytes());
     }
     for (parameter, values) in graph.parameters.iter().zip(values) {
         hasher.update(parameter.input.as_bytes());

@@ -54,4 +54,7 @@ pub use layers::{LayerChoice, LayerPlan, LayerReport, least_influential, plan_la
 pub use plan::{Amount, Left, PrunePlan, Pruning, Scope, plan};
 pub use report::{PruneReport, PruneTotal, PrunedTensor};
 pub use sparse::{SparseReport, SparseTensor, Sparsity, sparsify};
-pub use widths::{LayerWidth, WidthChoice, WidthPlan, WidthReport, plan_widths};
+pub use widths::{
+    Gradients, LayerWidth, UnitKind, UnitTensor, WidthChoice, WidthPlan, WidthReport, plan_widths,
+    unit_tensors,
+};

@@ -13,6 +13,7 @@ use crate::cut::{Cut, Weighed, smallest};
 use crate::mask::{Mask, Norms};
 use crate::pruned::Pruned;
 use crate::report::PruneReport;
+use crate::widths::Gradients;
 
 /// How much goes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -59,7 +60,7 @@ pub struct Pruning {
     /// Root mean square gradients of all elements by the names of tensors, by which magnitudes are
     /// weighed: the order of the squares is that of Fisher pruning (Theis et al. 2018,
     /// arXiv:1801.05787), by how much the loss rises without a weight.
-    pub gradients: Option<HashMap<String, Arc<[f32]>>>,
+    pub gradients: Option<Gradients>,
     /// Quantized tensors become floats of this dtype first.
     pub dequantize: Option<DType>,
     /// What stays is updated by the inputs of a calibration run (SparseGPT), which

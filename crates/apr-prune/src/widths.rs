@@ -1,8 +1,9 @@
 //! Attention heads and neurons that go: the same number of each layer, so that the configuration
 //! can say how many are left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 
 use apr_core::{
     CheckpointReader, Companion, Container, Convention, Error, Metadata, Phase, Pipeline, Progress,
@@ -14,6 +15,9 @@ use serde_json::{Map, Value};
 
 use crate::configuration::{Configuration, counted};
 use crate::weights::{Buffers, in_memory, read};
+
+/// Root mean square gradients of all elements by the names of tensors.
+pub type Gradients = HashMap<String, Arc<[f32]>>;
 
 /// Entries of a configuration that count heads of queries.
 const HEADS: [&str; 3] = ["num_attention_heads", "n_head", "n_heads"];
@@ -33,10 +37,106 @@ pub struct WidthChoice {
     pub neurons: u64,
 }
 
+/// What a layer has several of, which go or stay as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum UnitKind {
+    /// Groups of heads: a head of keys and values each, with the heads of queries that share it.
+    Groups,
+    /// Neurons.
+    Neurons,
+}
+
+/// A matrix or bias of which each unit has some rows or columns that lie together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnitTensor {
+    /// Its canonical name.
+    pub name: String,
+    /// The layer that it is in.
+    pub layer: u64,
+    /// What it has a part of.
+    pub kind: UnitKind,
+    /// Units of the layer.
+    pub count: u64,
+    /// Rows or columns of each.
+    pub width: u64,
+    /// Whether units are columns.
+    pub of_columns: bool,
+}
+
+/// The tensors of a layer that units have parts of: a name within the layer, whether units are its
+/// columns, and how many rows or columns each has.
+type Projections = Vec<(&'static str, bool, u64)>;
+
+/// The projections of heads, of which each group has rows of queries and of keys, by their number.
+fn head_projections(queries: u64, keys: u64) -> Projections {
+    vec![
+        ("attn.q_proj", false, queries),
+        ("attn.k_proj", false, keys),
+        ("attn.v_proj", false, keys),
+        ("attn.o_proj", true, queries),
+    ]
+}
+
+fn neuron_projections() -> Projections {
+    vec![("mlp.gate_proj", false, 1), ("mlp.up_proj", false, 1), ("mlp.down_proj", true, 1)]
+}
+
+/// The weights and biases of projections; a bias behind columns is of no unit.
+fn names(layer: u64, projections: &Projections) -> impl Iterator<Item = (String, bool, u64)> {
+    projections.iter().flat_map(move |(name, of_columns, width)| {
+        let parts = if *of_columns { &["weight"][..] } else { &["weight", "bias"] };
+        let name = move |part| format!("layers.{layer}.{name}.{part}");
+        parts.iter().map(move |part| (name(part), *of_columns, *width))
+    })
+}
+
+/// The tensors of a model that heads and neurons have parts of; none for families that do not say
+/// how many they have.
+///
+/// # Errors
+/// Those of [`Source::family`].
+pub fn unit_tensors(source: &Source<'_>) -> Result<Vec<UnitTensor>> {
+    let Some(model) = source.family()? else { return Ok(Vec::new()) };
+    let dimension = |name: &str| model.dimension(name).filter(|count| *count > 0);
+    let Some(layers) = dimension("layers") else { return Ok(Vec::new()) };
+    let mut kinds = Vec::new();
+    if let (Some(heads), Some(width)) = (dimension("heads"), dimension(HEAD_DIM)) {
+        let shared = dimension("kv_heads").unwrap_or(heads);
+        if heads.is_multiple_of(shared) {
+            let projections = head_projections(heads / shared * width, width);
+            kinds.push((UnitKind::Groups, shared, projections));
+        }
+    }
+    if let Some(all) = dimension("intermediate") {
+        kinds.push((UnitKind::Neurons, all, neuron_projections()));
+    }
+
+    let reader = source.reader();
+    let named = (0..reader.tensors().len()).filter_map(|at| Some((model.canonical(at)?, at)));
+    let positions: BTreeMap<&str, usize> = named.collect();
+    let mut found = Vec::new();
+    for layer in 0..layers {
+        for (kind, count, projections) in &kinds {
+            for (name, of_columns, width) in names(layer, projections) {
+                let dims =
+                    positions.get(name.as_str()).map(|at| reader.tensors()[*at].shape.dims());
+                let len = dims.and_then(|dims| dims.get(usize::from(of_columns))).copied();
+                if len.is_some() && len == count.checked_mul(width) {
+                    let (kind, count) = (*kind, *count);
+                    found.push(UnitTensor { name, layer, kind, count, width, of_columns });
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// What went of each layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WidthReport {
+    /// `magnitude` or `fisher`.
+    pub method: &'static str,
     /// Heads of queries before and now, where some went.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heads: Option<[u64; 2]>,
@@ -87,7 +187,9 @@ struct Unit {
 }
 
 /// Decides which heads and neurons go: of each layer those with the smallest sum of squares over
-/// all their weights.
+/// all their weights. With `gradients`, root mean squares of all elements by the names of tensors,
+/// squares are weighed by theirs: half of the sum is by how much the loss rises without the unit,
+/// to second order (Theis et al. 2018, arXiv:1801.05787).
 ///
 /// # Errors
 /// E001 for a model of an unknown family, one whose projections are not matrices of their own, a
@@ -96,6 +198,7 @@ struct Unit {
 pub fn plan_widths<P: Pipeline>(
     source: &Source<'_>,
     choice: WidthChoice,
+    gradients: Option<&Gradients>,
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<WidthPlan> {
@@ -152,44 +255,24 @@ pub fn plan_widths<P: Pipeline>(
     let total = layers.saturating_mul(choice.heads.max(choice.neurons));
     progress.begin(Phase::Measuring, total);
     for layer in 0..layers {
-        let units = |names: &[(&str, bool, u64)]| {
-            let mut units = Vec::new();
-            for (name, of_columns, width) in names {
-                let (of_columns, width) = (*of_columns, *width);
-                for part in ["weight", "bias"] {
-                    if of_columns && part == "bias" {
-                        continue;
-                    }
-                    let name = format!("layers.{layer}.{name}.{part}");
-                    if let Some(&tensor) = positions.get(name.as_str()) {
-                        units.push(Unit { tensor, of_columns, width });
-                    }
-                }
-            }
-            units
+        let units = |projections: &Projections| {
+            let unit = |(name, of_columns, width): (String, bool, u64)| {
+                let tensor = *positions.get(name.as_str())?;
+                Some(Unit { tensor, of_columns, width })
+            };
+            names(layer, projections).filter_map(unit).collect::<Vec<_>>()
         };
         let mut width = LayerWidth::default();
         if let Some((shared, queries, keys, count)) = groups {
-            let projections = [
-                ("attn.q_proj", false, queries),
-                ("attn.k_proj", false, keys),
-                ("attn.v_proj", false, keys),
-                ("attn.o_proj", true, queries),
-            ];
-            let units = units(&projections);
+            let units = units(&head_projections(queries, keys));
             check(reader, &units, shared, 4, title)?;
-            width.groups = least(reader, &units, shared, count, pipeline)?;
+            width.groups = least((reader, gradients), &units, shared, count, pipeline)?;
             keep(&mut kept, &units, shared, &width.groups);
         }
         if let Some(all) = neurons {
-            let projections = [
-                ("mlp.gate_proj", false, 1),
-                ("mlp.up_proj", false, 1),
-                ("mlp.down_proj", true, 1),
-            ];
-            let units = units(&projections);
+            let units = units(&neuron_projections());
             check(reader, &units, all, 2, title)?;
-            width.neurons = least(reader, &units, all, choice.neurons, pipeline)?;
+            width.neurons = least((reader, gradients), &units, all, choice.neurons, pipeline)?;
             keep(&mut kept, &units, all, &width.neurons);
         }
         gone.push(width);
@@ -197,6 +280,7 @@ pub fn plan_widths<P: Pipeline>(
     }
 
     let report = WidthReport {
+        method: if gradients.is_some() { "fisher" } else { "magnitude" },
         heads: groups.and(counts.first()).map(|(_, before, now)| [*before, *now]),
         neurons: neurons.map(|all| [all, all - choice.neurons]),
         layers: gone,
@@ -238,7 +322,7 @@ fn check(
 
 /// The units with the smallest sums of squares, in order.
 fn least<P: Pipeline>(
-    reader: &dyn CheckpointReader,
+    (reader, gradients): (&dyn CheckpointReader, Option<&Gradients>),
     units: &[Unit],
     all: u64,
     count: u64,
@@ -251,6 +335,10 @@ fn least<P: Pipeline>(
         let rows = info.shape.elements().unwrap_or_default() / row_len;
         let row_len = if info.shape.dims().len() == 1 { 1 } else { row_len };
         let rows = if row_len == 1 { info.shape.elements().unwrap_or_default() } else { rows };
+        let gradients = match gradients {
+            Some(all) => Some(gradients_of(all, info)?),
+            None => None,
+        };
         let step = (crate::weights::PIECE / row_len).max(1);
         let tasks = in_memory(rows.div_ceil(step))?;
         pipeline.run(
@@ -262,11 +350,14 @@ fn least<P: Pipeline>(
                 read(reader, unit.tensor, first * row_len..last * row_len, buffers)?;
                 found.clear();
                 found.resize(sums_len(unit, first, last, row_len)?, 0.0);
-                let row_len = in_memory(row_len)?;
+                let (row_len, first) = (in_memory(row_len)?, in_memory(first)?);
                 for (row, values) in buffers.values.chunks(row_len).enumerate() {
                     for (column, value) in values.iter().enumerate() {
                         let place = if unit.of_columns { column } else { row };
-                        found[place] += f64::from(*value) * f64::from(*value);
+                        let weight =
+                            gradients.map_or(1.0, |all| all[(first + row) * row_len + column]);
+                        let product = f64::from(*value) * f64::from(weight);
+                        found[place] += product * product;
                     }
                 }
                 Ok(())
@@ -287,6 +378,16 @@ fn least<P: Pipeline>(
     order.truncate(in_memory(count)?);
     order.sort_unstable();
     Ok(order.into_iter().map(|unit| unit as u64).collect())
+}
+
+/// A gradient for each element of a tensor.
+fn gradients_of<'g>(all: &'g Gradients, info: &TensorInfo) -> Result<&'g [f32]> {
+    let found = all.get(&*info.name).map(|values| &**values);
+    let found = found.filter(|values| info.shape.elements() == Some(values.len() as u64));
+    found.ok_or_else(|| {
+        let message = "the predictions have no gradient for it, by which units are compared";
+        Error::format(message).for_tensor(&info.name)
+    })
 }
 
 /// How many sums rows `first` to `last` have: one a row, or one a column.

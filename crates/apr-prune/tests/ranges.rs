@@ -115,7 +115,7 @@ fn any_range_of_a_narrower_tensor_is_that_of_the_whole() {
     let model = open();
     let mut choice = WidthChoice::default();
     (choice.heads, choice.neurons) = (2, 31);
-    let planned = plan_widths(&Source::new(&*model, &families), choice, &Serial, &());
+    let planned = plan_widths(&Source::new(&*model, &families), choice, None, &Serial, &());
     let (narrow, report) = planned.expect("a plan").apply(model).expect("narrower");
     assert_eq!((report.heads, report.neurons), (Some([4, 2]), Some([256, 225])));
     for (tensor, info) in narrow.tensors().iter().enumerate() {

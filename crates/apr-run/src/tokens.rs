@@ -74,6 +74,17 @@ impl<'h> Tokenizer<'h> {
         self.isolated(move |tokens| tokens.pieces(&text, special))
     }
 
+    /// The tokens of two texts with those around and between them, and the type of each: 1 from the
+    /// second text on, where the model tells them apart.
+    ///
+    /// # Errors
+    /// E003 for a tokenizer without a template for pairs, E001 and E008 where it fails.
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<i64>, Vec<i64>)> {
+        let windows = self.pair(first, second, Windows { most: usize::MAX, shared: 0 })?;
+        let whole = windows.into_iter().next();
+        Ok(whole.map(|window| (window.ids, window.types)).unwrap_or_default())
+    }
+
     /// The windows of a question and a text.
     pub(crate) fn pair(
         &self,

@@ -1,7 +1,7 @@
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 fn parse_positive(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
@@ -41,10 +41,21 @@ fn parse_layers(text: &str) -> Result<StudentLayers, String> {
     })
 }
 
+/// How layers, heads and neurons of a student are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StudentBy {
+    /// Layers evenly spaced, heads and neurons by the magnitude of their weights
+    Spacing,
+    /// Layers by how much they change what passes through them, heads and neurons by the gradients
+    /// of the data's next tokens
+    Effect,
+}
+
 /// Options about distillation that the help of `convert` leaves to that of `distill`.
-pub(crate) const IN_DISTILL: [&str; 15] = [
+pub(crate) const IN_DISTILL: [&str; 16] = [
     "distill",
     "distill_layers",
+    "distill_by",
     "data",
     "temperature",
     "alpha",
@@ -72,8 +83,11 @@ pub(crate) struct DistillArgs {
     /// 0
     #[arg(long, value_name = "LAYERS", value_parser = parse_layers, requires = "data")]
     pub(crate) distill_layers: Option<StudentLayers>,
-    /// What is learnt from: JSON lines with text, prompt and completion, messages, or tokens; in
-    /// any other file, a text in each line
+    /// How the layers, heads and neurons that stay are chosen [default: spacing]
+    #[arg(long, value_name = "MEASURE", value_enum, requires = "data")]
+    pub(crate) distill_by: Option<StudentBy>,
+    /// What is learnt from: JSON lines with text, text and text_pair, prompt and completion,
+    /// messages, or tokens; in any other file, a text in each line
     #[arg(long, value_name = "FILE")]
     pub(crate) data: Option<PathBuf>,
     /// What logits are divided by before predictions are compared [default: 2]

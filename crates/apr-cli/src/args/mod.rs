@@ -43,7 +43,7 @@ pub(crate) use container::{
     LicenseAction, SignArgs, VerifyArgs,
 };
 pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Sha256};
-pub(crate) use distill::{DistillArgs, StudentLayers};
+pub(crate) use distill::{DistillArgs, StudentBy, StudentLayers};
 pub(crate) use imatrix::{ImatrixArgs, ImatrixForm, TextShare};
 pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs,

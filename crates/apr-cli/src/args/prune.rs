@@ -166,6 +166,14 @@ impl PruneArgs {
         matches!(self.prune_layers, Some(LayerChoice::Count(_)))
     }
 
+    /// Whether heads or neurons go, and nothing else, by gradients.
+    pub(crate) fn weighs_units(&self) -> bool {
+        (self.prune_heads.is_some() || self.prune_neurons.is_some())
+            && !self.has_zeros()
+            && self.prune_layers.is_none()
+            && self.prune_method == Some(PruneMethod::Fisher)
+    }
+
     /// Whether layers, heads or neurons go.
     pub(crate) fn has_less(&self) -> bool {
         let of_layers = self.prune_heads.is_some() || self.prune_neurons.is_some();

@@ -1,6 +1,8 @@
 //! `apr convert --distill` and `apr distill`: the model that a job reads, smaller, and trained to
 //! compute what it does.
 
+mod effect;
+
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
@@ -10,16 +12,17 @@ use apr_distill::{
     Trained, cuts, distill, read_rows,
 };
 use apr_io::{AtomicOutput, Target, io_error};
-use apr_prune::{LayerChoice, WidthChoice, plan_layers, plan_widths};
+use apr_prune::{Gradients, LayerChoice, WidthChoice, least_influential, plan_layers, plan_widths};
 use apr_registry::{Error, Escaped, Sink};
 use apr_run::{Facts, InputKind, RunError, RunOptions, Runner, Tokenizer, chat_text, with_runner};
 use serde_json::{Map, Value as Json};
 
 use super::convert::Changed;
 use super::lowrank::FactorFile;
+use super::prune::gradients;
 use super::run::{read_text, terse_host};
 use super::running::Opened;
-use crate::args::{ConvertArgs, DistillArgs, StudentLayers};
+use crate::args::{ConvertArgs, DistillArgs, StudentBy, StudentLayers};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -57,7 +60,8 @@ pub(super) fn distilled(
     let opened = Opened::new(&args.model, context)?;
     let data = asked.data.as_deref().unwrap_or(Path::new(""));
     let text = read_text(data)?;
-    let (mut model, cut) = cut_down(model, asked, &opened, changed, context)?;
+    let (mut model, cut) =
+        cut_down(model, asked, (&opened, &args.model, data, &text), changed, context)?;
     let facts = Facts::of(&*model.reader)?;
 
     let options = reading(context, opened.facts());
@@ -157,9 +161,9 @@ fn training(asked: &DistillArgs, context: &Context) -> DistillOptions {
 
 /// Takes from a model what its student has less.
 fn cut_down(
-    mut model: Model,
+    model: Model,
     asked: &DistillArgs,
-    opened: &Opened,
+    (opened, path, data, text): (&Opened, &Path, &Path, &str),
     changed: &mut Changed,
     context: &Context,
 ) -> Outcome<(Model, Cuts)> {
@@ -169,29 +173,88 @@ fn cut_down(
         .or_else(|| opened.facts().get("architecture")?.as_object().cloned())
         .unwrap_or_default();
     let source = context.source(&*model.reader, &model.name)?;
-    let cut = cuts(&source, &config, &size).map_err(unsuited)?;
+    let mut cut = cuts(&source, &config, &size).map_err(unsuited)?;
     drop(source);
+    if asked.distill_by != Some(StudentBy::Effect) {
+        let model = shortened(model, (&cut, None), changed, context)?;
+        return Ok((narrowed(model, &cut, None, changed, context)?, cut));
+    }
 
+    let chooses_layers = !matches!(size, Size::Listed(_)) && !cut.dropped.is_empty();
+    let narrows = cut.heads > 0 || cut.neurons > 0;
+    if !chooses_layers && !narrows {
+        context.printer.warn("--distill-by effect changed nothing: the layers are listed");
+    }
+    let influence = match chooses_layers {
+        true => {
+            let influence = effect::of_layers(opened, data, text, context)?;
+            let choice = least_influential(&influence, cut.dropped.len()).map_err(unsuited)?;
+            if let LayerChoice::Listed(mut dropped) = choice {
+                dropped.sort_unstable();
+                cut.kept = (0..influence.len() as u64)
+                    .filter(|layer| dropped.binary_search(layer).is_err())
+                    .collect();
+                cut.dropped = dropped;
+            }
+            Some(influence)
+        }
+        false => None,
+    };
+    // Gradients are those of all layers, by the names that their tensors have.
+    let gradients = match narrows {
+        true => {
+            let (gradients, told) = gradients::of_texts((path, data), context)?;
+            told.iter().for_each(|note| context.printer.warn(note));
+            Some(gradients)
+        }
+        false => None,
+    };
+    let model = narrowed(model, &cut, gradients.as_ref(), changed, context)?;
+    Ok((shortened(model, (&cut, influence), changed, context)?, cut))
+}
+
+/// The model without the layers that go.
+fn shortened(
+    mut model: Model,
+    (cut, influence): (&Cuts, Option<Vec<f64>>),
+    changed: &mut Changed,
+    context: &Context,
+) -> Outcome<Model> {
     if !cut.dropped.is_empty() {
         let source = context.source(&*model.reader, &model.name)?;
         let planned = plan_layers(&source, &LayerChoice::Listed(cut.dropped.clone()));
-        let planned = planned.map_err(unsuited)?;
+        let mut planned = planned.map_err(unsuited)?;
         drop(source);
+        if let Some(influence) = influence {
+            planned = planned.with_influence(influence);
+        }
         let (reader, report) = planned.apply(model.reader)?;
         model.reader = reader;
         changed.layers = Some(report);
     }
+    Ok(model)
+}
+
+/// The model without the heads and neurons that go.
+fn narrowed(
+    mut model: Model,
+    cut: &Cuts,
+    gradients: Option<&Gradients>,
+    changed: &mut Changed,
+    context: &Context,
+) -> Outcome<Model> {
     if cut.heads > 0 || cut.neurons > 0 {
         let mut choice = WidthChoice::default();
         (choice.heads, choice.neurons) = (cut.heads, cut.neurons);
         let source = context.source(&*model.reader, &model.name)?;
-        let planned = plan_widths(&source, choice, &context.pipeline()?, &()).map_err(unsuited)?;
+        let planned = plan_widths(&source, choice, gradients, &context.pipeline()?, &());
+        let planned = planned.map_err(unsuited)?;
         drop(source);
         let (reader, report) = planned.apply(model.reader)?;
         model.reader = reader;
         changed.widths = Some(report);
     }
-    Ok((model, cut))
+    Ok(model)
 }
 
 fn unsuited(error: Error) -> Failure {
@@ -242,6 +305,11 @@ impl Texts<'_> {
 impl Tokenize for Texts<'_> {
     fn text(&self, text: &str, special: bool) -> apr_core::Result<Vec<i64>> {
         self.tokenizer()?.encode(text, special)
+    }
+
+    fn pair(&self, [first, second]: [&str; 2]) -> apr_core::Result<(Vec<i64>, Option<usize>)> {
+        let (ids, types) = self.tokenizer()?.encode_pair(first, second)?;
+        Ok((ids, types.iter().position(|kind| *kind == 1)))
     }
 
     fn chat(&self, messages: &[(String, String)]) -> apr_core::Result<Vec<i64>> {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use apr_core::counted;
 use apr_distill::{Row, TensorImportance, WeightImportance, importance};
+use apr_prune::unit_tensors;
 use apr_registry::Escaped;
 use apr_run::{RunResult, Runner, with_runner};
 use serde::Serialize;
@@ -46,8 +47,11 @@ struct LayerImportance {
 /// Measures a model on texts.
 pub(super) fn run(model: &Path, data: &Path, context: &Context) -> Outcome {
     let opened = Opened::new(model, context)?;
-    let (found, cut) = on_rows(&opened, data, context, importance)?;
     let source = context.source(&*opened.model().reader, opened.name())?;
+    let units = unit_tensors(&source)?;
+    let (found, cut) = on_rows(&opened, data, context, |runner, rows, padding, done| {
+        importance(runner, rows, padding, &units, done)
+    })?;
 
     let mut layers: BTreeMap<u64, (u64, f64)> = BTreeMap::new();
     if let Some(model) = source.family()? {
@@ -113,6 +117,7 @@ fn render(out: &mut dyn Write, report: &ImportanceReport) -> io::Result<()> {
         writeln!(out, "  {:>10}  {weights:>10}  {:>10.3e}", layer.layer, layer.saliency)?;
     }
 
+    render_units(out, found)?;
     let mut tensors: Vec<&TensorImportance> = found.tensors.iter().collect();
     tensors.sort_by(|a, b| b.saliency.total_cmp(&a.saliency));
     writeln!(
@@ -133,5 +138,36 @@ fn render(out: &mut dyn Write, report: &ImportanceReport) -> io::Result<()> {
     match tensors.len().saturating_sub(SHOWN) {
         0 => Ok(()),
         more => writeln!(out, "  {DIM}and {more} more; --json lists them all{DIM:#}"),
+    }
+}
+
+/// The least and most important heads and neurons of each layer.
+fn render_units(out: &mut dyn Write, found: &WeightImportance) -> io::Result<()> {
+    if found.units.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n  {DIM}{:>10}  {:>28}  {:>30}{DIM:#}",
+        "layer", "heads, least and most", "neurons, least and most"
+    )?;
+    for units in &found.units {
+        let (heads, neurons) = (least_and_most(&units.groups), least_and_most(&units.neurons));
+        writeln!(out, "  {:>10}  {heads:>28}  {neurons:>30}", units.layer)?;
+    }
+    let groups = "heads are counted with those of queries that share their keys";
+    writeln!(out, "  {DIM}{groups}; `apr prune --prune-method fisher` drops the least{DIM:#}")
+}
+
+/// The numbers of the least and the most important unit, with their saliency.
+fn least_and_most(saliency: &[f64]) -> String {
+    let places = || 0..saliency.len();
+    let order = |a: &usize, b: &usize| saliency[*a].total_cmp(&saliency[*b]);
+    match (places().min_by(order), places().max_by(order)) {
+        (Some(least), Some(most)) => {
+            let shown = |at: usize| format!("{at} {:.2e}", saliency[at]);
+            format!("{}, {}", shown(least), shown(most))
+        }
+        _ => "-".to_owned(),
     }
 }

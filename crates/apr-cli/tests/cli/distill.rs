@@ -3,6 +3,7 @@
 use std::fs;
 
 use apr_testkit::locate;
+use serde_json::{Value, json};
 
 use crate::support::{Sandbox, tensors};
 
@@ -171,10 +172,42 @@ fn importance_is_shown_by_layer_and_tensor() {
     let saliency = |at: usize| report["layers"][at]["saliency"].as_f64().expect("a number");
     assert!(saliency(0) > 0.0 && saliency(1) > 0.0, "{report}");
     assert_eq!(report["tensors"].as_array().map(Vec::len), Some(21));
+    for layer in report["units"].as_array().expect("layers") {
+        let count = |key: &str| layer[key].as_array().map(Vec::len);
+        assert_eq!((count("groups"), count("neurons")), (Some(2), Some(256)));
+    }
+    sandbox.apr(line).ok().says(&["heads, least and most", "neurons, least and most"]);
     sandbox.apr("explain llama --importance").fails(2, &["--data <FILE>"]);
     sandbox
         .apr("explain bert --importance --data few.jsonl")
         .fails(2, &["the model continues none"]);
+}
+
+#[test]
+fn layers_and_neurons_can_be_those_with_the_most_effect() {
+    let sandbox = sandbox();
+    let line = "distill llama --data sums.jsonl --steps 10 --lr 3e-4 -f -o student.apr --json";
+    let run = |rest: &str| sandbox.apr(&format!("{line} {rest}"));
+    let report = run("--distill-layers 1 --distill-by effect").ok().json();
+    let influence = report["layers"]["influence"].as_array().expect("numbers");
+    let influence: Vec<f64> = influence.iter().filter_map(Value::as_f64).collect();
+    assert_eq!(influence.len(), 2);
+    let kept = usize::from(influence[1] > influence[0]);
+    assert_eq!(report["distillation"]["layers"], json!([kept]));
+    assert_eq!(report["layers"]["dropped"], json!([1 - kept]));
+
+    sandbox.write("narrow.json", "{\"intermediate_size\": 128}");
+    let by_gradients = run("--distill narrow.json --distill-by effect").ok().json();
+    assert_eq!(by_gradients["widths"]["method"], "fisher");
+    let by_magnitude = run("--distill narrow.json").ok().json();
+    assert_eq!(by_magnitude["widths"]["method"], "magnitude");
+    assert_ne!(by_gradients["widths"]["layers"], by_magnitude["widths"]["layers"]);
+
+    run("--distill-layers 0, --distill-by effect")
+        .says(&["--distill-by effect changed nothing: the layers are listed"]);
+    sandbox
+        .apr("distill bert --distill CONFIG -o b.apr --data sums.jsonl --distill-by size")
+        .fails(2, &["spacing", "effect"]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fs;
 
 use apr_testkit::hub::sha256;
 use apr_testkit::locate;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::Sandbox;
 
@@ -124,6 +124,25 @@ fn gradients_weigh_weights_as_torch_measures_them() {
         let gone = weights.filter(|((old, new), _)| old != new).map(|(_, place)| place);
         assert_eq!(gone.collect::<Vec<u64>>(), places, "{name}");
     }
+
+    // Units go by the sums of their weights.
+    let report = sandbox.apr(&format!("{line} --prune-heads 2 --prune-neurons 64 --json")).ok();
+    let widths = &report.json()["widths"];
+    assert_eq!(widths["method"], "fisher");
+    for (layer, units) in expected["units"].as_array().expect("layers").iter().enumerate() {
+        for (key, count) in [("groups", 1), ("neurons", 64)] {
+            let saliency: Vec<f64> =
+                units[key].as_array().expect("numbers").iter().filter_map(Value::as_f64).collect();
+            let mut order: Vec<u64> = (0..saliency.len() as u64).collect();
+            order.sort_by(|a, b| saliency[*a as usize].total_cmp(&saliency[*b as usize]));
+            order.truncate(count);
+            order.sort_unstable();
+            assert_eq!(widths["layers"][layer][key], json!(order), "layer {layer}, {key}");
+        }
+    }
+    let magnitude = sandbox.apr("prune llama -o n.apr -f --prune-neurons 64 --json").ok().json();
+    assert_eq!(magnitude["widths"]["method"], "magnitude");
+    assert_ne!(magnitude["widths"]["layers"], widths["layers"]);
 
     let of_all = sandbox.apr(&format!("{line} --prune 0.3 --prune-scope global --json")).ok();
     assert_eq!(of_all.json()["pruning"]["share"], 0.3);

@@ -16,7 +16,7 @@ use crate::failure::{Failure, Outcome};
 type Gradients = HashMap<String, Arc<[f32]>>;
 
 /// The gradients that the next tokens of a file's texts have, and notes on the file.
-pub(super) fn of_texts(
+pub(in crate::commands) fn of_texts(
     (path, data): (&Path, &Path),
     context: &Context,
 ) -> Outcome<(Gradients, Vec<String>)> {
@@ -24,8 +24,8 @@ pub(super) fn of_texts(
     let reader = &*opened.model().reader;
     if reader.format().convention == Convention::LlamaCpp {
         return Err(Failure::Usage(
-            "--prune-method fisher takes weights as Hugging Face lays them out: convert the GGUF \
-             file in a run before"
+            "gradients are of weights as Hugging Face lays them out: convert the GGUF file in a run \
+             before"
                 .to_owned(),
         ));
     }

@@ -1,6 +1,6 @@
 //! `apr convert --prune` and its kin: the model that a job reads, with weights or layers less.
 
-mod gradients;
+pub(in crate::commands) mod gradients;
 mod second_order;
 
 use std::io::{self, Write};
@@ -34,7 +34,7 @@ const SHOWN: usize = 10;
 /// of them any more.
 pub(super) fn pruned(
     args: &ConvertArgs,
-    (job, mut model): (Job, Model),
+    (mut job, mut model): (Job, Model),
     context: &Context,
 ) -> Outcome<(Job, Model, Changed)> {
     let mut found = Changed::default();
@@ -59,9 +59,18 @@ pub(super) fn pruned(
         let mut choice = WidthChoice::default();
         (choice.heads, choice.neurons) = (count(args.prune_heads), count(args.prune_neurons));
         signals::stop_cleanly(&context.interrupt)?;
+        let gradients = match (&args.prune_method, &options.calibration) {
+            (Some(PruneMethod::Fisher), Some(data)) => {
+                let (gradients, told) = gradients::of_texts((path, data), context)?;
+                job.weights.warnings.extend(told);
+                Some(gradients)
+            }
+            _ => None,
+        };
         let source = context.source(&*model.reader, &model.name)?;
         let pipeline = context.pipeline()?;
-        let planned = plan_widths(&source, choice, &pipeline, &()).map_err(unsuited)?;
+        let planned = plan_widths(&source, choice, gradients.as_ref(), &pipeline, &());
+        let planned = planned.map_err(unsuited)?;
         drop(source);
         let (reader, report) = planned.apply(model.reader)?;
         model.reader = reader;
@@ -210,10 +219,12 @@ fn check(args: &ConvertArgs) -> Outcome {
                 .to_owned(),
         ));
     }
-    if args.prune_method.is_some() && (options.calibration.is_none() || !args.has_zeros()) {
+    let units = args.prune_heads.is_some() || args.prune_neurons.is_some();
+    let has_method = args.has_zeros() || args.weighs_units();
+    if args.prune_method.is_some() && (options.calibration.is_none() || !has_method) {
         return Err(Failure::Usage(
             "--prune-method says what --calibration is for: it goes with that, and with --prune or \
-             --prune-nm"
+             --prune-nm; fisher with --prune-heads and --prune-neurons, too"
                 .to_owned(),
         ));
     }
@@ -224,11 +235,12 @@ fn check(args: &ConvertArgs) -> Outcome {
         ));
     }
     if options.calibration.is_some() && args.has_less() {
-        let is_alone = !args.has_zeros() && args.prune_heads.is_none();
-        if !(args.counts_layers() && is_alone && args.prune_neurons.is_none()) {
+        let is_alone = !args.has_zeros() && !units;
+        if !(args.counts_layers() && is_alone || args.weighs_units()) {
             return Err(Failure::Usage(
                 "--calibration measures the whole model: drop layers, heads and neurons in a run \
-                 of its own; it chooses the layers of --prune-layers N, where nothing else goes"
+                 of its own; it chooses the layers of --prune-layers N, where nothing else goes, \
+                 and with --prune-method fisher heads and neurons"
                     .to_owned(),
             ));
         }
