@@ -16,6 +16,7 @@ import zlib
 from pathlib import Path
 
 import codec
+import distill
 import harness
 import hub
 import infer
@@ -309,7 +310,7 @@ def main():
     parser.add_argument("--large-graph", required=True, type=Path)
     parser.add_argument("--minilm", required=True, type=Path, help="a safetensors file of real weights, where there is one")
     parser.add_argument("--run-speed", type=Path, help="the example run_speed of apr-cli")
-    parser.add_argument("--only", choices=["all", "quantize", "codec", "export", "hub", "infer"], default="all")
+    parser.add_argument("--only", choices=["all", "quantize", "codec", "export", "hub", "infer", "distill"], default="all")
     args = parser.parse_args()
 
     rows = []
@@ -326,6 +327,8 @@ def main():
         hub.bench(args.apr, args.hub, args.python, args.dir, int(min(args.gb) * GB / 2), args.runs, hub.RATE, rows)
     if args.only in ("all", "infer"):
         infer.bench(args.apr, args.run_speed, args.dir, args.runs, rows)
+    if args.only in ("all", "distill"):
+        distill.bench(args.apr, rows)
 
     print("| job | result | detail |\n|---|---|---|")
     for row in rows:

@@ -2,9 +2,9 @@
 
 Rows, their order, the held-out share, initial weights, loss, AdamW, warm-up and cosine are the same. The student of
 either must come to the same held-out loss within 2 %. The folder that apr wrote is loaded by transformers, whose
-greedy answers to the held-out sums are counted. Prints the time and the peak memory of both.
+greedy answers to the held-out sums are counted. Prints the time and the peak memory of both, or all as JSON.
 
-    python distill.py APR MODEL [STEPS]
+    python distill.py APR MODEL [STEPS] [--json]
 
 Needs torch, transformers and tokenizers.
 """
@@ -142,7 +142,7 @@ def right(folder, rows):
 
 
 def main():
-    apr, model, *rest = sys.argv[1:]
+    apr, model, *rest = [word for word in sys.argv[1:] if word != "--json"]
     steps = int(rest[0]) if rest else 1000
     torch.set_num_threads(2)
     tokenizer = Tokenizer.from_file(str(Path(model) / "tokenizer.json"))
@@ -157,10 +157,16 @@ def main():
     loss, seconds = with_torch(model, rows, steps)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     own = report["after"]["loss"]
-    print(f"held-out loss     apr {own:.5f}  torch {loss:.5f}  (before: {report['before']['loss']:.5f})")
-    print(f"seconds           apr {own_seconds:.1f}  torch {seconds:.1f}  ratio {seconds / own_seconds:.2f}")
-    print(f"peak memory, MiB  apr {own_memory:.0f}  torch {memory:.0f}")
-    print(f"held-out sums right, by transformers: {100 * share:.1f} %")
+    if "--json" in sys.argv:
+        found = dict(
+            loss=[own, loss], seconds=[own_seconds, seconds], memory=[own_memory, memory], right=share, steps=steps
+        )
+        print(json.dumps(found))
+    else:
+        print(f"held-out loss     apr {own:.5f}  torch {loss:.5f}  (before: {report['before']['loss']:.5f})")
+        print(f"seconds           apr {own_seconds:.1f}  torch {seconds:.1f}  ratio {seconds / own_seconds:.2f}")
+        print(f"peak memory, MiB  apr {own_memory:.0f}  torch {memory:.0f}")
+        print(f"held-out sums right, by transformers: {100 * share:.1f} %")
     # A short training ends before it matters.
     if abs(own - loss) > 0.02 * loss:
         sys.exit("the losses are more than 2 % apart")
