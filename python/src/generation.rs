@@ -78,7 +78,7 @@ impl History {
 }
 
 impl Asked {
-    fn run_options(&self) -> RunOptions {
+    pub(crate) fn run_options(&self) -> RunOptions {
         let mut options = RunOptions::default();
         if !self.exact {
             options.arithmetic = Arithmetic::Fast;
@@ -135,13 +135,29 @@ impl Asked {
         Ok(made)
     }
 
+    /// Writes a text behind each prompt, so many side by side.
+    pub(crate) fn write_all(
+        &self,
+        runner: &Runner<'_>,
+        prompts: &[String],
+        batch: usize,
+    ) -> RunResult<Vec<Completion>> {
+        let mut generator = Generator::of(runner, self.generate_options())?;
+        let prompts: Vec<Prompt<'_>> = prompts.iter().map(|text| self.prompt_of(text)).collect();
+        generator.generate_all(&prompts, batch, &mut |_, _| Ok(()))
+    }
+
     fn prompt(&self) -> Prompt<'_> {
-        match (&self.tokens, self.prompt.as_deref().unwrap_or_default()) {
-            (Some(ids), _) => Prompt::Tokens(ids),
-            (None, message) if self.chat => {
-                Prompt::Chat { system: self.system.as_deref(), message }
-            }
-            (None, text) => Prompt::Text(text),
+        match &self.tokens {
+            Some(ids) => Prompt::Tokens(ids),
+            None => self.prompt_of(self.prompt.as_deref().unwrap_or_default()),
+        }
+    }
+
+    fn prompt_of<'a>(&'a self, text: &'a str) -> Prompt<'a> {
+        match self.chat {
+            true => Prompt::Chat { system: self.system.as_deref(), message: text },
+            false => Prompt::Text(text),
         }
     }
 }

@@ -269,6 +269,24 @@ impl Model {
         Ok(PyBytes::new(py, &bytes))
     }
 
+    /// Writes a text behind each prompt: the reports as JSON.
+    fn generate_all(
+        &self,
+        py: Python<'_>,
+        asked: Asked,
+        prompts: Vec<String>,
+        batch: usize,
+    ) -> PyResult<String> {
+        supervised(py, None, |watch| {
+            let warn = |message: &str, _| watch.warn(message);
+            let interrupt = watch.interrupt.clone();
+            let made = self.model.run_until(&asked.run_options(), interrupt, warn, |runner| {
+                asked.write_all(runner, &prompts, batch)
+            })?;
+            Ok(serde_json::to_string(&made)?)
+        })
+    }
+
     /// Begins to write a text.
     fn generate(&self, asked: Asked) -> Generation {
         Generation::begin(Arc::clone(&self.model), asked)

@@ -295,6 +295,18 @@ class Running(Folder):
         with self.assertRaises(ValueError):
             apr.open(places.TINY_LLAMA).generate("12+34=", cache_type="q4_0")
 
+    def test_texts_grow_side_by_side(self):
+        model = apr.open(places.TINY_LLAMA)
+        prompts = ["12+34=", "1+2=", "99+1="]
+        made = model.generate_all(prompts, batch=2)
+        self.assertEqual([one.text for one in made], ["46\n", "3\n", "100\n"])
+        self.assertEqual(max(one.report.get("batch", 1) for one in made), 2)
+        alone = model.generate_all(prompts, batch=1)
+        self.assertEqual([one.tokens for one in made], [one.tokens for one in alone])
+        self.assertNotIn("batch", alone[0].report)
+        with self.assertRaises(ValueError):
+            model.generate_all(prompts, batch=0)
+
     def test_beams_find_a_text(self):
         completion = apr.open(places.TINY_LLAMA).generate("12+34=", beams=3).completion
         self.assertEqual(completion.text, "46\n")
