@@ -38,11 +38,11 @@ pub enum Arithmetic {
     #[default]
     Exact,
     /// Integers with integers, as ggml does: each row of activations is quantized to 8 bits for
-    /// each product, in blocks of 32 or 256. This is for weights in `q4_0`, `q4_1`, `q5_0`, `q5_1`,
-    /// `q8_0`, `iq4_nl`, `mxfp4`, `q2_k` to `q6_k` and `iq4_xs`. For weights in `f16` and `bf16`
-    /// beside them, activations are rounded to that precision, and products and sums are single.
-    /// Products with others, and those whose activations don't fit (infinities, NaN, beyond 8
-    /// million, or 65,504 for `f16`), are exact. So are those of a model that has no blocks.
+    /// each product, in blocks of 32 or 256. This is for weights in all of ggml's blocks. For
+    /// weights in `f16` and `bf16` beside them, activations are rounded to that precision, and
+    /// products and sums are single. Products with others, `int8` and `int4` among them, and those
+    /// whose activations don't fit (infinities, NaN, beyond 8 million, or 65,504 for `f16`), are
+    /// exact. So are those of a model that has no blocks.
     Fast,
 }
 

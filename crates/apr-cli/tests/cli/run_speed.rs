@@ -173,7 +173,8 @@ fn probabilities_of_the_arithmetics_are_close() {
     let Some(folder) = shared_data("derived") else { return };
     let sandbox = Sandbox::new();
     let model = folder.join("stories260K_F16.gguf");
-    for scheme in ["q8_0", "q4_k_m", "q6_k", "q5_k_m", "q3_k_m", "q2_k", "iq4_xs", "q5_0"] {
+    let schemes = ["q8_0", "q4_k_m", "q6_k", "q5_k_m", "q3_k_m", "q2_k", "iq4_xs", "q5_0"];
+    for scheme in schemes.into_iter().chain(["mxfp4", "nvfp4"]) {
         let quantize = format!("quantize {} --type {scheme} -o {scheme}.gguf -f", model.display());
         sandbox.apr(&quantize).ok();
         let line = format!("{scheme}.gguf --tokens 1,403,407 --max-tokens 12 --logprobs 1");

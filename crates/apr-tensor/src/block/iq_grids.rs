@@ -5,18 +5,17 @@
 //! lowest bits, and unpacked at compile time.
 
 /// IQ2_XXS: 8 magnitudes a point.
-pub(super) static IQ2_XXS: [[u8; 8]; 256] = unpack(&IQ2_XXS_PACKED, 2, [8, 25, 43, 0]);
+pub static IQ2_XXS: [[u8; 8]; 256] = unpack(&IQ2_XXS_PACKED, 2, [8, 25, 43, 0]);
 /// IQ2_XS: 8 magnitudes a point.
-pub(super) static IQ2_XS: [[u8; 8]; 512] = unpack(&IQ2_XS_PACKED, 2, [8, 25, 43, 0]);
+pub static IQ2_XS: [[u8; 8]; 512] = unpack(&IQ2_XS_PACKED, 2, [8, 25, 43, 0]);
 /// IQ2_S: 8 magnitudes a point.
-pub(super) static IQ2_S: [[u8; 8]; 1024] = unpack(&IQ2_S_PACKED, 2, [8, 25, 43, 0]);
+pub static IQ2_S: [[u8; 8]; 1024] = unpack(&IQ2_S_PACKED, 2, [8, 25, 43, 0]);
 /// IQ3_XXS: 4 magnitudes a point.
-pub(super) static IQ3_XXS: [[u8; 4]; 256] =
-    unpack(&IQ3_XXS_PACKED, 3, [4, 12, 20, 28, 36, 44, 52, 62]);
+pub static IQ3_XXS: [[u8; 4]; 256] = unpack(&IQ3_XXS_PACKED, 3, [4, 12, 20, 28, 36, 44, 52, 62]);
 /// IQ3_S: 4 magnitudes a point.
-pub(super) static IQ3_S: [[u8; 4]; 512] = unpack(&IQ3_S_PACKED, 3, [1, 3, 5, 7, 9, 11, 13, 15]);
+pub static IQ3_S: [[u8; 4]; 512] = unpack(&IQ3_S_PACKED, 3, [1, 3, 5, 7, 9, 11, 13, 15]);
 /// IQ1_S and IQ1_M: 8 signed values a point.
-pub(super) static IQ1: [[i8; 8]; 2048] = unpack(&IQ1_PACKED, 2, [-1, 0, 1, 0]);
+pub static IQ1: [[i8; 8]; 2048] = unpack(&IQ1_PACKED, 2, [-1, 0, 1, 0]);
 
 /// The points whose values' indices are packed at `bits` bits each.
 const fn unpack<T: Copy, const WIDTH: usize, const POINTS: usize, const VALUES: usize>(

@@ -39,7 +39,7 @@ mod extremes;
 mod fp4;
 mod iq4;
 mod iq_dequantize;
-mod iq_grids;
+pub mod iq_grids;
 mod k_quants;
 mod kernel;
 mod lanes;
@@ -56,6 +56,7 @@ use alloc::vec::Vec;
 
 use apr_core::DType;
 
+pub use fp4::half_of_e4m3;
 use kernel::{Dequantize, Quantize, QuantizeGroups};
 
 /// Whether [`quantize`] makes this dtype: all that [`can_dequantize`], except for Q8_1 and Q8_K,

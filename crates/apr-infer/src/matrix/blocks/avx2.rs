@@ -8,22 +8,28 @@ use core::arch::x86_64::{
     _mm_cvtepi8_epi16, _mm_cvtepi32_ps, _mm_cvtepu8_epi16, _mm_cvtph_ps, _mm_cvtsi32_si128,
     _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_fmadd_ps, _mm_hadd_epi16, _mm_loadu_si128,
     _mm_madd_epi16, _mm_movehdup_ps, _mm_movehl_ps, _mm_prefetch, _mm_set_epi64x, _mm_set1_epi8,
-    _mm_set1_ps, _mm_setzero_ps, _mm_shuffle_epi32, _mm_srli_epi16, _mm_sub_epi8,
-    _mm_unpackhi_epi16, _mm_unpacklo_epi16, _mm256_abs_epi8, _mm256_add_epi32, _mm256_add_ps,
-    _mm256_and_si256, _mm256_andnot_si256, _mm256_broadcastsi128_si256, _mm256_castps256_ps128,
-    _mm256_castsi256_si128, _mm256_cmpeq_epi8, _mm256_cvtepi8_epi16, _mm256_cvtepi32_ps,
-    _mm256_cvtepu8_epi16, _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_fmadd_ps,
-    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_or_si256, _mm256_set_m128i,
-    _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_set1_ps,
-    _mm256_setzero_ps, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sign_epi8,
-    _mm256_slli_epi16, _mm256_srli_epi16, _mm256_sub_epi8,
+    _mm_set1_epi32, _mm_set1_ps, _mm_setzero_ps, _mm_shuffle_epi32, _mm_srli_epi16, _mm_sub_epi8,
+    _mm_unpackhi_epi16, _mm_unpackhi_epi64, _mm_unpacklo_epi16, _mm_unpacklo_epi64,
+    _mm256_abs_epi8, _mm256_add_epi8, _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256,
+    _mm256_andnot_si256, _mm256_blend_epi16, _mm256_blend_epi32, _mm256_broadcastsi128_si256,
+    _mm256_castps256_ps128, _mm256_castsi256_si128, _mm256_cmpeq_epi8, _mm256_cvtepi8_epi16,
+    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_extractf128_ps, _mm256_extracti128_si256,
+    _mm256_fmadd_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_epu8,
+    _mm256_mul_ps, _mm256_mullo_epi32, _mm256_or_si256, _mm256_set_epi64x, _mm256_set_m128,
+    _mm256_set_m128i, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_epi64x,
+    _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sign_epi8,
+    _mm256_sign_epi16, _mm256_slli_epi16, _mm256_srli_epi16, _mm256_sub_epi8, _mm256_sub_epi32,
+    _mm256_xor_si256,
 };
+
+use apr_tensor::block::half_of_e4m3;
 
 use super::activations::{Large, Small};
 use super::layout::{
     FP4_VALUES, IQ4_VALUES, eight_scales, half_power, scales_and_minima, sixteen_scales, types,
+    word,
 };
-use super::{GROUP, Outputs, by_tokens, is_in_pairs};
+use super::{GROUP, Outputs, by_tokens, groups, groups_share_scale, is_in_pairs, points, surplus};
 
 /// Blocks of 32: rows of weights, bytes of one, rows of activations, products.
 pub(super) fn small<const TYPE: u8, const BYTES: usize>(
@@ -111,8 +117,8 @@ fn nibbles(bytes: __m128i) -> __m256i {
 /// 32 bits as bytes that are 255 or 0.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn bits(block: &[u8], at: usize) -> __m256i {
-    let word = i32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+fn bits(word: u32) -> __m256i {
+    let word = word.cast_signed();
     // Each byte eight times, of which all bits but one are set.
     let spread = load(&SPREAD);
     let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(word), spread);
@@ -131,6 +137,17 @@ static SPREAD: [i8; GROUP] = {
     places
 };
 
+/// Which byte of a word in each half of a register each of 32 bytes takes.
+static FOUR_TIMES: [i8; GROUP] = {
+    let mut places = [0; GROUP];
+    let mut at = 0;
+    while at < GROUP {
+        places[at] = (at / 4 % 4) as i8;
+        at += 1;
+    }
+    places
+};
+
 /// What levels stand for, by shuffling.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -140,25 +157,60 @@ fn values_of(levels: __m256i, values: &[i8; 16]) -> __m256i {
     _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), levels)
 }
 
-/// The integers of a block of 32.
+/// What pairs of bits stand for in `Q2_0`, as the lower or the upper pair of a nibble.
+const PAIRS: [i8; 16] = [-1, 0, 1, 2, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0];
+
+/// The integers of a group of 32 of a block.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn small_quants<const TYPE: u8>(block: &[u8]) -> __m256i {
+fn small_quants<const TYPE: u8>(block: &[u8], group: usize) -> __m256i {
     match TYPE {
+        types::NVFP4 => {
+            let bytes = load_half_at(block, 4 + 16 * group);
+            let (low, high) = (bytes, _mm_srli_epi16::<4>(bytes));
+            let both =
+                _mm256_set_m128i(_mm_unpackhi_epi64(low, high), _mm_unpacklo_epi64(low, high));
+            values_of(_mm256_and_si256(both, _mm256_set1_epi8(15)), &FP4_VALUES)
+        }
+        types::Q1_0 => {
+            let clear = _mm256_andnot_si256(bits(word(block, 2 + 4 * group)), _mm256_set1_epi8(-1));
+            _mm256_or_si256(clear, _mm256_set1_epi8(1))
+        }
+        types::Q2_0 => {
+            let [low, high] = [2, 6].map(|at| word(block, at + 8 * group).cast_signed());
+            let bytes = _mm256_set_m128i(_mm_set1_epi32(high), _mm_set1_epi32(low));
+            let bytes = _mm256_shuffle_epi8(bytes, load(&FOUR_TIMES));
+            let nibbles = _mm256_blend_epi16::<0b1010_1010>(bytes, _mm256_srli_epi16::<4>(bytes));
+            values_of(_mm256_and_si256(nibbles, _mm256_set1_epi16(0x0c03)), &PAIRS)
+        }
         types::Q4_0 => _mm256_sub_epi8(nibbles(load_half_at(block, 2)), _mm256_set1_epi8(8)),
         types::Q4_1 => nibbles(load_half_at(block, 4)),
         types::Q5_0 => {
             // A level without its fifth bit is 16 too large.
             let low = nibbles(load_half_at(block, 6));
-            _mm256_or_si256(low, _mm256_andnot_si256(bits(block, 2), _mm256_set1_epi8(-16)))
+            _mm256_or_si256(low, _mm256_andnot_si256(bits(word(block, 2)), _mm256_set1_epi8(-16)))
         }
         types::Q5_1 => {
             let low = nibbles(load_half_at(block, 8));
-            _mm256_or_si256(low, _mm256_and_si256(bits(block, 4), _mm256_set1_epi8(16)))
+            _mm256_or_si256(low, _mm256_and_si256(bits(word(block, 4)), _mm256_set1_epi8(16)))
         }
         types::Q8_0 => load_at(block, 2),
         types::MXFP4 => values_of(nibbles(load_half_at(block, 1)), &FP4_VALUES),
         _ => values_of(nibbles(load_half_at(block, 2)), &IQ4_VALUES),
+    }
+}
+
+/// The scales of a group of 32.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn small_scales<const TYPE: u8>(block: &[u8], group: usize) -> __m256 {
+    match TYPE {
+        types::MXFP4 => _mm256_set1_ps(half_power(block[0])),
+        types::NVFP4 => {
+            let [first, second] = [0, 1].map(|at| half_of_e4m3(block[2 * group + at]));
+            _mm256_set_m128(_mm_set1_ps(second), _mm_set1_ps(first))
+        }
+        _ => _mm256_set1_ps(half(block, 0)),
     }
 }
 
@@ -195,15 +247,30 @@ fn small_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
     let mut of_minima = [0.0; TOKENS];
     for (at, block) in blocks.iter().enumerate() {
         fetch(block);
-        let quants = small_quants::<TYPE>(block);
-        let magnitudes = _mm256_abs_epi8(quants);
-        let scale = if TYPE == types::MXFP4 { half_power(block[0]) } else { half(block, 0) };
-        for token in 0..TOKENS {
-            let x = &x[token][at];
-            let products = _mm256_cvtepi32_ps(products(quants, magnitudes, load(&x.quants)));
-            sums[token] = _mm256_fmadd_ps(_mm256_set1_ps(scale * x.scale), products, sums[token]);
-            if matches!(TYPE, types::Q4_1 | types::Q5_1) {
-                of_minima[token] += half(block, 2) * x.sum;
+        let mut of_block = [_mm256_setzero_ps(); TOKENS];
+        for group in 0..groups(TYPE) {
+            let quants = small_quants::<TYPE>(block, group);
+            let magnitudes = _mm256_abs_epi8(quants);
+            let scales = small_scales::<TYPE>(block, group);
+            for token in 0..TOKENS {
+                let x = &x[token][groups(TYPE) * at + group];
+                let products = _mm256_cvtepi32_ps(products(quants, magnitudes, load(&x.quants)));
+                let x_scale = _mm256_set1_ps(x.scale);
+                if groups_share_scale(TYPE) {
+                    of_block[token] = _mm256_fmadd_ps(x_scale, products, of_block[token]);
+                } else {
+                    let scales = _mm256_mul_ps(scales, x_scale);
+                    sums[token] = _mm256_fmadd_ps(scales, products, sums[token]);
+                }
+                if matches!(TYPE, types::Q4_1 | types::Q5_1) {
+                    of_minima[token] += half(block, 2) * x.sum;
+                }
+            }
+        }
+        if groups_share_scale(TYPE) {
+            let scale = _mm256_set1_ps(half(block, 0));
+            for token in 0..TOKENS {
+                sums[token] = _mm256_fmadd_ps(scale, of_block[token], sums[token]);
             }
         }
         if is_in_pairs(TYPE) {
@@ -239,7 +306,55 @@ fn total_of_four(four: core::arch::x86_64::__m128) -> f32 {
 
 /// Whether the integers of a type have signs.
 const fn is_signed(of: u8) -> bool {
-    matches!(of, types::Q3_K | types::Q6_K | types::IQ4_XS)
+    matches!(of, types::Q3_K | types::IQ4_XS) || points::has_points(of)
+}
+
+/// 32 weights that are points of a grid.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn points_of_group<const TYPE: u8>(block: &[u8], group: usize) -> __m256i {
+    let point = |at: usize| points::point::<TYPE>(block, 4 * group + at).cast_signed();
+    let points = _mm256_set_epi64x(point(3), point(2), point(1), point(0));
+    if points::is_ternary(TYPE) {
+        return points;
+    }
+    let signs = bits(points::signs::<TYPE>(block, group));
+    _mm256_sub_epi8(_mm256_xor_si256(points, signs), signs)
+}
+
+/// The digits to base 3 of bytes that are fractions of 256, multiplied by a power of 3.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn thirds(bytes: __m256i) -> __m256i {
+    let reaches = |least: u8| {
+        let least = _mm256_set1_epi8(least.cast_signed());
+        _mm256_cmpeq_epi8(_mm256_max_epu8(bytes, least), bytes)
+    };
+    // A third is 85.33, and what is true is -1.
+    let both = _mm256_add_epi8(reaches(86), reaches(171));
+    _mm256_sub_epi8(_mm256_setzero_si256(), both)
+}
+
+/// The digits of half a super-block of `TQ1_0`, in the order of its weights.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn half_of_thirds(block: &[u8], half: usize) -> [__m256i; 4] {
+    let times_3 = |bytes| _mm256_add_epi8(bytes, _mm256_add_epi8(bytes, bytes));
+    let times_9 = |bytes| times_3(times_3(bytes));
+    let first = load_at(block, 0);
+    if half == 0 {
+        return [first, times_3(first), times_9(first), times_9(times_3(first))]
+            .map(|bytes| thirds(bytes));
+    }
+
+    // In both halves of a register, of which the upper one takes the next digit.
+    let second = _mm256_broadcastsi128_si256(load_half_at(block, 32));
+    let second = _mm256_blend_epi32::<0b1111_0000>(second, times_3(second));
+    let third = _mm256_set1_epi32(word(block, 48).cast_signed());
+    let third = _mm256_blend_epi32::<0b1010_1010>(third, times_3(third));
+    let third = _mm256_blend_epi32::<0b1100_1100>(third, times_9(third));
+    let last = _mm256_blend_epi32::<0b1111_0000>(times_9(times_9(second)), third);
+    [times_9(times_9(first)), second, times_9(second), last].map(|bytes| thirds(bytes))
 }
 
 /// The integers of half a super-block.
@@ -304,9 +419,13 @@ fn large_quants<const TYPE: u8>(block: &[u8], half: usize) -> [__m256i; 4] {
             let ([first, third], [second, fourth]) = (nibbles(64 * half), nibbles(64 * half + 32));
             let (low, high) = ([first, second, third, fourth], pairs(128));
             core::array::from_fn(|group| {
-                let level = _mm256_or_si256(low[group], _mm256_slli_epi16::<4>(high[group]));
-                _mm256_sub_epi8(level, _mm256_set1_epi8(32))
+                _mm256_or_si256(low[group], _mm256_slli_epi16::<4>(high[group]))
             })
+        }
+        types::TQ1_0 => half_of_thirds(block, half),
+        types::TQ2_0 => pairs(0),
+        of if points::has_points(of) => {
+            core::array::from_fn(|group| points_of_group::<TYPE>(block, 4 * half + group))
         }
         _ => core::array::from_fn(|group| {
             let bytes = load_half_at(block, 8 + 64 * half + 16 * group);
@@ -319,7 +438,7 @@ fn large_quants<const TYPE: u8>(block: &[u8], half: usize) -> [__m256i; 4] {
 struct Head {
     /// Of each half 8 scales for 16 integers each, twice.
     scales: [__m256i; 2],
-    /// 16 minima (`Q2_K`), or 8 in the lower half.
+    /// 16 minima, or 8 in the lower half (`Q4_K`, `Q5_K`).
     minima: __m256i,
     scale: f32,
     least: f32,
@@ -383,8 +502,28 @@ fn head<const TYPE: u8>(block: &[u8]) -> Head {
             }
         }
         types::Q6_K => {
-            let scales = halves(_mm256_cvtepi8_epi16(load_half_at(block, 192)));
-            Head { scales, minima: nothing, scale: half(block, 208), least: 0.0 }
+            let minima = _mm256_cvtepi8_epi16(load_half_at(block, 192));
+            Head { scales: halves(minima), minima, scale: half(block, 208), least: 0.0 }
+        }
+        types::TQ1_0 | types::TQ2_0 => {
+            let scale = half(block, if TYPE == types::TQ1_0 { 52 } else { 64 });
+            let ones = _mm256_set1_epi16(1);
+            Head { scales: [ones; 2], minima: ones, scale, least: 0.0 }
+        }
+        of if points::has_points(of) => {
+            let scales = points::scales::<TYPE>(block);
+            let scales = _mm256_cvtepu8_epi16(load_half_at(&scales, 0));
+            let minima = match TYPE {
+                types::IQ1_S => {
+                    let shift = |at: usize| {
+                        if points::is_shifted_down::<TYPE>(block, 2 * at) { -1 } else { 1 }
+                    };
+                    let shifts: [i16; 16] = core::array::from_fn(shift);
+                    _mm256_sign_epi16(scales, load_words(&shifts))
+                }
+                _ => nothing,
+            };
+            Head { scales: halves(scales), minima, scale: points::unit::<TYPE>(block), least: 0.0 }
         }
         _ => {
             let low = [block[4], block[5], block[6], block[7]];
@@ -413,16 +552,42 @@ static SCALES: [[i8; GROUP]; 4] = {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn sums_of_16(x: &Large) -> __m256i {
-    // SAFETY: there are sixteen integers of 16 bits.
-    unsafe { _mm256_loadu_si256(x.sums.as_ptr().cast()) }
+fn load_words(words: &[i16; 16]) -> __m256i {
+    // SAFETY: there are 32 bytes.
+    unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
+}
+
+/// Products of 16 minima with sums of 16 activations each, two added up.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn of_16_minima(minima: __m256i, x: &Large) -> __m256i {
+    _mm256_madd_epi16(minima, load_words(&x.sums))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn total_of_integers(four: __m128i) -> i32 {
+    let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b1110>(four));
+    _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<0b01>(two)))
+}
+
+/// Which sums of 16 weights of `IQ1_M` are to be subtracted: of each group the bytes that are -1,
+/// the others being 1.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn shifts(block: &[u8], group: usize) -> __m256i {
+    let shift = |at: usize| {
+        let down = points::is_shifted_down::<{ types::IQ1_M }>(block, 4 * group + at);
+        if down { -1 } else { 0x0101_0101_0101_0101 }
+    };
+    _mm256_set_epi64x(shift(3), shift(2), shift(1), shift(0))
 }
 
 /// Products of eight minima with sums of 32 activations each, two added up.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn of_minima(minima: __m256i, x: &Large) -> __m128i {
-    let sums = sums_of_16(x);
+    let sums = load_words(&x.sums);
     let sums = _mm_hadd_epi16(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
     _mm_madd_epi16(_mm256_castsi256_si128(minima), sums)
 }
@@ -435,7 +600,8 @@ fn large_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
 ) -> [f32; TOKENS] {
     let blocks = row.as_chunks::<BYTES>().0;
     let mut sums = [_mm256_setzero_ps(); TOKENS];
-    let (mut in_lanes, mut of_all) = ([_mm_setzero_ps(); TOKENS], [0.0; TOKENS]);
+    let (mut in_lanes, mut of_all) = ([_mm_setzero_ps(); TOKENS], [0.0_f32; TOKENS]);
+    let mut of_shifts = [_mm256_setzero_ps(); TOKENS];
     for (at, block) in blocks.iter().enumerate() {
         fetch(block);
         let head = head::<TYPE>(block);
@@ -444,8 +610,7 @@ fn large_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
             let least = -x.scale * head.least;
             match TYPE {
                 types::Q2_K => {
-                    let minima = _mm256_madd_epi16(head.minima, sums_of_16(x));
-                    let minima = _mm256_cvtepi32_ps(minima);
+                    let minima = _mm256_cvtepi32_ps(of_16_minima(head.minima, x));
                     sums[token] = _mm256_fmadd_ps(_mm256_set1_ps(least), minima, sums[token]);
                 }
                 types::Q4_K => {
@@ -453,16 +618,29 @@ fn large_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
                     in_lanes[token] = _mm_fmadd_ps(_mm_set1_ps(least), minima, in_lanes[token]);
                 }
                 types::Q5_K => {
-                    let four = of_minima(head.minima, x);
-                    let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b1110>(four));
-                    let one = _mm_add_epi32(two, _mm_shuffle_epi32::<0b01>(two));
-                    of_all[token] += least * _mm_cvtsi128_si32(one) as f32;
+                    let minima = total_of_integers(of_minima(head.minima, x));
+                    of_all[token] = least.mul_add(minima as f32, of_all[token]);
+                }
+                types::IQ1_S => {
+                    let eight = of_16_minima(head.minima, x);
+                    let upper = _mm256_extracti128_si256::<1>(eight);
+                    let minima =
+                        total_of_integers(_mm_add_epi32(upper, _mm256_castsi256_si128(eight)));
+                    of_all[token] = (x.scale * head.scale).mul_add(minima as f32, of_all[token]);
                 }
                 _ => {}
             }
         }
 
         let mut all = [_mm256_setzero_si256(); TOKENS];
+        let mut all_shifts = [_mm256_setzero_si256(); TOKENS];
+        if surplus(TYPE) != 0 {
+            for token in 0..TOKENS {
+                let minima = of_16_minima(head.minima, &x[token][at]);
+                let surplus = _mm256_set1_epi32(surplus(TYPE));
+                all[token] = _mm256_sub_epi32(all[token], _mm256_mullo_epi32(minima, surplus));
+            }
+        }
         for half in 0..2 {
             let quants = large_quants::<TYPE>(block, half);
             for group in 0..4 {
@@ -471,6 +649,12 @@ fn large_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
                 let magnitudes = if signed { _mm256_abs_epi8(quants) } else { quants };
                 for token in 0..TOKENS {
                     let x = load(&x[token][at].quants.as_chunks().0[4 * half + group]);
+                    if TYPE == types::IQ1_M {
+                        let x = _mm256_sign_epi8(x, shifts(block, 4 * half + group));
+                        let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x);
+                        let products = _mm256_madd_epi16(scale, pairs);
+                        all_shifts[token] = _mm256_add_epi32(all_shifts[token], products);
+                    }
                     let x = if signed { _mm256_sign_epi8(x, quants) } else { x };
                     let pairs = _mm256_maddubs_epi16(magnitudes, x);
                     all[token] = _mm256_add_epi32(all[token], _mm256_madd_epi16(scale, pairs));
@@ -480,13 +664,21 @@ fn large_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
         for token in 0..TOKENS {
             let scale = _mm256_set1_ps(x[token][at].scale * head.scale);
             sums[token] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(all[token]), sums[token]);
+            if TYPE == types::IQ1_M {
+                let all = _mm256_cvtepi32_ps(all_shifts[token]);
+                of_shifts[token] = _mm256_fmadd_ps(scale, all, of_shifts[token]);
+            }
         }
     }
 
     let mut out = of_all;
     for token in 0..TOKENS {
-        let others =
-            if TYPE == types::Q5_K { of_all[token] } else { total_of_four(in_lanes[token]) };
+        let others = match TYPE {
+            types::Q5_K => of_all[token],
+            types::IQ1_S => points::SHIFT * of_all[token],
+            types::IQ1_M => points::SHIFT * total(of_shifts[token]),
+            _ => total_of_four(in_lanes[token]),
+        };
         out[token] = total(sums[token]) + others;
     }
     out

@@ -1,8 +1,9 @@
 //! Where weights, scales and minima lie in ggml's blocks.
 
+use apr_tensor::block::half_of_e4m3;
 use half::f16;
 
-use super::{GROUP, SUPER};
+use super::{GROUP, SUPER, points};
 
 /// Types of blocks, as parameters of functions.
 pub(super) mod types {
@@ -19,6 +20,18 @@ pub(super) mod types {
     pub(in crate::matrix::blocks) const Q6_K: u8 = 10;
     pub(in crate::matrix::blocks) const IQ4_XS: u8 = 11;
     pub(in crate::matrix::blocks) const MXFP4: u8 = 12;
+    pub(in crate::matrix::blocks) const IQ1_S: u8 = 13;
+    pub(in crate::matrix::blocks) const IQ1_M: u8 = 14;
+    pub(in crate::matrix::blocks) const IQ2_XXS: u8 = 15;
+    pub(in crate::matrix::blocks) const IQ2_XS: u8 = 16;
+    pub(in crate::matrix::blocks) const IQ2_S: u8 = 17;
+    pub(in crate::matrix::blocks) const IQ3_XXS: u8 = 18;
+    pub(in crate::matrix::blocks) const IQ3_S: u8 = 19;
+    pub(in crate::matrix::blocks) const TQ1_0: u8 = 20;
+    pub(in crate::matrix::blocks) const TQ2_0: u8 = 21;
+    pub(in crate::matrix::blocks) const Q1_0: u8 = 22;
+    pub(in crate::matrix::blocks) const Q2_0: u8 = 23;
+    pub(in crate::matrix::blocks) const NVFP4: u8 = 24;
 }
 
 /// What the levels of `IQ4_NL` and `IQ4_XS` stand for.
@@ -45,7 +58,7 @@ pub(super) fn half(block: &[u8], at: usize) -> f32 {
 }
 
 #[inline(always)]
-fn word(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
@@ -95,16 +108,17 @@ fn nibbles(bytes: &[u8], value: impl Fn(u8) -> i8) -> [i8; GROUP] {
     core::array::from_fn(|at| value(if at < 16 { bytes[at] & 15 } else { bytes[at - 16] >> 4 }))
 }
 
-/// 32 weights of a block: `quant * scale + least`.
+/// 32 weights of a block: `quant * scales[at / 16] + least`.
 pub(super) struct SmallWeights {
     pub(super) quants: [i8; GROUP],
-    pub(super) scale: f32,
+    pub(super) scales: [f32; 2],
     pub(super) least: f32,
 }
 
 impl SmallWeights {
+    /// Of the groups of 32 that a block has, the one with a number.
     #[inline(always)]
-    pub(super) fn of<const TYPE: u8>(block: &[u8]) -> Self {
+    pub(super) fn of<const TYPE: u8>(block: &[u8], group: usize) -> Self {
         let fifth = |at: usize, bits: usize| (block[bits + at / 8] >> (at % 8) & 1).cast_signed();
         let mut least = 0.0;
         let quants = match TYPE {
@@ -124,18 +138,45 @@ impl SmallWeights {
             }
             types::Q8_0 => core::array::from_fn(|at| block[2 + at].cast_signed()),
             types::MXFP4 => nibbles(&block[1..17], |level| FP4_VALUES[usize::from(level)]),
+            types::NVFP4 => core::array::from_fn(|at| {
+                let byte = block[4 + 16 * group + at / 16 * 8 + at % 8];
+                FP4_VALUES[usize::from(byte >> (at / 8 % 2 * 4) & 15)]
+            }),
+            types::Q1_0 => {
+                let bit = |at: usize| block[2 + 4 * group + at / 8] >> (at % 8) & 1;
+                core::array::from_fn(|at| if bit(at) == 1 { 1 } else { -1 })
+            }
+            types::Q2_0 => core::array::from_fn(|at| {
+                (block[2 + 8 * group + at / 4] >> (at % 4 * 2) & 3).cast_signed() - 1
+            }),
             _ => nibbles(&block[2..18], |level| IQ4_VALUES[usize::from(level)]),
         };
-        let scale = if TYPE == types::MXFP4 { half_power(block[0]) } else { half(block, 0) };
-        Self { quants, scale, least }
+        let scales = match TYPE {
+            types::MXFP4 => [half_power(block[0]); 2],
+            types::NVFP4 => [0, 1].map(|at| half_of_e4m3(block[2 * group + at])),
+            _ => [half(block, 0); 2],
+        };
+        Self { quants, scales, least }
     }
+}
+
+/// A digit to base 3 of `TQ1_0`.
+#[inline(always)]
+fn third(block: &[u8], at: usize) -> i8 {
+    const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
+    let (byte, digit) = match at {
+        0..160 => (at % 32, at / 32),
+        160..240 => (32 + at % 16, (at - 160) / 16),
+        _ => (48 + at % 4, (at - 240) / 4),
+    };
+    ((u16::from(block[byte].wrapping_mul(POWERS[digit])) * 3) >> 8) as i8
 }
 
 /// 256 weights of a super-block: `quant * scales[at / 16] * scale - minima[at / 16] * least`.
 pub(super) struct LargeWeights {
     pub(super) quants: [i8; SUPER],
     pub(super) scales: [i8; SUPER / 16],
-    pub(super) minima: [u8; SUPER / 16],
+    pub(super) minima: [i8; SUPER / 16],
     pub(super) scale: f32,
     pub(super) least: f32,
 }
@@ -169,7 +210,7 @@ impl LargeWeights {
             types::Q2_K => {
                 quants.for_each(|(at, quant)| *quant = two_bits(at, 16));
                 weights.scales = core::array::from_fn(|at| (block[at] & 15).cast_signed());
-                weights.minima = core::array::from_fn(|at| block[at] >> 4);
+                weights.minima = core::array::from_fn(|at| (block[at] >> 4).cast_signed());
                 (weights.scale, weights.least) = (half(block, 80), half(block, 82));
             }
             types::Q3_K => {
@@ -191,16 +232,38 @@ impl LargeWeights {
                 });
                 let (scales, minima) = scales_and_minima(&block[4..16]);
                 weights.scales = twice(scales).map(u8::cast_signed);
-                weights.minima = twice(minima);
+                weights.minima = twice(minima).map(u8::cast_signed);
                 (weights.scale, weights.least) = (half(block, 0), half(block, 2));
             }
             types::Q6_K => {
                 quants.for_each(|(at, quant)| {
                     let low = block[at / 128 * 64 + at % 64] >> (at % 128 / 64 * 4) & 15;
-                    *quant = (low.cast_signed() | two_bits(at, 128) << 4) - 32;
+                    *quant = low.cast_signed() | two_bits(at, 128) << 4;
                 });
                 weights.scales = core::array::from_fn(|at| block[192 + at].cast_signed());
+                weights.minima = weights.scales;
                 weights.scale = half(block, 208);
+            }
+            types::TQ1_0 => {
+                quants.for_each(|(at, quant)| *quant = third(block, at));
+                (weights.scales, weights.minima) = ([1; 16], [1; 16]);
+                weights.scale = half(block, 52);
+            }
+            types::TQ2_0 => {
+                quants.for_each(|(at, quant)| *quant = two_bits(at, 0));
+                (weights.scales, weights.minima) = ([1; 16], [1; 16]);
+                weights.scale = half(block, 64);
+            }
+            of if points::has_points(of) => {
+                for (at, quants) in weights.quants.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                    let signs = points::signs::<TYPE>(block, at / 4) >> (at % 4 * 8);
+                    *quants = points::point::<TYPE>(block, at).to_le_bytes().map(u8::cast_signed);
+                    for (at, quant) in quants.iter_mut().enumerate() {
+                        *quant = if signs >> at & 1 == 1 { -*quant } else { *quant };
+                    }
+                }
+                weights.scales = points::scales::<TYPE>(block).map(u8::cast_signed);
+                weights.scale = points::unit::<TYPE>(block);
             }
             _ => {
                 let high = [block[2], block[3]];

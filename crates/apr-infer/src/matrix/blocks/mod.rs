@@ -2,8 +2,9 @@
 //! computes them: integers are multiplied, and their sums scaled block by block.
 //!
 //! A row of activations is quantized once for each product: to `Q8_0` or `Q8_1` for weights in
-//! blocks of 32, to `Q8_K` for those in blocks of 256. The order of summation is that of ggml's
-//! kernels for AVX2 (`ggml-cpu/arch/x86/quants.c`); where there is no fused multiplication and
+//! blocks of 32 to 128, to `Q8_K` for those in blocks of 256. The order of summation is that of
+//! ggml's kernels for AVX2 (`ggml-cpu/arch/x86/quants.c`), except for `Q2_0`, which has none there
+//! and is summed as `Q1_0`; where there is no fused multiplication and
 //! addition, a product and a sum are rounded each. What does not fit 8-bit blocks is left to the
 //! products of floats.
 
@@ -16,6 +17,7 @@ mod activations;
 )]
 mod avx2;
 mod layout;
+mod points;
 mod scalar;
 #[cfg(test)]
 mod tests;
@@ -58,6 +60,30 @@ const fn is_in_pairs(of: u8) -> bool {
     matches!(of, types::IQ4_NL | types::MXFP4)
 }
 
+/// Groups of 32 weights in a block that is not a super-block.
+const fn groups(of: u8) -> usize {
+    match of {
+        types::Q1_0 => 4,
+        types::Q2_0 | types::NVFP4 => 2,
+        _ => 1,
+    }
+}
+
+/// Whether the groups of a block are added up before they are multiplied with its scale.
+const fn groups_share_scale(of: u8) -> bool {
+    matches!(of, types::Q1_0 | types::Q2_0)
+}
+
+/// By how much the integers of a type are too large. What that adds to the products is subtracted
+/// from the sums of a block.
+const fn surplus(of: u8) -> i32 {
+    match of {
+        types::Q6_K => 32,
+        types::TQ1_0 | types::TQ2_0 => 1,
+        _ => 0,
+    }
+}
+
 /// Multiplies some rows of activations at a time, and those that are left one by one. In a function
 /// of its own the loop would lack the features of the one that it is in.
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
@@ -97,12 +123,24 @@ macro_rules! kernels {
             DType::Q8_0 => Kernel::Small($module::small::<{ types::Q8_0 }, 34>),
             DType::IQ4_NL => Kernel::Small($module::small::<{ types::IQ4_NL }, 18>),
             DType::MXFP4 => Kernel::Small($module::small::<{ types::MXFP4 }, 17>),
+            DType::NVFP4 => Kernel::Small($module::small::<{ types::NVFP4 }, 36>),
+            DType::Q1_0 => Kernel::Small($module::small::<{ types::Q1_0 }, 18>),
+            DType::Q2_0 => Kernel::Small($module::small::<{ types::Q2_0 }, 18>),
             DType::Q2_K => Kernel::Large($module::large::<{ types::Q2_K }, 84>),
             DType::Q3_K => Kernel::Large($module::large::<{ types::Q3_K }, 110>),
             DType::Q4_K => Kernel::Large($module::large::<{ types::Q4_K }, 144>),
             DType::Q5_K => Kernel::Large($module::large::<{ types::Q5_K }, 176>),
             DType::Q6_K => Kernel::Large($module::large::<{ types::Q6_K }, 210>),
             DType::IQ4_XS => Kernel::Large($module::large::<{ types::IQ4_XS }, 136>),
+            DType::IQ1_S => Kernel::Large($module::large::<{ types::IQ1_S }, 50>),
+            DType::IQ1_M => Kernel::Large($module::large::<{ types::IQ1_M }, 56>),
+            DType::IQ2_XXS => Kernel::Large($module::large::<{ types::IQ2_XXS }, 66>),
+            DType::IQ2_XS => Kernel::Large($module::large::<{ types::IQ2_XS }, 74>),
+            DType::IQ2_S => Kernel::Large($module::large::<{ types::IQ2_S }, 82>),
+            DType::IQ3_XXS => Kernel::Large($module::large::<{ types::IQ3_XXS }, 98>),
+            DType::IQ3_S => Kernel::Large($module::large::<{ types::IQ3_S }, 110>),
+            DType::TQ1_0 => Kernel::Large($module::large::<{ types::TQ1_0 }, 54>),
+            DType::TQ2_0 => Kernel::Large($module::large::<{ types::TQ2_0 }, 66>),
             _ => return None,
         })
     };

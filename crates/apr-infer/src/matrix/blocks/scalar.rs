@@ -4,8 +4,8 @@
 //! multiplied with the scales and added up block after block.
 
 use super::activations::{Large, Small};
-use super::layout::{LargeWeights, SmallWeights, types};
-use super::{GROUP, Outputs, is_in_pairs};
+use super::layout::{LargeWeights, SmallWeights, half, types};
+use super::{GROUP, Outputs, groups, groups_share_scale, is_in_pairs, points, surplus};
 
 /// Whether additions are fused with multiplications: where the processor always does so in one
 /// step.
@@ -50,10 +50,11 @@ fn add<const FUSED: bool>(a: f32, b: f32, sum: f32) -> f32 {
     if FUSED { a.mul_add(b, sum) } else { a * b + sum }
 }
 
+/// Adds products with factors for either half of the lanes.
 #[inline(always)]
-fn add_lanes<const FUSED: bool>(factor: f32, lanes: &[i32; LANES], sums: &mut Sums) {
-    for (sum, lane) in sums.iter_mut().zip(lanes) {
-        *sum = add::<FUSED>(factor, *lane as f32, *sum);
+fn add_lanes<const FUSED: bool>(factors: [f32; 2], lanes: &[i32; LANES], sums: &mut Sums) {
+    for (at, (sum, lane)) in sums.iter_mut().zip(lanes).enumerate() {
+        *sum = add::<FUSED>(factors[at / 4], *lane as f32, *sum);
     }
 }
 
@@ -79,12 +80,25 @@ pub(super) fn small_row<const TYPE: u8, const BYTES: usize, const FUSED: bool>(
     x: &[Small],
 ) -> f32 {
     let (mut sums, mut of_minima) = ([[0.0; LANES]; 2], 0.0);
-    for (at, (block, x)) in row.as_chunks::<BYTES>().0.iter().zip(x).enumerate() {
-        let weights = SmallWeights::of::<TYPE>(block);
+    let blocks = row.as_chunks::<BYTES>().0.iter().zip(x.chunks(groups(TYPE)));
+    for (at, (block, x)) in blocks.enumerate() {
         let own = if is_in_pairs(TYPE) { at % 2 } else { 0 };
-        let products = lanes(&weights.quants, &x.quants);
-        add_lanes::<FUSED>(weights.scale * x.scale, &products, &mut sums[own]);
-        of_minima += weights.least * x.sum;
+        let mut of_block = [0.0; LANES];
+        for (group, x) in x.iter().enumerate() {
+            let SmallWeights { quants, scales, least } = SmallWeights::of::<TYPE>(block, group);
+            let products = lanes(&quants, &x.quants);
+            if groups_share_scale(TYPE) {
+                add_lanes::<FUSED>([x.scale; 2], &products, &mut of_block);
+            } else {
+                add_lanes::<FUSED>(scales.map(|scale| scale * x.scale), &products, &mut sums[own]);
+            }
+            of_minima += least * x.sum;
+        }
+        if groups_share_scale(TYPE) {
+            for (sum, of_block) in sums[own].iter_mut().zip(of_block) {
+                *sum = add::<FUSED>(half(block, 0), of_block, *sum);
+            }
+        }
     }
     let [mut first, second] = sums;
     if is_in_pairs(TYPE) {
@@ -99,6 +113,7 @@ pub(super) fn large_row<const TYPE: u8, const BYTES: usize, const FUSED: bool>(
     x: &[Large],
 ) -> f32 {
     let (mut sums, mut of_minima, mut of_all) = ([0.0; LANES], [0.0; 4], 0.0);
+    let mut of_shifts = [0.0; LANES];
     for (block, x) in row.as_chunks::<BYTES>().0.iter().zip(x) {
         let weights = LargeWeights::of::<TYPE>(block);
         let scale = x.scale * weights.scale;
@@ -107,7 +122,7 @@ pub(super) fn large_row<const TYPE: u8, const BYTES: usize, const FUSED: bool>(
         match TYPE {
             types::Q2_K => {
                 let minima = core::array::from_fn(|lane| minima(2 * lane) + minima(2 * lane + 1));
-                add_lanes::<FUSED>(least, &minima, &mut sums);
+                add_lanes::<FUSED>([least; 2], &minima, &mut sums);
             }
             types::Q4_K => {
                 for (lane, sum) in of_minima.iter_mut().enumerate() {
@@ -115,20 +130,49 @@ pub(super) fn large_row<const TYPE: u8, const BYTES: usize, const FUSED: bool>(
                     *sum = add::<FUSED>(least, minima as f32, *sum);
                 }
             }
-            types::Q5_K => of_all += least * (0..16).map(minima).sum::<i32>() as f32,
+            types::Q5_K => {
+                of_all = add::<FUSED>(least, (0..16).map(minima).sum::<i32>() as f32, of_all);
+            }
+            types::IQ1_S => {
+                let shift = |at: usize| {
+                    let sum = i32::from(weights.scales[at]) * i32::from(x.sums[at]);
+                    if points::is_shifted_down::<TYPE>(block, 2 * at) { -sum } else { sum }
+                };
+                of_all = add::<FUSED>(scale, (0..16).map(shift).sum::<i32>() as f32, of_all);
+            }
+            types::IQ1_M => {
+                let mut products = [0; LANES];
+                for (at, four) in x.quants.as_chunks::<4>().0.iter().enumerate() {
+                    let sum = i32::from(weights.scales[at / 4])
+                        * four.iter().map(|quant| i32::from(*quant)).sum::<i32>();
+                    let down = points::is_shifted_down::<TYPE>(block, at / 2);
+                    products[at % LANES] += if down { -sum } else { sum };
+                }
+                add_lanes::<FUSED>([scale; 2], &products, &mut of_shifts);
+            }
             _ => {}
         }
 
         let groups = weights.quants.as_chunks::<GROUP>().0.iter();
-        let mut products = [0; LANES];
+        let surplus = surplus(TYPE);
+        let mut products = core::array::from_fn(|lane| match surplus {
+            0 => 0,
+            _ => -surplus * (minima(2 * lane) + minima(2 * lane + 1)),
+        });
         for (group, (a, b)) in groups.zip(x.quants.as_chunks::<GROUP>().0).enumerate() {
             for (lane, (product, sum)) in products.iter_mut().zip(lanes(a, b)).enumerate() {
                 *product += i32::from(weights.scales[2 * group + lane / 4]) * sum;
             }
         }
-        add_lanes::<FUSED>(scale, &products, &mut sums);
+        add_lanes::<FUSED>([scale; 2], &products, &mut sums);
     }
 
     let of_minima = (of_minima[0] + of_minima[2]) + (of_minima[1] + of_minima[3]);
-    total(&sums) + if TYPE == types::Q5_K { of_all } else { of_minima }
+    total(&sums)
+        + match TYPE {
+            types::Q5_K => of_all,
+            types::IQ1_S => points::SHIFT * of_all,
+            types::IQ1_M => points::SHIFT * total(&of_shifts),
+            _ => of_minima,
+        }
 }

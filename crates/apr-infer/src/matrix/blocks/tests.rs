@@ -9,7 +9,7 @@ use super::*;
 use crate::workers::Alone;
 
 /// Dtypes, with their blocks' bytes and the places of halves in them.
-const TYPES: [(DType, usize, &[usize]); 13] = [
+const TYPES: [(DType, usize, &[usize]); 25] = [
     (DType::Q4_0, 18, &[0]),
     (DType::Q4_1, 20, &[0, 2]),
     (DType::Q5_0, 22, &[0]),
@@ -17,12 +17,24 @@ const TYPES: [(DType, usize, &[usize]); 13] = [
     (DType::Q8_0, 34, &[0]),
     (DType::IQ4_NL, 18, &[0]),
     (DType::MXFP4, 17, &[]),
+    (DType::NVFP4, 36, &[]),
+    (DType::Q1_0, 18, &[0]),
+    (DType::Q2_0, 18, &[0]),
     (DType::Q2_K, 84, &[80, 82]),
     (DType::Q3_K, 110, &[108]),
     (DType::Q4_K, 144, &[0, 2]),
     (DType::Q5_K, 176, &[0, 2]),
     (DType::Q6_K, 210, &[208]),
     (DType::IQ4_XS, 136, &[0]),
+    (DType::IQ1_S, 50, &[0]),
+    (DType::IQ1_M, 56, &[]),
+    (DType::IQ2_XXS, 66, &[0]),
+    (DType::IQ2_XS, 74, &[0]),
+    (DType::IQ2_S, 82, &[0]),
+    (DType::IQ3_XXS, 98, &[0]),
+    (DType::IQ3_S, 110, &[0]),
+    (DType::TQ1_0, 54, &[52]),
+    (DType::TQ2_0, 66, &[64]),
 ];
 
 /// A linear congruential generator.
@@ -45,13 +57,21 @@ impl Noise {
     }
 }
 
-/// Blocks of any levels and quantized scales; only the halves are such as files have, and in blocks
-/// without one the power of two in front.
+/// Blocks of any levels and quantized scales; only the halves are such as files have, the power of
+/// two of `MXFP4`, and the half in nibbles of `IQ1_M`.
 fn rows_of(bytes: usize, halves: &[usize], blocks: usize, noise: &mut Noise) -> Vec<u8> {
     let mut rows: Vec<u8> = (0..blocks * bytes).map(|_| noise.byte()).collect();
     for block in rows.chunks_mut(bytes) {
-        if halves.is_empty() {
-            block[0] = 118 + block[0] % 8;
+        match (bytes, halves) {
+            (56, []) => {
+                let half = f16::from_f32(noise.number() * 0.01).to_bits();
+                for at in 0..4 {
+                    let nibble = (half >> (4 * at) & 15) as u8;
+                    block[49 + 2 * at] = block[49 + 2 * at] & 15 | nibble << 4;
+                }
+            }
+            (17, []) => block[0] = 118 + block[0] % 8,
+            _ => {}
         }
         for &at in halves {
             let scale = f16::from_f32(noise.number() * 0.01);
@@ -195,7 +215,21 @@ fn fused(dtype: DType, weights: &[u8], row_bytes: usize, x: &Activations) -> Vec
         DType::Q4_K => rows_of_type!(large, large_row, Q4_K, 144),
         DType::Q5_K => rows_of_type!(large, large_row, Q5_K, 176),
         DType::Q6_K => rows_of_type!(large, large_row, Q6_K, 210),
-        _ => rows_of_type!(large, large_row, IQ4_XS, 136),
+        DType::MXFP4 => rows_of_type!(small, small_row, MXFP4, 17),
+        DType::NVFP4 => rows_of_type!(small, small_row, NVFP4, 36),
+        DType::Q1_0 => rows_of_type!(small, small_row, Q1_0, 18),
+        DType::Q2_0 => rows_of_type!(small, small_row, Q2_0, 18),
+        DType::IQ1_S => rows_of_type!(large, large_row, IQ1_S, 50),
+        DType::IQ1_M => rows_of_type!(large, large_row, IQ1_M, 56),
+        DType::IQ2_XXS => rows_of_type!(large, large_row, IQ2_XXS, 66),
+        DType::IQ2_XS => rows_of_type!(large, large_row, IQ2_XS, 74),
+        DType::IQ2_S => rows_of_type!(large, large_row, IQ2_S, 82),
+        DType::IQ3_XXS => rows_of_type!(large, large_row, IQ3_XXS, 98),
+        DType::IQ3_S => rows_of_type!(large, large_row, IQ3_S, 110),
+        DType::TQ1_0 => rows_of_type!(large, large_row, TQ1_0, 54),
+        DType::TQ2_0 => rows_of_type!(large, large_row, TQ2_0, 66),
+        DType::IQ4_XS => rows_of_type!(large, large_row, IQ4_XS, 136),
+        _ => panic!("{dtype} has no kernel"),
     }
 }
 
@@ -214,6 +248,7 @@ fn the_kernels_of_a_processor_give_the_bits_of_the_scalar_ones() {
                 false => multiply(plain(dtype).unwrap(), &weights, blocks * bytes, &x),
             };
             let found = multiply(kernel, &weights, blocks * bytes, &x);
+            assert_eq!([expected.len(), expected[0].len()], [tokens, columns]);
             for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
                 assert_eq!(found.to_bits(), expected.to_bits(), "{dtype}: {found} {expected}");
             }

@@ -1,0 +1,168 @@
+//! Points of grids, signs and scales in the blocks of ggml's IQ types of 1 to 3 bits. Where they
+//! lie, the decoders of `apr_tensor::block` say.
+
+use apr_tensor::block::iq_grids::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
+use half::f16;
+
+use super::layout::{types, word};
+
+/// Whether the weights of a type are points of a grid.
+pub(super) const fn has_points(of: u8) -> bool {
+    matches!(
+        of,
+        types::IQ1_S
+            | types::IQ1_M
+            | types::IQ2_XXS
+            | types::IQ2_XS
+            | types::IQ2_S
+            | types::IQ3_XXS
+            | types::IQ3_S
+    )
+}
+
+/// Whether the values of a type's points have signs of their own.
+pub(super) const fn is_ternary(of: u8) -> bool {
+    matches!(of, types::IQ1_S | types::IQ1_M)
+}
+
+#[inline(always)]
+fn half_word(block: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([block[at], block[at + 1]])
+}
+
+/// Eight magnitudes, of IQ1_S and IQ1_M values, as bytes, the first lowest: those of the weights
+/// from `8 * at` on.
+#[inline(always)]
+pub(super) fn point<const TYPE: u8>(block: &[u8], at: usize) -> u64 {
+    let index = |low: usize, upper: usize| usize::from(block[low]) | upper << 8;
+    let of_two = |first: [u8; 4], second: [u8; 4]| {
+        u64::from(u32::from_le_bytes(first)) | u64::from(u32::from_le_bytes(second)) << 32
+    };
+    let ternary = |index: usize| u64::from_le_bytes(IQ1[index].map(i8::cast_unsigned));
+    match TYPE {
+        types::IQ1_S => {
+            let upper = half_word(block, 34 + at / 4 * 2) >> (at % 4 * 3) & 7;
+            ternary(index(2 + at, usize::from(upper)))
+        }
+        types::IQ1_M => {
+            let upper = block[32 + at / 2] >> (at % 2 * 4) & 7;
+            ternary(index(at, usize::from(upper)))
+        }
+        types::IQ2_XXS => {
+            let index = usize::from(block[2 + at / 4 * 8 + at % 4]);
+            u64::from_le_bytes(IQ2_XXS[index])
+        }
+        types::IQ2_XS => {
+            let index = usize::from(half_word(block, 2 + 2 * at) & 511);
+            u64::from_le_bytes(IQ2_XS[index])
+        }
+        types::IQ2_S => {
+            let upper = block[66 + at / 4] >> (at % 4 * 2) & 3;
+            u64::from_le_bytes(IQ2_S[index(2 + at, usize::from(upper))])
+        }
+        types::IQ3_XXS => {
+            let [first, second] = [2 + 2 * at, 3 + 2 * at].map(|at| usize::from(block[at]));
+            of_two(IQ3_XXS[first], IQ3_XXS[second])
+        }
+        _ => {
+            let ninths = usize::from(block[66 + at / 4] >> (at % 4 * 2));
+            let first = index(2 + 2 * at, ninths & 1);
+            of_two(IQ3_S[first], IQ3_S[index(3 + 2 * at, ninths >> 1 & 1)])
+        }
+    }
+}
+
+/// A set bit for each negative weight of a group of 32, the first lowest. The types of IQ1 have
+/// none.
+#[inline(always)]
+pub(super) fn signs<const TYPE: u8>(block: &[u8], group: usize) -> u32 {
+    match TYPE {
+        types::IQ1_S | types::IQ1_M => 0,
+        types::IQ2_XXS => even_signs(spread(word(block, 6 + 8 * group))),
+        types::IQ2_XS => {
+            let seven = |at: usize| block[3 + 8 * group + 2 * at] >> 1;
+            even_signs(u32::from_le_bytes(core::array::from_fn(seven)))
+        }
+        types::IQ2_S => word(block, 34 + 4 * group),
+        types::IQ3_XXS => even_signs(spread(word(block, 66 + 4 * group))),
+        _ => word(block, 74 + 4 * group),
+    }
+}
+
+/// The low 28 bits, seven to a byte.
+#[inline(always)]
+fn spread(bits: u32) -> u32 {
+    const SEVEN: u32 = 0x7f;
+    bits & SEVEN | (bits & SEVEN << 7) << 1 | (bits & SEVEN << 14) << 2 | (bits & SEVEN << 21) << 3
+}
+
+/// Four times eight signs of which seven are stored: an even number of them is negative.
+#[inline(always)]
+fn even_signs(sevens: u32) -> u32 {
+    // The lowest bit of each byte becomes the parity of the byte.
+    let mut parity = sevens ^ sevens >> 4;
+    parity ^= parity >> 2;
+    parity ^= parity >> 1;
+    sevens | (parity & 0x0101_0101) << 7
+}
+
+/// Scales of 16 weights each, which are odd numbers.
+#[inline(always)]
+pub(super) fn scales<const TYPE: u8>(block: &[u8]) -> [u8; 16] {
+    core::array::from_fn(|at| {
+        let nibble = |first: usize| block[first + at / 2] >> (at % 2 * 4) & 15;
+        let stored = match TYPE {
+            types::IQ1_S => block[35 + at / 2 * 2] >> 4 & 7,
+            types::IQ1_M => (half_word(block, 48 + at / 4 * 2) >> (at % 4 * 3) & 7) as u8,
+            types::IQ2_XXS => block[9 + at / 2 * 8] >> 4,
+            types::IQ2_XS => nibble(66),
+            types::IQ2_S => nibble(74),
+            types::IQ3_XXS => block[69 + at / 2 * 4] >> 4,
+            _ => block[106 + at / 4] >> (at / 2 % 2 * 4) & 15,
+        };
+        2 * stored + 1
+    })
+}
+
+/// What all scales of a block are multiplied with. Where a type counts them in eighths or quarters,
+/// ggml multiplies the sum of all blocks with these instead; the product is the same to the bit.
+#[inline(always)]
+pub(super) fn unit<const TYPE: u8>(block: &[u8]) -> f32 {
+    let half = |at: usize| f16::from_bits(half_word(block, at)).to_f32();
+    match TYPE {
+        types::IQ1_M => {
+            let part = |at: usize| half_word(block, 48 + 2 * at) >> 12 << (4 * at);
+            f16::from_bits(part(0) | part(1) | part(2) | part(3)).to_f32()
+        }
+        types::IQ2_XXS | types::IQ2_XS | types::IQ2_S => half(0) * 0.125,
+        types::IQ3_XXS => half(0) * 0.25,
+        _ => half(0),
+    }
+}
+
+/// How far the values of IQ1_S and IQ1_M are shifted, for both signs.
+pub(super) const SHIFT: f32 = 0.125;
+
+/// Whether the weights of IQ1_S and IQ1_M from `8 * at` on are shifted downwards.
+#[inline(always)]
+pub(super) fn is_shifted_down<const TYPE: u8>(block: &[u8], at: usize) -> bool {
+    match TYPE {
+        types::IQ1_S => block[35 + at / 4 * 2] >> 7 == 1,
+        _ => block[32 + at / 2] >> (at % 2 * 4 + 3) & 1 == 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_eighth_sign_makes_their_number_even() {
+        for bits in [0, 1, 0x7f, 0x0123_4567, 0x0fff_ffff, 0xf765_4321] {
+            for (at, byte) in even_signs(spread(bits)).to_le_bytes().into_iter().enumerate() {
+                assert_eq!(u32::from(byte & 127), bits >> (7 * at) & 127);
+                assert_eq!(byte.count_ones() % 2, 0);
+            }
+        }
+    }
+}
