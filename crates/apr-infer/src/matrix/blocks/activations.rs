@@ -18,11 +18,15 @@ pub(in crate::matrix) struct Small {
     pub(super) sum: f32,
 }
 
-/// 256 activations as ggml's `Q8_K` has them.
+/// 256 activations as ggml's `Q8_K` has them, and what kernels need of them. Each 64 are a line of
+/// the cache.
+#[repr(C, align(64))]
 pub(in crate::matrix) struct Large {
     pub(super) quants: [i8; SUPER],
     /// Sums of 16 integers each.
     pub(super) sums: [i16; SUPER / 16],
+    /// Sums of 32 integers each.
+    pub(super) sums_of_groups: [i16; SUPER / GROUP],
     pub(super) scale: f32,
 }
 
@@ -104,12 +108,20 @@ for_several_targets! {
                 if greatest == 0.0 { (0.0, 0.0) } else { (inverse, 1.0 / inverse) };
             fits &= finite && inverse.is_finite();
 
-            let mut block = Large { quants: [0; SUPER], sums: [0; SUPER / 16], scale };
+            let mut block = Large {
+                quants: [0; SUPER],
+                sums: [0; SUPER / 16],
+                sums_of_groups: [0; SUPER / GROUP],
+                scale,
+            };
             for (quant, value) in block.quants.iter_mut().zip(values) {
                 *quant = nearest(value * inverse).min(MOST as i32) as i8;
             }
             for (sum, quants) in block.sums.iter_mut().zip(block.quants.as_chunks::<16>().0) {
                 *sum = quants.iter().map(|quant| i16::from(*quant)).sum();
+            }
+            for (sum, halves) in block.sums_of_groups.iter_mut().zip(block.sums.as_chunks::<2>().0) {
+                *sum = halves[0] + halves[1];
             }
             out.push(block);
         }

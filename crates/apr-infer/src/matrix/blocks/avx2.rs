@@ -4,22 +4,23 @@
 //! Bytes are multiplied without the sign of one factor, which the other one takes.
 
 use core::arch::x86_64::{
-    __m128i, __m256, __m256i, _MM_HINT_T0, _mm_add_epi32, _mm_add_ps, _mm_add_ss, _mm_and_si128,
-    _mm_cvtepi8_epi16, _mm_cvtepi32_ps, _mm_cvtepu8_epi16, _mm_cvtph_ps, _mm_cvtsi32_si128,
-    _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_fmadd_ps, _mm_hadd_epi16, _mm_loadu_si128,
-    _mm_madd_epi16, _mm_movehdup_ps, _mm_movehl_ps, _mm_prefetch, _mm_set_epi64x, _mm_set1_epi8,
-    _mm_set1_epi32, _mm_set1_ps, _mm_setzero_ps, _mm_shuffle_epi32, _mm_srli_epi16, _mm_sub_epi8,
-    _mm_unpackhi_epi16, _mm_unpackhi_epi64, _mm_unpacklo_epi16, _mm_unpacklo_epi64,
-    _mm256_abs_epi8, _mm256_add_epi8, _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256,
-    _mm256_andnot_si256, _mm256_blend_epi16, _mm256_blend_epi32, _mm256_broadcastsi128_si256,
-    _mm256_castps256_ps128, _mm256_castsi256_si128, _mm256_cmpeq_epi8, _mm256_cvtepi8_epi16,
-    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_extractf128_ps, _mm256_extracti128_si256,
-    _mm256_fmadd_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_epu8,
-    _mm256_mul_ps, _mm256_mullo_epi32, _mm256_or_si256, _mm256_set_epi64x, _mm256_set_m128,
-    _mm256_set_m128i, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_epi64x,
-    _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sign_epi8,
-    _mm256_sign_epi16, _mm256_slli_epi16, _mm256_srli_epi16, _mm256_sub_epi8, _mm256_sub_epi32,
-    _mm256_xor_si256,
+    __m128, __m128i, __m256, __m256i, _MM_HINT_T0, _mm_add_epi32, _mm_add_ps, _mm_add_ss,
+    _mm_and_si128, _mm_cvtepi32_ps, _mm_cvtepu8_epi16, _mm_cvtph_ps, _mm_cvtsi32_si128,
+    _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_fmadd_ps, _mm_loadu_si128, _mm_madd_epi16,
+    _mm_movehdup_ps, _mm_movehl_ps, _mm_prefetch, _mm_set_epi64x, _mm_set1_epi8, _mm_set1_epi16,
+    _mm_set1_epi32, _mm_set1_ps, _mm_setzero_ps, _mm_shuffle_epi32, _mm_srai_epi16, _mm_srli_epi16,
+    _mm_sub_epi8, _mm_sub_epi16, _mm_unpackhi_epi16, _mm_unpackhi_epi64, _mm_unpacklo_epi8,
+    _mm_unpacklo_epi16, _mm_unpacklo_epi64, _mm_xor_si128, _mm256_abs_epi8, _mm256_add_epi8,
+    _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256, _mm256_andnot_si256, _mm256_blend_epi16,
+    _mm256_blend_epi32, _mm256_broadcastsi128_si256, _mm256_castps256_ps128,
+    _mm256_castsi256_si128, _mm256_cmpeq_epi8, _mm256_cmpeq_epi16, _mm256_cvtepi8_epi16,
+    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_cvtph_ps, _mm256_extractf128_ps,
+    _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_loadu_si256, _mm256_madd_epi16,
+    _mm256_maddubs_epi16, _mm256_max_epu8, _mm256_mul_ps, _mm256_or_si256, _mm256_set_epi64x,
+    _mm256_set_m128, _mm256_set_m128i, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32,
+    _mm256_set1_epi64x, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
+    _mm256_shuffle_epi8, _mm256_sign_epi8, _mm256_slli_epi16, _mm256_srli_epi16, _mm256_sub_epi8,
+    _mm256_sub_epi32, _mm256_xor_si256, _mm256_zextsi128_si256,
 };
 
 use apr_tensor::block::half_of_e4m3;
@@ -30,6 +31,9 @@ use super::layout::{
     word,
 };
 use super::{GROUP, Outputs, by_tokens, groups, groups_share_scale, is_in_pairs, points, surplus};
+
+/// Rows of activations that are multiplied with a block at a time.
+const TOKENS: usize = 4;
 
 /// Blocks of 32: rows of weights, bytes of one, rows of activations, products.
 pub(super) fn small<const TYPE: u8, const BYTES: usize>(
@@ -60,7 +64,7 @@ fn small_here<const TYPE: u8, const BYTES: usize>(
     x: &[&[Small]],
     out: &mut Outputs<'_>,
 ) {
-    by_tokens!(weights, row_bytes, x, out, small_row::<TYPE, BYTES>);
+    by_tokens!(weights, row_bytes, x, out, TOKENS, small_row::<TYPE, BYTES>);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -70,12 +74,12 @@ fn large_here<const TYPE: u8, const BYTES: usize>(
     x: &[&[Large]],
     out: &mut Outputs<'_>,
 ) {
-    by_tokens!(weights, row_bytes, x, out, large_row::<TYPE, BYTES>);
+    by_tokens!(weights, row_bytes, x, out, TOKENS, large_row::<TYPE, BYTES>);
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn load(bytes: &[i8; GROUP]) -> __m256i {
+pub(super) fn load(bytes: &[i8; GROUP]) -> __m256i {
     // SAFETY: there are 32 bytes.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
 }
@@ -83,7 +87,7 @@ fn load(bytes: &[i8; GROUP]) -> __m256i {
 /// 32 bytes of a block from an offset on.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn load_at(block: &[u8], at: usize) -> __m256i {
+pub(super) fn load_at(block: &[u8], at: usize) -> __m256i {
     let bytes = &block[at..at + GROUP];
     // SAFETY: there are 32 bytes.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
@@ -92,7 +96,7 @@ fn load_at(block: &[u8], at: usize) -> __m256i {
 /// 16 bytes of a block from an offset on.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn load_half_at(block: &[u8], at: usize) -> __m128i {
+pub(super) fn load_half_at(block: &[u8], at: usize) -> __m128i {
     let bytes = &block[at..at + 16];
     // SAFETY: there are 16 bytes.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
@@ -101,9 +105,14 @@ fn load_half_at(block: &[u8], at: usize) -> __m128i {
 /// The half at an offset.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn half(block: &[u8], at: usize) -> f32 {
-    let bits = i32::from(u16::from_le_bytes([block[at], block[at + 1]]));
-    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)))
+pub(super) fn half(block: &[u8], at: usize) -> f32 {
+    half_of(u16::from_le_bytes([block[at], block[at + 1]]))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn half_of(bits: u16) -> f32 {
+    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits))))
 }
 
 /// Low nibbles of 16 bytes, then high ones.
@@ -163,7 +172,7 @@ const PAIRS: [i8; 16] = [-1, 0, 1, 2, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0];
 /// The integers of a group of 32 of a block.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn small_quants<const TYPE: u8>(block: &[u8], group: usize) -> __m256i {
+pub(super) fn small_quants<const TYPE: u8>(block: &[u8], group: usize) -> __m256i {
     match TYPE {
         types::NVFP4 => {
             let bytes = load_half_at(block, 4 + 16 * group);
@@ -203,14 +212,18 @@ fn small_quants<const TYPE: u8>(block: &[u8], group: usize) -> __m256i {
 /// The scales of a group of 32.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn small_scales<const TYPE: u8>(block: &[u8], group: usize) -> __m256 {
+pub(super) fn small_scales<const TYPE: u8>(block: &[u8], group: usize) -> __m256 {
     match TYPE {
         types::MXFP4 => _mm256_set1_ps(half_power(block[0])),
         types::NVFP4 => {
             let [first, second] = [0, 1].map(|at| half_of_e4m3(block[2 * group + at]));
             _mm256_set_m128(_mm_set1_ps(second), _mm_set1_ps(first))
         }
-        _ => _mm256_set1_ps(half(block, 0)),
+        _ => {
+            // All lanes at once: a register that one half is inserted into waits for its last use.
+            let bits = i16::from_le_bytes([block[0], block[1]]);
+            _mm256_cvtph_ps(_mm_set1_epi16(bits))
+        }
     }
 }
 
@@ -229,7 +242,7 @@ const AHEAD: usize = 4096;
 /// Asks for the bytes that lie as far ahead of a block as [`AHEAD`] says.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn fetch(block: &[u8]) {
+pub(super) fn fetch(block: &[u8]) {
     for line in (0..block.len()).step_by(64) {
         let place = block.as_ptr().wrapping_add(AHEAD + line);
         _mm_prefetch::<_MM_HINT_T0>(place.cast());
@@ -292,27 +305,30 @@ fn small_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
 /// In halves.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn total(sums: __m256) -> f32 {
+pub(super) fn total(sums: __m256) -> f32 {
     let four = _mm_add_ps(_mm256_extractf128_ps::<1>(sums), _mm256_castps256_ps128(sums));
     total_of_four(four)
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn total_of_four(four: core::arch::x86_64::__m128) -> f32 {
+pub(super) fn total_of_four(four: __m128) -> f32 {
     let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
 
 /// Whether the integers of a type have signs.
-const fn is_signed(of: u8) -> bool {
+pub(super) const fn is_signed(of: u8) -> bool {
     matches!(of, types::Q3_K | types::IQ4_XS) || points::has_points(of)
 }
 
 /// 32 weights that are points of a grid.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn points_of_group<const TYPE: u8>(block: &[u8], group: usize) -> __m256i {
+fn points_of_group<const TYPE: u8, const BYTES: usize>(
+    block: &[u8; BYTES],
+    group: usize,
+) -> __m256i {
     let point = |at: usize| points::point::<TYPE>(block, 4 * group + at).cast_signed();
     let points = _mm256_set_epi64x(point(3), point(2), point(1), point(0));
     if points::is_ternary(TYPE) {
@@ -360,7 +376,10 @@ fn half_of_thirds(block: &[u8], half: usize) -> [__m256i; 4] {
 /// The integers of half a super-block.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn large_quants<const TYPE: u8>(block: &[u8], half: usize) -> [__m256i; 4] {
+pub(super) fn large_quants<const TYPE: u8, const BYTES: usize>(
+    block: &[u8; BYTES],
+    half: usize,
+) -> [__m256i; 4] {
     let (two, four) = (_mm256_set1_epi8(3), _mm256_set1_epi8(15));
     let pairs = |at: usize| {
         let bytes = load_at(block, at + 32 * half);
@@ -425,7 +444,8 @@ fn large_quants<const TYPE: u8>(block: &[u8], half: usize) -> [__m256i; 4] {
         types::TQ1_0 => half_of_thirds(block, half),
         types::TQ2_0 => pairs(0),
         of if points::has_points(of) => {
-            core::array::from_fn(|group| points_of_group::<TYPE>(block, 4 * half + group))
+            let points = |group: usize| points_of_group::<TYPE, BYTES>(block, 4 * half + group);
+            [points(0), points(1), points(2), points(3)]
         }
         _ => core::array::from_fn(|group| {
             let bytes = load_half_at(block, 8 + 64 * half + 16 * group);
@@ -435,13 +455,19 @@ fn large_quants<const TYPE: u8>(block: &[u8], half: usize) -> [__m256i; 4] {
 }
 
 /// Scales of a super-block, and what its minima are.
-struct Head {
-    /// Of each half 8 scales for 16 integers each, twice.
-    scales: [__m256i; 2],
-    /// 16 minima, or 8 in the lower half (`Q4_K`, `Q5_K`).
-    minima: __m256i,
-    scale: f32,
-    least: f32,
+pub(super) struct Head {
+    /// 16 scales for 16 integers each, or 8 for 32 in the lower half.
+    pub(super) scales: __m256i,
+    /// 16 minima, or 8 in the lower half (`Q4_K`, `Q5_K`, `IQ1_S`), or 16 scales times the
+    /// surplus.
+    pub(super) minima: __m256i,
+    pub(super) scale: f32,
+    pub(super) least: f32,
+}
+
+/// Whether a super-block has eight scales, for 32 integers each.
+pub(super) const fn has_eight_scales(of: u8) -> bool {
+    matches!(of, types::Q4_K | types::Q5_K | types::IQ4_XS)
 }
 
 /// Eight bytes, the first lowest.
@@ -451,6 +477,7 @@ fn bytes_of(low: u64, high: u64) -> __m128i {
     _mm_set_epi64x(high.cast_signed(), low.cast_signed())
 }
 
+/// Of each half 8 scales for 16 integers each, twice.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn halves(scales: __m256i) -> [__m256i; 2] {
@@ -460,7 +487,7 @@ fn halves(scales: __m256i) -> [__m256i; 2] {
     ]
 }
 
-/// Scales for 32 integers as two for 16 each.
+/// Scales for 32 integers as two for 16 each, otherwise the same.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn twice(scales: __m128i) -> [__m256i; 2] {
@@ -472,7 +499,7 @@ fn twice(scales: __m128i) -> [__m256i; 2] {
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn head<const TYPE: u8>(block: &[u8]) -> Head {
+pub(super) fn head<const TYPE: u8>(block: &[u8]) -> Head {
     let nothing = _mm256_setzero_si256();
     match TYPE {
         types::Q2_K => {
@@ -480,7 +507,7 @@ fn head<const TYPE: u8>(block: &[u8]) -> Head {
             let scales = _mm256_cvtepi8_epi16(_mm_and_si128(packed, four));
             let minima = _mm_and_si128(_mm_srli_epi16::<4>(packed), four);
             Head {
-                scales: halves(scales),
+                scales,
                 minima: _mm256_cvtepu8_epi16(minima),
                 scale: half(block, 80),
                 least: half(block, 82),
@@ -489,47 +516,49 @@ fn head<const TYPE: u8>(block: &[u8]) -> Head {
         types::Q3_K => {
             let (low, high) = sixteen_scales(&block[96..108]);
             let scales = _mm_sub_epi8(bytes_of(low, high), _mm_set1_epi8(32));
-            let scales = halves(_mm256_cvtepi8_epi16(scales));
+            let scales = _mm256_cvtepi8_epi16(scales);
             Head { scales, minima: nothing, scale: half(block, 108), least: 0.0 }
         }
         types::Q4_K | types::Q5_K => {
             let (scales, minima) = scales_and_minima(&block[4..16]);
             Head {
-                scales: twice(_mm_cvtepu8_epi16(bytes_of(scales, 0))),
+                scales: _mm256_cvtepu8_epi16(bytes_of(scales, 0)),
                 minima: _mm256_cvtepu8_epi16(bytes_of(minima, 0)),
                 scale: half(block, 0),
                 least: half(block, 2),
             }
         }
         types::Q6_K => {
-            let minima = _mm256_cvtepi8_epi16(load_half_at(block, 192));
-            Head { scales: halves(minima), minima, scale: half(block, 208), least: 0.0 }
+            let scales = _mm256_cvtepi8_epi16(load_half_at(block, 192));
+            let minima = _mm256_slli_epi16::<5>(scales);
+            Head { scales, minima, scale: half(block, 208), least: 0.0 }
         }
         types::TQ1_0 | types::TQ2_0 => {
             let scale = half(block, if TYPE == types::TQ1_0 { 52 } else { 64 });
             let ones = _mm256_set1_epi16(1);
-            Head { scales: [ones; 2], minima: ones, scale, least: 0.0 }
+            Head { scales: ones, minima: ones, scale, least: 0.0 }
         }
         of if points::has_points(of) => {
-            let scales = points::scales::<TYPE>(block);
-            let scales = _mm256_cvtepu8_epi16(load_half_at(&scales, 0));
-            let minima = match TYPE {
+            let (first, second) = points::scales::<TYPE>(block);
+            let scales = _mm_unpacklo_epi8(bytes_of(first, 0), bytes_of(second, 0));
+            let scales = _mm256_cvtepu8_epi16(scales);
+            let (bits, factor) = points::unit::<TYPE>(block);
+            let scale = half_of(bits) * factor;
+            match TYPE {
                 types::IQ1_S => {
-                    let shift = |at: usize| {
-                        if points::is_shifted_down::<TYPE>(block, 2 * at) { -1 } else { 1 }
-                    };
-                    let shifts: [i16; 16] = core::array::from_fn(shift);
-                    _mm256_sign_epi16(scales, load_words(&shifts))
+                    let down = _mm_srai_epi16::<15>(load_half_at(block, 34));
+                    let minima = _mm_cvtepu8_epi16(bytes_of(first, 0));
+                    let minima = _mm_sub_epi16(_mm_xor_si128(minima, down), down);
+                    Head { scales, minima: _mm256_zextsi128_si256(minima), scale, least: -scale }
                 }
-                _ => nothing,
-            };
-            Head { scales: halves(scales), minima, scale: points::unit::<TYPE>(block), least: 0.0 }
+                _ => Head { scales, minima: nothing, scale, least: 0.0 },
+            }
         }
         _ => {
             let low = [block[4], block[5], block[6], block[7]];
             let scales = bytes_of(eight_scales([block[2], block[3]], low), 0);
-            let scales = _mm_cvtepi8_epi16(_mm_sub_epi8(scales, _mm_set1_epi8(32)));
-            Head { scales: twice(scales), minima: nothing, scale: half(block, 0), least: 0.0 }
+            let scales = _mm256_cvtepi8_epi16(_mm_sub_epi8(scales, _mm_set1_epi8(32)));
+            Head { scales, minima: nothing, scale: half(block, 0), least: 0.0 }
         }
     }
 }
@@ -560,36 +589,95 @@ fn load_words(words: &[i16; 16]) -> __m256i {
 /// Products of 16 minima with sums of 16 activations each, two added up.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn of_16_minima(minima: __m256i, x: &Large) -> __m256i {
+pub(super) fn of_16_minima(minima: __m256i, x: &Large) -> __m256i {
     _mm256_madd_epi16(minima, load_words(&x.sums))
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn total_of_integers(four: __m128i) -> i32 {
+pub(super) fn total_of_integers(four: __m128i) -> i32 {
     let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b1110>(four));
     _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<0b01>(two)))
 }
 
-/// Which sums of 16 weights of `IQ1_M` are to be subtracted: of each group the bytes that are -1,
-/// the others being 1.
+/// The signs of the shifts of `IQ1_M` for a group of weights.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn shifts(block: &[u8], group: usize) -> __m256i {
-    let shift = |at: usize| {
-        let down = points::is_shifted_down::<{ types::IQ1_M }>(block, 4 * group + at);
-        if down { -1 } else { 0x0101_0101_0101_0101 }
-    };
-    _mm256_set_epi64x(shift(3), shift(2), shift(1), shift(0))
+pub(super) fn shifts(block: &[u8], group: usize) -> __m256i {
+    // Each quarter of a register has a bit of its own.
+    let bit = |at: u32| (0x0001_0001_0001_0001_u64 << at).cast_signed();
+    let bits = _mm256_set_epi64x(bit(15), bit(11), bit(7), bit(3));
+    let word = points::half_word(block, 32 + 2 * group).cast_signed();
+    let down = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_set1_epi16(word), bits), bits);
+    _mm256_or_si256(down, _mm256_set1_epi8(1))
 }
 
 /// Products of eight minima with sums of 32 activations each, two added up.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn of_minima(minima: __m256i, x: &Large) -> __m128i {
-    let sums = load_words(&x.sums);
-    let sums = _mm_hadd_epi16(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+pub(super) fn of_minima(minima: __m256i, x: &Large) -> __m128i {
+    // SAFETY: there are 16 bytes.
+    let sums = unsafe { _mm_loadu_si128(x.sums_of_groups.as_ptr().cast()) };
     _mm_madd_epi16(_mm256_castsi256_si128(minima), sums)
+}
+
+/// Sums of what minima and shifts take, beside those of the products.
+#[derive(Clone, Copy)]
+pub(super) struct Others {
+    in_lanes: __m128,
+    of_all: f32,
+}
+
+impl Others {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) fn none() -> Self {
+        Self { in_lanes: _mm_setzero_ps(), of_all: 0.0 }
+    }
+
+    /// Adds the minima or shifts of a block of the types that keep them apart.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn with<const TYPE: u8>(mut self, head: &Head, x: &Large) -> Self {
+        let least = x.scale * -head.least;
+        match TYPE {
+            types::Q4_K => {
+                let minima = _mm_cvtepi32_ps(of_minima(head.minima, x));
+                self.in_lanes = _mm_fmadd_ps(_mm_set1_ps(least), minima, self.in_lanes);
+            }
+            types::Q5_K | types::IQ1_S => {
+                let minima = total_of_integers(of_minima(head.minima, x));
+                self.of_all = least.mul_add(minima as f32, self.of_all);
+            }
+            _ => {}
+        }
+        self
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) fn total<const TYPE: u8>(self) -> f32 {
+        match TYPE {
+            types::Q5_K => self.of_all,
+            types::IQ1_S => points::SHIFT * self.of_all,
+            _ => total_of_four(self.in_lanes),
+        }
+    }
+}
+
+/// Adds the minima of a block of `Q2_K`, in the lanes of its products.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn with_minima(head: &Head, x: &Large, sums: __m256) -> __m256 {
+    let minima = _mm256_cvtepi32_ps(of_16_minima(head.minima, x));
+    _mm256_fmadd_ps(_mm256_set1_ps(x.scale * -head.least), minima, sums)
+}
+
+/// What the integers of a block being too large adds to its products.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn surplus_of(head: &Head, x: &Large) -> __m256i {
+    of_16_minima(head.minima, x)
 }
 
 #[inline]
@@ -600,57 +688,45 @@ fn large_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
 ) -> [f32; TOKENS] {
     let blocks = row.as_chunks::<BYTES>().0;
     let mut sums = [_mm256_setzero_ps(); TOKENS];
-    let (mut in_lanes, mut of_all) = ([_mm_setzero_ps(); TOKENS], [0.0_f32; TOKENS]);
+    let mut others = [Others::none(); TOKENS];
     let mut of_shifts = [_mm256_setzero_ps(); TOKENS];
     for (at, block) in blocks.iter().enumerate() {
         fetch(block);
         let head = head::<TYPE>(block);
         for token in 0..TOKENS {
             let x = &x[token][at];
-            let least = -x.scale * head.least;
-            match TYPE {
-                types::Q2_K => {
-                    let minima = _mm256_cvtepi32_ps(of_16_minima(head.minima, x));
-                    sums[token] = _mm256_fmadd_ps(_mm256_set1_ps(least), minima, sums[token]);
-                }
-                types::Q4_K => {
-                    let minima = _mm_cvtepi32_ps(of_minima(head.minima, x));
-                    in_lanes[token] = _mm_fmadd_ps(_mm_set1_ps(least), minima, in_lanes[token]);
-                }
-                types::Q5_K => {
-                    let minima = total_of_integers(of_minima(head.minima, x));
-                    of_all[token] = least.mul_add(minima as f32, of_all[token]);
-                }
-                types::IQ1_S => {
-                    let eight = of_16_minima(head.minima, x);
-                    let upper = _mm256_extracti128_si256::<1>(eight);
-                    let minima =
-                        total_of_integers(_mm_add_epi32(upper, _mm256_castsi256_si128(eight)));
-                    of_all[token] = (x.scale * head.scale).mul_add(minima as f32, of_all[token]);
-                }
-                _ => {}
+            if TYPE == types::Q2_K {
+                sums[token] = with_minima(&head, x, sums[token]);
             }
+            others[token] = others[token].with::<TYPE>(&head, x);
         }
 
+        let scales = match TYPE {
+            of if has_eight_scales(of) => twice(_mm256_castsi256_si128(head.scales)),
+            _ => halves(head.scales),
+        };
         let mut all = [_mm256_setzero_si256(); TOKENS];
         let mut all_shifts = [_mm256_setzero_si256(); TOKENS];
         if surplus(TYPE) != 0 {
             for token in 0..TOKENS {
-                let minima = of_16_minima(head.minima, &x[token][at]);
-                let surplus = _mm256_set1_epi32(surplus(TYPE));
-                all[token] = _mm256_sub_epi32(all[token], _mm256_mullo_epi32(minima, surplus));
+                let surplus = surplus_of(&head, &x[token][at]);
+                all[token] = _mm256_sub_epi32(all[token], surplus);
             }
         }
         for half in 0..2 {
-            let quants = large_quants::<TYPE>(block, half);
+            let quants = large_quants::<TYPE, BYTES>(block, half);
             for group in 0..4 {
-                let scale = _mm256_shuffle_epi8(head.scales[half], load(&SCALES[group]));
+                let scale = _mm256_shuffle_epi8(scales[half], load(&SCALES[group]));
                 let (quants, signed) = (quants[group], is_signed(TYPE));
                 let magnitudes = if signed { _mm256_abs_epi8(quants) } else { quants };
+                let shifts = match TYPE {
+                    types::IQ1_M => shifts(block, 4 * half + group),
+                    _ => _mm256_setzero_si256(),
+                };
                 for token in 0..TOKENS {
                     let x = load(&x[token][at].quants.as_chunks().0[4 * half + group]);
                     if TYPE == types::IQ1_M {
-                        let x = _mm256_sign_epi8(x, shifts(block, 4 * half + group));
+                        let x = _mm256_sign_epi8(x, shifts);
                         let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x);
                         let products = _mm256_madd_epi16(scale, pairs);
                         all_shifts[token] = _mm256_add_epi32(all_shifts[token], products);
@@ -671,15 +747,11 @@ fn large_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
         }
     }
 
-    let mut out = of_all;
+    let mut out = [0.0; TOKENS];
     for token in 0..TOKENS {
-        let others = match TYPE {
-            types::Q5_K => of_all[token],
-            types::IQ1_S => points::SHIFT * of_all[token],
-            types::IQ1_M => points::SHIFT * total(of_shifts[token]),
-            _ => total_of_four(in_lanes[token]),
-        };
-        out[token] = total(sums[token]) + others;
+        let shifts = points::SHIFT * total(of_shifts[token]);
+        out[token] = total(sums[token])
+            + if TYPE == types::IQ1_M { shifts } else { others[token].total::<TYPE>() };
     }
     out
 }

@@ -262,8 +262,11 @@ impl LargeWeights {
                         *quant = if signs >> at & 1 == 1 { -*quant } else { *quant };
                     }
                 }
-                weights.scales = points::scales::<TYPE>(block).map(u8::cast_signed);
-                weights.scale = points::unit::<TYPE>(block);
+                let (first, second) = points::scales::<TYPE>(block);
+                let both = [first.to_le_bytes(), second.to_le_bytes()];
+                weights.scales = core::array::from_fn(|at| both[at % 2][at / 2].cast_signed());
+                let (bits, factor) = points::unit::<TYPE>(block);
+                weights.scale = f16::from_bits(bits).to_f32() * factor;
             }
             _ => {
                 let high = [block[2], block[3]];

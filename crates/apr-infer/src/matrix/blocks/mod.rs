@@ -16,6 +16,13 @@ mod activations;
         loaded"
 )]
 mod avx2;
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[allow(
+    unsafe_code,
+    reason = "kernels for a processor's features are called after detecting them; vectors are \
+        loaded"
+)]
+mod avx512;
 mod layout;
 mod points;
 mod scalar;
@@ -35,9 +42,6 @@ use crate::workers::{Workers, try_with_each};
 const GROUP: usize = 32;
 /// Weights of a super-block.
 const SUPER: usize = 256;
-/// Rows of activations that are multiplied with a block at a time.
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
-const TOKENS: usize = 4;
 /// Multiplications of a piece of work.
 const PIECE: usize = 1 << 17;
 /// Most columns of a piece, so that their blocks stay in the second-level cache.
@@ -89,14 +93,14 @@ const fn surplus(of: u8) -> i32 {
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 macro_rules! by_tokens {
     (
-        $weights:ident, $row_bytes:ident, $x:ident, $out:ident,
+        $weights:ident, $row_bytes:ident, $x:ident, $out:ident, $tokens:ident,
         $row:ident::<$of:ident, $bytes:ident>
     ) => {
-        for (x, out) in $x.chunks(super::TOKENS).zip($out.chunks_mut(super::TOKENS)) {
+        for (x, out) in $x.chunks($tokens).zip($out.chunks_mut($tokens)) {
             let rows = $weights.chunks_exact($row_bytes).enumerate();
-            if let Ok(x) = <[_; super::TOKENS]>::try_from(x) {
+            if let Ok(x) = <[_; $tokens]>::try_from(x) {
                 for (number, row) in rows {
-                    let products = $row::<$of, $bytes, { super::TOKENS }>(row, x);
+                    let products = $row::<$of, $bytes, $tokens>(row, x);
                     out.iter_mut().zip(products).for_each(|(out, product)| out[number] = product);
                 }
                 continue;
@@ -146,19 +150,39 @@ macro_rules! kernels {
     };
 }
 
+#[cfg(all(test, feature = "std", target_arch = "x86_64"))]
+use kernels;
+
 /// The kernel for a dtype on this processor.
 fn best(dtype: DType) -> Option<Kernel> {
     #[cfg(all(feature = "std", target_arch = "x86_64"))]
     {
-        use std::arch::is_x86_feature_detected;
-        if is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c")
-        {
+        if has_avx512() {
+            return kernels!(dtype, avx512);
+        }
+        if has_avx2() {
             return kernels!(dtype, avx2);
         }
     }
     plain(dtype)
+}
+
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+fn has_avx2() -> bool {
+    use std::arch::is_x86_feature_detected;
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+}
+
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+fn has_avx512() -> bool {
+    use std::arch::is_x86_feature_detected;
+    has_avx2()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni")
 }
 
 /// The kernel for any processor.

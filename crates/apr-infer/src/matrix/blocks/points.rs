@@ -2,7 +2,6 @@
 //! lie, the decoders of `apr_tensor::block` say.
 
 use apr_tensor::block::iq_grids::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
-use half::f16;
 
 use super::layout::{types, word};
 
@@ -26,7 +25,7 @@ pub(super) const fn is_ternary(of: u8) -> bool {
 }
 
 #[inline(always)]
-fn half_word(block: &[u8], at: usize) -> u16 {
+pub(super) fn half_word(block: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([block[at], block[at + 1]])
 }
 
@@ -106,37 +105,55 @@ fn even_signs(sevens: u32) -> u32 {
     sevens | (parity & 0x0101_0101) << 7
 }
 
-/// Scales of 16 weights each, which are odd numbers.
+/// Scales of 16 weights each, which are odd numbers: a byte each, the first lowest, those of the
+/// first half of each group and those of the second.
 #[inline(always)]
-pub(super) fn scales<const TYPE: u8>(block: &[u8]) -> [u8; 16] {
-    core::array::from_fn(|at| {
-        let nibble = |first: usize| block[first + at / 2] >> (at % 2 * 4) & 15;
-        let stored = match TYPE {
-            types::IQ1_S => block[35 + at / 2 * 2] >> 4 & 7,
-            types::IQ1_M => (half_word(block, 48 + at / 4 * 2) >> (at % 4 * 3) & 7) as u8,
-            types::IQ2_XXS => block[9 + at / 2 * 8] >> 4,
-            types::IQ2_XS => nibble(66),
-            types::IQ2_S => nibble(74),
-            types::IQ3_XXS => block[69 + at / 2 * 4] >> 4,
-            _ => block[106 + at / 4] >> (at / 2 % 2 * 4) & 15,
-        };
-        2 * stored + 1
-    })
+pub(super) fn scales<const TYPE: u8>(block: &[u8]) -> (u64, u64) {
+    const NIBBLES: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+    let eight = |first: usize, step: usize| {
+        u64::from_le_bytes(core::array::from_fn(|group| block[first + step * group] >> 4))
+    };
+    let bytes = |at: usize| u64::from(word(block, at)) | u64::from(word(block, at + 4)) << 32;
+    let nibbles = |at: usize| (bytes(at) & NIBBLES, bytes(at) >> 4 & NIBBLES);
+    let (first, second) = match TYPE {
+        types::IQ1_S => {
+            let scales = eight(35, 2) & 0x0707_0707_0707_0707;
+            (scales, scales)
+        }
+        types::IQ1_M => {
+            let words = bytes(48);
+            let three = |from: u32| words >> from & 0x0007_0007_0007_0007;
+            (three(0) | three(6) << 8, three(3) | three(9) << 8)
+        }
+        types::IQ2_XXS => (eight(9, 8), eight(9, 8)),
+        types::IQ2_XS => nibbles(66),
+        types::IQ2_S => nibbles(74),
+        types::IQ3_XXS => (eight(69, 4), eight(69, 4)),
+        _ => {
+            // Four bytes become eight, low nibbles first.
+            let four = u64::from(word(block, 106));
+            let two = (four | four << 16) & 0x0000_ffff_0000_ffff;
+            let one = (two | two << 8) & 0x00ff_00ff_00ff_00ff;
+            let scales = (one | one << 4) & NIBBLES;
+            (scales, scales)
+        }
+    };
+    let odd = |index: u64| index << 1 | 0x0101_0101_0101_0101;
+    (odd(first), odd(second))
 }
 
-/// What all scales of a block are multiplied with. Where a type counts them in eighths or quarters,
-/// ggml multiplies the sum of all blocks with these instead; the product is the same to the bit.
+/// The half that all scales of a block are multiplied with, and what a type counts them in. ggml
+/// multiplies the sum of all blocks with the latter; the products are the same to the bit.
 #[inline(always)]
-pub(super) fn unit<const TYPE: u8>(block: &[u8]) -> f32 {
-    let half = |at: usize| f16::from_bits(half_word(block, at)).to_f32();
+pub(super) fn unit<const TYPE: u8>(block: &[u8]) -> (u16, f32) {
     match TYPE {
         types::IQ1_M => {
             let part = |at: usize| half_word(block, 48 + 2 * at) >> 12 << (4 * at);
-            f16::from_bits(part(0) | part(1) | part(2) | part(3)).to_f32()
+            (part(0) | part(1) | part(2) | part(3), 1.0)
         }
-        types::IQ2_XXS | types::IQ2_XS | types::IQ2_S => half(0) * 0.125,
-        types::IQ3_XXS => half(0) * 0.25,
-        _ => half(0),
+        types::IQ2_XXS | types::IQ2_XS | types::IQ2_S => (half_word(block, 0), 0.125),
+        types::IQ3_XXS => (half_word(block, 0), 0.25),
+        _ => (half_word(block, 0), 1.0),
     }
 }
 

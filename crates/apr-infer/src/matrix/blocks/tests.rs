@@ -233,39 +233,35 @@ fn fused(dtype: DType, weights: &[u8], row_bytes: usize, x: &Activations) -> Vec
     }
 }
 
+/// The kernels for this processor, all of which fuse additions with multiplications.
+fn kernels_here(dtype: DType) -> Vec<Kernel> {
+    let mut kernels = Vec::new();
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    {
+        kernels.extend(has_avx2().then(|| kernels!(dtype, avx2)).flatten());
+        kernels.extend(has_avx512().then(|| kernels!(dtype, avx512)).flatten());
+    }
+    kernels
+}
+
 #[test]
 fn the_kernels_of_a_processor_give_the_bits_of_the_scalar_ones() {
     let mut noise = Noise(3);
     for (dtype, bytes, halves) in TYPES {
-        for (blocks, columns, tokens) in [(1, 1, 1), (2, 3, 4), (3, 4, 5), (7, 9, 9)] {
+        for (blocks, columns, tokens) in [(1, 1, 1), (2, 3, 4), (3, 4, 5), (7, 9, 9), (3, 5, 14)] {
             let weights = rows_of(bytes, halves, blocks * columns, &mut noise);
-            let kernel = best(dtype).unwrap();
             let given = noise.numbers(tokens * blocks * block_len(dtype));
-            let x = activations(&given, tokens, kernel);
-            let is_fused = best_is_fused();
-            let expected = match is_fused {
-                true => fused(dtype, &weights, blocks * bytes, &x),
-                false => multiply(plain(dtype).unwrap(), &weights, blocks * bytes, &x),
-            };
-            let found = multiply(kernel, &weights, blocks * bytes, &x);
-            assert_eq!([expected.len(), expected[0].len()], [tokens, columns]);
-            for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
-                assert_eq!(found.to_bits(), expected.to_bits(), "{dtype}: {found} {expected}");
+            for kernel in kernels_here(dtype) {
+                let x = activations(&given, tokens, kernel);
+                let expected = fused(dtype, &weights, blocks * bytes, &x);
+                let found = multiply(kernel, &weights, blocks * bytes, &x);
+                assert_eq!([expected.len(), expected[0].len()], [tokens, columns]);
+                for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
+                    assert_eq!(found.to_bits(), expected.to_bits(), "{dtype}: {found} {expected}");
+                }
             }
         }
     }
-}
-
-/// Whether the kernels for this processor fuse additions with multiplications.
-fn best_is_fused() -> bool {
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
-    return ["avx2", "fma", "f16c"].iter().all(|feature| match *feature {
-        "avx2" => std::arch::is_x86_feature_detected!("avx2"),
-        "fma" => std::arch::is_x86_feature_detected!("fma"),
-        _ => std::arch::is_x86_feature_detected!("f16c"),
-    });
-    #[cfg(not(all(feature = "std", target_arch = "x86_64")))]
-    false
 }
 
 /// Rows of one type.
