@@ -40,6 +40,26 @@ fn nearest(value: f32) -> i32 {
     (value + SHIFT).to_bits().cast_signed() - SHIFT.to_bits().cast_signed()
 }
 
+/// The greatest magnitude; NaN where there is one. The bits are compared, since the greatest of
+/// floats is found one after the other.
+#[inline(always)]
+fn greatest(values: &[f32]) -> f32 {
+    f32::from_bits(values.iter().fold(0, |most, value| most.max(value.abs().to_bits())))
+}
+
+/// The first value of a magnitude; 0 where there is none. Looks at sixteen at once, and then for it
+/// among them.
+#[inline(always)]
+fn first_of_magnitude(values: &[f32; SUPER], magnitude: f32) -> f32 {
+    for values in values.as_chunks::<16>().0 {
+        if values.iter().fold(false, |is_here, value| is_here | (value.abs() == magnitude)) {
+            let first = values.iter().find(|value| value.abs() == magnitude);
+            return first.copied().unwrap_or(0.0);
+        }
+    }
+    0.0
+}
+
 fn half_precision(value: f32) -> f32 {
     f16::from_f32(value).to_f32()
 }
@@ -50,11 +70,7 @@ for_several_targets! {
     pub(super) fn quantize_small(values: &[f32], out: &mut Vec<Small>) -> bool {
         let mut fits = true;
         for values in values.as_chunks::<GROUP>().0 {
-            let (mut greatest, mut finite) = (0.0_f32, true);
-            for value in values {
-                finite &= value.is_finite();
-                greatest = greatest.max(value.abs());
-            }
+            let greatest = greatest(values);
             let inverse = MOST / greatest;
             let inverse = if inverse.is_finite() { inverse } else { 0.0 };
             let (mut quants, mut sum) = ([0; GROUP], 0);
@@ -68,7 +84,7 @@ for_several_targets! {
             let scale = greatest / MOST;
             let sum = half_precision(scale * sum as f32);
             let scale = half_precision(scale);
-            fits &= finite && scale.is_finite() && sum.is_finite();
+            fits &= greatest.is_finite() && scale.is_finite() && sum.is_finite();
             out.push(Small { quants, scale, sum });
         }
         fits
@@ -96,17 +112,12 @@ for_several_targets! {
     pub(super) fn quantize_large(values: &[f32], out: &mut Vec<Large>) -> bool {
         let mut fits = true;
         for values in values.as_chunks::<SUPER>().0 {
-            let (mut greatest, mut finite) = (0.0_f32, true);
-            for value in values {
-                finite &= value.is_finite();
-                greatest = greatest.max(value.abs());
-            }
+            let greatest = greatest(values);
             // The first of the greatest ones becomes -127, whatever its sign.
-            let first = values.iter().find(|value| value.abs() == greatest).copied();
-            let inverse = -MOST / first.unwrap_or(0.0);
+            let inverse = -MOST / first_of_magnitude(values, greatest);
             let (inverse, scale) =
                 if greatest == 0.0 { (0.0, 0.0) } else { (inverse, 1.0 / inverse) };
-            fits &= finite && inverse.is_finite();
+            fits &= greatest.is_finite() && inverse.is_finite();
 
             let mut block = Large {
                 quants: [0; SUPER],

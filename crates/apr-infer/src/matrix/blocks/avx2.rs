@@ -455,6 +455,7 @@ pub(super) fn large_quants<const TYPE: u8, const BYTES: usize>(
 }
 
 /// Scales of a super-block, and what its minima are.
+#[derive(Clone, Copy)]
 pub(super) struct Head {
     /// 16 scales for 16 integers each, or 8 for 32 in the lower half.
     pub(super) scales: __m256i,
@@ -713,10 +714,10 @@ fn large_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
                 all[token] = _mm256_sub_epi32(all[token], surplus);
             }
         }
-        for half in 0..2 {
+        for (half, scales) in scales.into_iter().enumerate() {
             let quants = large_quants::<TYPE, BYTES>(block, half);
             for group in 0..4 {
-                let scale = _mm256_shuffle_epi8(scales[half], load(&SCALES[group]));
+                let scale = _mm256_shuffle_epi8(scales, load(&SCALES[group]));
                 let (quants, signed) = (quants[group], is_signed(TYPE));
                 let magnitudes = if signed { _mm256_abs_epi8(quants) } else { quants };
                 let shifts = match TYPE {

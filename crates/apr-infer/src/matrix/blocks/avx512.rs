@@ -31,33 +31,12 @@ use super::{Outputs, SUPER, groups, is_in_pairs, points, surplus};
 const TOKENS: usize = 8;
 /// Rows that are, where there are fewer.
 const HALF: usize = TOKENS / 2;
+/// Blocks of 256 that are unpacked at a time, so that they stay in the first-level cache.
+const UNPACKED: usize = 32;
 /// Weights in a register.
 const PAIR: usize = 64;
 /// Such groups of a super-block.
 const PAIRS: usize = SUPER / PAIR;
-
-/// Multiplies eight rows of activations at a time, then four, and returns how many they are.
-macro_rules! in_tiles {
-    (
-        $weights:ident, $row_bytes:ident, $x:ident, $out:ident,
-        $tile:ident::<$of:ident, $bytes:ident>
-    ) => {{
-        let mut done = 0;
-        while let Some(x) = $x[done..].first_chunk::<TOKENS>() {
-            let out = &mut $out[done..][..TOKENS];
-            // SAFETY: `best` found the features.
-            unsafe { $tile::<$of, $bytes, TOKENS>($weights, $row_bytes, *x, out) };
-            done += TOKENS;
-        }
-        if let Some(x) = $x[done..].first_chunk::<HALF>() {
-            let out = &mut $out[done..][..HALF];
-            // SAFETY: `best` found the features.
-            unsafe { $tile::<$of, $bytes, HALF>($weights, $row_bytes, *x, out) };
-            done += HALF;
-        }
-        done
-    }};
-}
 
 /// Blocks of 32: rows of weights, bytes of one, rows of activations, products.
 pub(super) fn small<const TYPE: u8, const BYTES: usize>(
@@ -68,7 +47,8 @@ pub(super) fn small<const TYPE: u8, const BYTES: usize>(
 ) {
     // Blocks of several groups are left to AVX2.
     let tiled = match groups(TYPE) {
-        1 => in_tiles!(weights, row_bytes, x, out, small_tile::<TYPE, BYTES>),
+        // SAFETY: `best` found the features.
+        1 => unsafe { small_tiles::<TYPE, BYTES>(weights, row_bytes, x, out) },
         _ => 0,
     };
     avx2::small::<TYPE, BYTES>(weights, row_bytes, &x[tiled..], &mut out[tiled..]);
@@ -81,11 +61,35 @@ pub(super) fn large<const TYPE: u8, const BYTES: usize>(
     x: &[&[Large]],
     out: &mut Outputs<'_>,
 ) {
-    let tiled = in_tiles!(weights, row_bytes, x, out, large_tile::<TYPE, BYTES>);
+    let tiled = match x.len() < HALF {
+        true => 0,
+        // SAFETY: `best` found the features.
+        false => unsafe { large_tiles::<TYPE, BYTES>(weights, row_bytes, x, out) },
+    };
     avx2::large::<TYPE, BYTES>(weights, row_bytes, &x[tiled..], &mut out[tiled..]);
 }
 
-/// Multiplies some rows of activations with all rows of weights.
+/// Multiplies as many rows of activations as fill tiles, and returns how many these are.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
+fn small_tiles<const TYPE: u8, const BYTES: usize>(
+    weights: &[u8],
+    row_bytes: usize,
+    x: &[&[Small]],
+    out: &mut Outputs<'_>,
+) -> usize {
+    let (whole, rest) = x.as_chunks::<TOKENS>();
+    let mut outputs = out.chunks_mut(TOKENS);
+    for (x, out) in whole.iter().zip(&mut outputs) {
+        small_tile::<TYPE, BYTES, TOKENS>(weights, row_bytes, *x, out);
+    }
+    let half = rest.first_chunk::<HALF>();
+    if let (Some(x), Some(out)) = (half, outputs.next()) {
+        small_tile::<TYPE, BYTES, HALF>(weights, row_bytes, *x, out);
+    }
+    whole.len() * TOKENS + half.map_or(0, |x| x.len())
+}
+
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 fn small_tile<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
     weights: &[u8],
@@ -93,26 +97,52 @@ fn small_tile<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
     x: [&[Small]; TOKENS],
     out: &mut Outputs<'_>,
 ) {
-    let together: Vec<_> = (0..x[0].len()).map(|at| SmallTogether::of(x, at)).collect();
+    let together = SmallTogether::of(x);
     for (number, row) in weights.chunks_exact(row_bytes).enumerate() {
         let products = small_row::<TYPE, BYTES, TOKENS>(row, x, &together);
         out.iter_mut().zip(products).for_each(|(out, product)| out[number] = product);
     }
 }
 
-/// The same for blocks of 256.
+/// The same for blocks of 256, of which each is unpacked once.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
-fn large_tile<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
+fn large_tiles<const TYPE: u8, const BYTES: usize>(
     weights: &[u8],
     row_bytes: usize,
-    x: [&[Large]; TOKENS],
+    x: &[&[Large]],
     out: &mut Outputs<'_>,
-) {
-    let together: Vec<_> = (0..x[0].len()).map(|at| LargeTogether::of(x, at)).collect();
-    for (number, row) in weights.chunks_exact(row_bytes).enumerate() {
-        let products = large_row::<TYPE, BYTES, TOKENS>(row, x, &together);
-        out.iter_mut().zip(products).for_each(|(out, product)| out[number] = product);
+) -> usize {
+    let (whole, rest) = x.as_chunks::<TOKENS>();
+    let half = rest.first_chunk::<HALF>();
+    let together: Vec<_> = whole.iter().map(|x| LargeTogether::of(*x)).collect();
+    let of_half = half.map(|x| LargeTogether::of(*x));
+
+    let row_blocks = row_bytes / BYTES;
+    let rows = (UNPACKED / row_blocks).max(1);
+    let mut unpacked = vec![Unpacked::none(); rows * row_blocks];
+    for (number, weights) in weights.chunks(rows * row_bytes).enumerate() {
+        let blocks = weights.as_chunks::<BYTES>().0;
+        for (block, unpacked) in blocks.iter().zip(&mut unpacked) {
+            fetch(block);
+            unpacked.set::<TYPE, BYTES>(block);
+        }
+        let first = number * rows;
+        let rows = unpacked[..blocks.len()].chunks_exact(row_blocks).zip(first..);
+        let mut outputs = out.chunks_mut(TOKENS);
+        for ((x, together), out) in whole.iter().zip(&together).zip(&mut outputs) {
+            for (row, number) in rows.clone() {
+                let products = large_row::<TYPE, TOKENS>(row, *x, together);
+                out.iter_mut().zip(products).for_each(|(out, product)| out[number] = product);
+            }
+        }
+        if let (Some(x), Some(together), Some(out)) = (half, &of_half, outputs.next()) {
+            for (row, number) in rows {
+                let products = large_row::<TYPE, HALF>(row, *x, together);
+                out.iter_mut().zip(products).for_each(|(out, product)| out[number] = product);
+            }
+        }
     }
+    whole.len() * TOKENS + half.map_or(0, |x| x.len())
 }
 
 /// 64 bytes.
@@ -300,25 +330,65 @@ fn small_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
     })
 }
 
+/// A block of 256 weights, ready to be multiplied.
+#[derive(Clone, Copy)]
+struct Unpacked {
+    magnitudes: [__m512i; PAIRS],
+    negative: [__mmask64; PAIRS],
+    /// Which weights of `IQ1_M` are shifted downwards.
+    down: [__mmask64; PAIRS],
+    head: Head,
+}
+
+impl Unpacked {
+    #[inline]
+    #[target_feature(enable = "avx2,avx512f")]
+    fn none() -> Self {
+        let zero = _mm256_setzero_si256();
+        Self {
+            magnitudes: [_mm512_setzero_si512(); PAIRS],
+            negative: [0; PAIRS],
+            down: [0; PAIRS],
+            head: Head { scales: zero, minima: zero, scale: 0.0, least: 0.0 },
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c,avx512f,avx512bw")]
+    fn set<const TYPE: u8, const BYTES: usize>(&mut self, block: &[u8; BYTES]) {
+        let levels = levels::<TYPE, BYTES>(block);
+        for (number, (magnitudes, negative)) in levels.into_iter().enumerate() {
+            self.magnitudes[number] = magnitudes;
+            if is_signed(TYPE) {
+                self.negative[number] = negative;
+            }
+            if TYPE == types::IQ1_M {
+                self.down[number] = shifted_down(block, number);
+            }
+        }
+        self.head = head::<TYPE>(block);
+    }
+}
+
 /// Products of a row of weights in blocks of 256.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
-fn large_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
-    row: &[u8],
+fn large_row<const TYPE: u8, const TOKENS: usize>(
+    row: &[Unpacked],
     x: [&[Large]; TOKENS],
     together: &[LargeTogether],
 ) -> [f32; TOKENS] {
     let mut sums = [_mm256_setzero_ps(); TOKENS];
     let mut of_shifts = [_mm256_setzero_ps(); TOKENS];
     let mut of_minima = [_mm256_setzero_ps(); MINIMA];
-    for (at, (block, together)) in row.as_chunks::<BYTES>().0.iter().zip(together).enumerate() {
-        fetch(block);
-        let head = head::<TYPE>(block);
+    for (at, (block, together)) in row.iter().zip(together).enumerate() {
+        let head = &block.head;
         let mut all = [_mm512_setzero_si512(); TOKENS];
         let mut all_shifts = [_mm512_setzero_si512(); TOKENS];
-        for (number, (levels, negative)) in levels::<TYPE, BYTES>(block).into_iter().enumerate() {
-            let scales = scales_of_pair::<TYPE>(&head, number);
-            let down = if TYPE == types::IQ1_M { shifted_down(block, number) } else { 0 };
+        for number in 0..PAIRS {
+            let (levels, negative) = (block.magnitudes[number], block.negative[number]);
+            let scales = scales_of_pair::<TYPE>(head, number);
+            let down = block.down[number];
             for token in 0..TOKENS {
                 let x = load(&x[token][at].quants.as_chunks().0[number]);
                 if TYPE == types::IQ1_M {
@@ -333,18 +403,18 @@ fn large_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
         }
 
         if has_minima(TYPE) {
-            of_minima = together.with_minima::<TYPE>(&head, of_minima);
+            of_minima = together.with_minima::<TYPE>(head, of_minima);
         }
         let x_scales = load_floats(&together.scales);
         let scales = store(_mm256_mul_ps(x_scales, _mm256_set1_ps(head.scale)));
         for token in 0..TOKENS {
             let x = &x[token][at];
             if TYPE == types::Q2_K {
-                sums[token] = with_minima(&head, x, sums[token]);
+                sums[token] = with_minima(head, x, sums[token]);
             }
             let mut products = in_eight_lanes(all[token]);
             if surplus(TYPE) != 0 {
-                products = _mm256_sub_epi32(products, surplus_of(&head, x));
+                products = _mm256_sub_epi32(products, surplus_of(head, x));
             }
             let scale = _mm256_set1_ps(scales[token]);
             sums[token] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(products), sums[token]);
@@ -381,12 +451,16 @@ struct SmallTogether {
 }
 
 impl SmallTogether {
-    fn of<const COUNT: usize>(x: [&[Small]; COUNT], at: usize) -> Self {
-        let mut together = Self { scales: [0.0; TOKENS], sums: [0.0; TOKENS] };
-        for (token, x) in x.iter().enumerate() {
-            (together.scales[token], together.sums[token]) = (x[at].scale, x[at].sum);
-        }
-        together
+    /// Of all blocks.
+    fn of<const COUNT: usize>(x: [&[Small]; COUNT]) -> Vec<Self> {
+        let of_block = |at: usize| {
+            let mut together = Self { scales: [0.0; TOKENS], sums: [0.0; TOKENS] };
+            for (token, x) in x.iter().enumerate() {
+                (together.scales[token], together.sums[token]) = (x[at].scale, x[at].sum);
+            }
+            together
+        };
+        (0..x[0].len()).map(of_block).collect()
     }
 }
 
@@ -398,14 +472,18 @@ struct LargeTogether {
 }
 
 impl LargeTogether {
-    fn of<const COUNT: usize>(x: [&[Large]; COUNT], at: usize) -> Self {
-        let mut together = Self { scales: [0.0; TOKENS], sums: [[[0; 2]; TOKENS]; MINIMA] };
-        for (token, x) in x.iter().enumerate() {
-            together.scales[token] = x[at].scale;
-            let pairs = x[at].sums_of_groups.as_chunks().0;
-            together.sums.iter_mut().zip(pairs).for_each(|(sums, pair)| sums[token] = *pair);
-        }
-        together
+    /// Of all blocks.
+    fn of<const COUNT: usize>(x: [&[Large]; COUNT]) -> Vec<Self> {
+        let of_block = |at: usize| {
+            let mut together = Self { scales: [0.0; TOKENS], sums: [[[0; 2]; TOKENS]; MINIMA] };
+            for (token, x) in x.iter().enumerate() {
+                together.scales[token] = x[at].scale;
+                let pairs = x[at].sums_of_groups.as_chunks().0;
+                together.sums.iter_mut().zip(pairs).for_each(|(sums, pair)| sums[token] = *pair);
+            }
+            together
+        };
+        (0..x[0].len()).map(of_block).collect()
     }
 
     /// Adds the minima of a block.
