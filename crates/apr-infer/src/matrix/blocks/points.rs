@@ -76,7 +76,7 @@ pub(super) fn point<const TYPE: u8>(block: &[u8], at: usize) -> u64 {
 #[inline(always)]
 pub(super) fn signs<const TYPE: u8>(block: &[u8], group: usize) -> u32 {
     match TYPE {
-        types::IQ1_S | types::IQ1_M => 0,
+        of if is_ternary(of) => 0,
         types::IQ2_XXS => even_signs(spread(word(block, 6 + 8 * group))),
         types::IQ2_XS => {
             let seven = |at: usize| block[3 + 8 * group + 2 * at] >> 1;

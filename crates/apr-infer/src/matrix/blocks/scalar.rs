@@ -119,6 +119,8 @@ pub(super) fn large_row<const TYPE: u8, const BYTES: usize, const FUSED: bool>(
         let scale = x.scale * weights.scale;
         let least = -x.scale * weights.least;
         let minima = |at: usize| i32::from(weights.minima[at]) * i32::from(x.sums[at]);
+        let minima_of_group =
+            |at: usize| i32::from(weights.minima[2 * at]) * i32::from(x.sums_of_groups[at]);
         match TYPE {
             types::Q2_K => {
                 let minima = core::array::from_fn(|lane| minima(2 * lane) + minima(2 * lane + 1));
@@ -126,12 +128,13 @@ pub(super) fn large_row<const TYPE: u8, const BYTES: usize, const FUSED: bool>(
             }
             types::Q4_K => {
                 for (lane, sum) in of_minima.iter_mut().enumerate() {
-                    let minima: i32 = (4 * lane..4 * lane + 4).map(minima).sum();
+                    let minima = minima_of_group(2 * lane) + minima_of_group(2 * lane + 1);
                     *sum = add::<FUSED>(least, minima as f32, *sum);
                 }
             }
             types::Q5_K => {
-                of_all = add::<FUSED>(least, (0..16).map(minima).sum::<i32>() as f32, of_all);
+                let minima: i32 = (0..8).map(minima_of_group).sum();
+                of_all = add::<FUSED>(least, minima as f32, of_all);
             }
             types::IQ1_S => {
                 let shift = |at: usize| {
