@@ -233,6 +233,52 @@ fn fused(dtype: DType, weights: &[u8], row_bytes: usize, x: &Activations) -> Vec
     }
 }
 
+/// Hashes of what the kernels of ggml 0.25.3 for AVX2 make of three rows, as
+/// `xtask/interop/ggml_products.py` prints them. There is none for `Q2_0`.
+const PRODUCTS_OF_GGML: [(DType, u64); 24] = [
+    (DType::Q4_0, 0x6981_a5a2_4cd3_9158),
+    (DType::Q4_1, 0x78b8_8eda_2026_b8ef),
+    (DType::Q5_0, 0x3b9b_efb6_9d30_69d5),
+    (DType::Q5_1, 0xb40e_16f4_2b7e_d206),
+    (DType::Q8_0, 0x6cf2_26c3_7dbd_4655),
+    (DType::IQ4_NL, 0x9596_b046_2eac_a5df),
+    (DType::MXFP4, 0xf78b_a3be_5d1f_5cf9),
+    (DType::NVFP4, 0xef1b_8c3a_2f9c_346e),
+    (DType::Q1_0, 0xbae3_ee71_f79f_65b2),
+    (DType::Q2_K, 0x2656_2a18_1cc5_5f0f),
+    (DType::Q3_K, 0x0a28_737f_f027_d9bf),
+    (DType::Q4_K, 0x01c0_9ad4_94b7_0fb6),
+    (DType::Q5_K, 0x023f_9ee7_be82_0fdf),
+    (DType::Q6_K, 0x748a_9eb7_7c59_1844),
+    (DType::IQ4_XS, 0xe6c4_b4f9_c40e_cafa),
+    (DType::IQ1_S, 0x772c_3379_db72_124f),
+    (DType::IQ1_M, 0xd1a4_6dc0_8362_224e),
+    (DType::IQ2_XXS, 0x4cec_c1c5_25fd_d980),
+    (DType::IQ2_XS, 0x6902_39f2_3c99_3f26),
+    (DType::IQ2_S, 0xf3df_43a5_5d3b_80d2),
+    (DType::IQ3_XXS, 0x2bec_6a65_c918_a105),
+    (DType::IQ3_S, 0x8ac4_2f54_5bc7_b166),
+    (DType::TQ1_0, 0x8d0b_51d2_6314_7421),
+    (DType::TQ2_0, 0x6526_00f4_fc61_fc6f),
+];
+
+#[test]
+fn products_are_those_of_ggmls_kernels_to_the_bit() {
+    for (dtype, expected) in PRODUCTS_OF_GGML {
+        let (_, bytes, halves) = TYPES.into_iter().find(|(of, ..)| *of == dtype).unwrap();
+        let (mut noise, blocks) = (Noise(5), 4);
+        let weights = rows_of(bytes, halves, 3 * blocks, &mut noise);
+        let given = noise.numbers(blocks * block_len(dtype));
+        let x = activations(&given, 1, plain(dtype).unwrap());
+        let products = fused(dtype, &weights, blocks * bytes, &x);
+        let bytes = products[0].iter().flat_map(|product| product.to_le_bytes());
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        assert_eq!(hash, expected, "{dtype}: {:?}", products[0]);
+    }
+}
+
 /// The kernels for this processor, all of which fuse additions with multiplications.
 fn kernels_here(dtype: DType) -> Vec<Kernel> {
     let mut kernels = Vec::new();
