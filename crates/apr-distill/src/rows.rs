@@ -56,8 +56,9 @@ pub trait Tokenize {
     fn end(&self) -> Option<i64>;
 }
 
-/// Reads rows: JSON lines with `text`, `text` and `text_pair`, `prompt` and `completion`, `messages`, or `tokens`; any
-/// other file has a text in each line. Rows are cut to `most` tokens; how many were is told.
+/// Reads rows: JSON lines with `text`, `text` and `text_pair`, `prompt` and `completion`,
+/// `messages`, or `tokens`; any other file has a text in each line. Rows are cut to `most` tokens;
+/// how many were is told.
 ///
 /// # Errors
 /// E001 with the number of the line, for what is no JSON object, has none of these fields, or has
@@ -99,8 +100,8 @@ fn at_line(error: &Error, number: usize) -> Error {
 }
 
 fn parsed(line: &str) -> Result<Line> {
-    const EXPECTED: &str = "expected \"text\", and perhaps \"text_pair\", \"prompt\" and \"completion\", \"messages\", or \
-                            \"tokens\"";
+    const EXPECTED: &str = "expected \"text\", and perhaps \"text_pair\", \"prompt\" and \
+                            \"completion\", \"messages\", or \"tokens\"";
     let json: Map<String, Json> = serde_json::from_str(line)
         .map_err(|error| Error::format(format!("it is no JSON object: {error}")))?;
     let field = |name: &str| {

@@ -83,8 +83,8 @@ impl<'p> EncoderDecoder<'p> {
     }
 }
 
-/// A decoder, and what it keeps of the texts that it writes: one, or several side by side that began
-/// as one.
+/// A decoder, and what it keeps of the texts that it writes: one, or several side by side that
+/// began as one.
 #[derive(Clone)]
 pub(crate) struct Decoder<'d> {
     parts: &'d EncoderDecoder<'d>,

@@ -150,7 +150,8 @@ fn half_of_e8m0(code: u8) -> f32 {
     f32::from_bits(bits)
 }
 
-/// Half of the value of E4M3 without sign, as the scales of NVFP4 are counted; 0 for the code of NaN.
+/// Half of the value of E4M3 without sign, as the scales of NVFP4 are counted; 0 for the code of
+/// NaN.
 ///
 /// The eighth bit counts as none, except that it tells 480 from NaN.
 #[must_use]

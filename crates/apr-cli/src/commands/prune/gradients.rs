@@ -24,8 +24,8 @@ pub(in crate::commands) fn of_texts(
     let reader = &*opened.model().reader;
     if reader.format().convention == Convention::LlamaCpp {
         return Err(Failure::Usage(
-            "gradients are of weights as Hugging Face lays them out: convert the GGUF file in a run \
-             before"
+            "gradients are of weights as Hugging Face lays them out: convert the GGUF file in a \
+             run before"
                 .to_owned(),
         ));
     }

@@ -131,7 +131,8 @@ for_several_targets! {
             for (sum, quants) in block.sums.iter_mut().zip(block.quants.as_chunks::<16>().0) {
                 *sum = quants.iter().map(|quant| i16::from(*quant)).sum();
             }
-            for (sum, halves) in block.sums_of_groups.iter_mut().zip(block.sums.as_chunks::<2>().0) {
+            let (pairs, _) = block.sums.as_chunks::<2>();
+            for (sum, halves) in block.sums_of_groups.iter_mut().zip(pairs) {
                 *sum = halves[0] + halves[1];
             }
             out.push(block);

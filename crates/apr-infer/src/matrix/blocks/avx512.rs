@@ -1,5 +1,6 @@
-//! Products of blocks with several rows of activations, with AVX-512 and its instructions for neural
-//! networks; single rows are left to [`avx2`], which is as fast with them. The bits are the same.
+//! Products of blocks with several rows of activations, with AVX-512 and its instructions for
+//! neural networks; single rows are left to [`avx2`], which is as fast with them. The bits are the
+//! same.
 //!
 //! Of super-blocks two groups of 32 lie side by side. Sums of integers are exact, so that the order
 //! in which groups are added up does not matter; they are put together to the eight lanes of AVX2
