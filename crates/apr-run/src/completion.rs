@@ -16,6 +16,7 @@ use crate::beam_search::Hypothesis;
 use crate::encoder_decoder::EncoderDecoder;
 use crate::error::{Remedy, RunError, RunResult, absent};
 use crate::generation::{Generation, GenerationOptions, TokenLogProbabilities};
+use crate::growing::TextSink;
 use crate::host::isolated;
 use crate::next::{Causal, Fork, Next, keep_common};
 use crate::runner::{Prepared, Runner};
@@ -159,7 +160,7 @@ struct Asked<'a> {
     prompt: Option<String>,
     given: Vec<i64>,
     /// Receives the text as it grows.
-    sink: Option<&'a mut dyn FnMut(&str) -> Result<()>>,
+    sink: Option<&'a mut TextSink<'a>>,
     watch: Stopwatch<'a>,
 }
 

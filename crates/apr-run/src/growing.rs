@@ -3,13 +3,16 @@
 use apr_inputs::text::TextStream;
 use apr_registry::Result;
 
+/// Receives a text, piece by piece.
+pub(crate) type TextSink<'s> = dyn FnMut(&str) -> Result<()> + 's;
+
 /// The text as it grows, handed on as far as it is whole characters.
 pub(crate) struct GrowingText<'a> {
     /// `None` where tokens are written as their ids.
     stream: Option<TextStream<'a>>,
     /// Texts before which it ends.
     stops: Vec<String>,
-    sink: Option<&'a mut dyn FnMut(&str) -> Result<()>>,
+    sink: Option<&'a mut TextSink<'a>>,
     text: String,
     shown: usize,
 }
@@ -19,7 +22,7 @@ impl<'a> GrowingText<'a> {
     pub(crate) fn new(
         stream: Option<TextStream<'a>>,
         stops: Vec<String>,
-        sink: Option<&'a mut dyn FnMut(&str) -> Result<()>>,
+        sink: Option<&'a mut TextSink<'a>>,
     ) -> Self {
         Self { stream, stops, sink, text: String::new(), shown: 0 }
     }

@@ -95,11 +95,11 @@
 //! | `std` | kernels chosen by the processor's features at run time | 33 | 63 |
 //! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 44 | 72 |
 //! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Core ML, Flax, NeMo, llamafile | 65 | 143 |
-//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 100 | 283 |
-//! | `quantize` | tensors get ggml's types; they are read without it | 100 | 290 |
-//! | `prune` | pruning and sparse tensors: the module `prune` | 101 | 277 |
-//! | `lora` | adapters merged into a model: the module `lora` | 101 | 289 |
-//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 135 | 381 |
+//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 102 | 283 |
+//! | `quantize` | tensors get ggml's types; they are read without it | 102 | 290 |
+//! | `prune` | pruning and sparse tensors: the module `prune` | 103 | 277 |
+//! | `lora` | adapters merged into a model: the module `lora` | 103 | 289 |
+//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 137 | 381 |
 //! | `compression` | the codecs of `.apr` files | 47 | 140 |
 //! | `zstd-encoder` | Zstandard written as well as read; half of all code | 47 | 143 |
 //! | `encryption` | AES-256-GCM for passwords and recipients | 81 | 91 |
@@ -107,8 +107,8 @@
 //! | `typed` | APRN, one model of a serde type in one file | 48 | 75 |
 //! | `ndarray` | tensors as arrays of that crate | 51 | 78 |
 //! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 85 | 157 |
-//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 112 | 400 |
-//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 198 | 585 |
+//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 114 | 400 |
+//! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 199 | 585 |
 //!
 //! Crates are those that are compiled, our own included, and seconds the processor time of an
 //! optimized build; from `formats` on with `native`. `cargo xtask features --times` counts and

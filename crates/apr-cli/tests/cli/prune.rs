@@ -133,8 +133,8 @@ fn gradients_weigh_weights_as_torch_measures_them() {
         for (key, count) in [("groups", 1), ("neurons", 64)] {
             let saliency: Vec<f64> =
                 units[key].as_array().expect("numbers").iter().filter_map(Value::as_f64).collect();
-            let mut order: Vec<u64> = (0..saliency.len() as u64).collect();
-            order.sort_by(|a, b| saliency[*a as usize].total_cmp(&saliency[*b as usize]));
+            let mut order: Vec<usize> = (0..saliency.len()).collect();
+            order.sort_by(|a, b| saliency[*a].total_cmp(&saliency[*b]));
             order.truncate(count);
             order.sort_unstable();
             assert_eq!(widths["layers"][layer][key], json!(order), "layer {layer}, {key}");
