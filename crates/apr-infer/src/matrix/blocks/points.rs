@@ -88,6 +88,43 @@ pub(super) fn signs<const TYPE: u8>(block: &[u8], group: usize) -> u32 {
     }
 }
 
+/// Whether of eight signs seven are stored, as an even number of them is negative.
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+pub(super) const fn has_even_signs(of: u8) -> bool {
+    matches!(of, types::IQ2_XXS | types::IQ2_XS | types::IQ3_XXS)
+}
+
+/// The signs of the weights from `8 * at` on, as bytes that are 1 or -1, where seven are stored.
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[inline(always)]
+pub(super) fn even_signs_of<const TYPE: u8>(block: &[u8], at: usize) -> u64 {
+    let seven = match TYPE {
+        types::IQ2_XXS => word(block, 6 + at / 4 * 8) >> (at % 4 * 7),
+        types::IQ2_XS => u32::from(block[3 + 2 * at]) >> 1,
+        _ => word(block, 66 + at / 4 * 4) >> (at % 4 * 7),
+    };
+    EVEN_SIGNS[(seven & 127) as usize]
+}
+
+/// What seven signs stand for.
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+static EVEN_SIGNS: [u64; 128] = {
+    let mut signs = [0x0101_0101_0101_0101; 128];
+    let mut seven = 0;
+    while seven < 128 {
+        let all = seven as u32 | ((seven as u32).count_ones() % 2) << 7;
+        let mut at = 0;
+        while at < 8 {
+            if all >> at & 1 == 1 {
+                signs[seven] |= 0xff << (8 * at);
+            }
+            at += 1;
+        }
+        seven += 1;
+    }
+    signs
+};
+
 /// The low 28 bits, seven to a byte.
 #[inline(always)]
 fn spread(bits: u32) -> u32 {

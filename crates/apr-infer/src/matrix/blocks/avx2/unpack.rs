@@ -6,8 +6,8 @@ use core::arch::x86_64::{
     _mm256_add_epi8, _mm256_and_si256, _mm256_blend_epi32, _mm256_broadcastsi128_si256,
     _mm256_cmpeq_epi8, _mm256_cmpeq_epi16, _mm256_cvtepi8_epi16, _mm256_cvtepu8_epi16,
     _mm256_max_epu8, _mm256_or_si256, _mm256_set_epi64x, _mm256_set1_epi8, _mm256_set1_epi16,
-    _mm256_set1_epi32, _mm256_setzero_si256, _mm256_slli_epi16, _mm256_srli_epi16, _mm256_sub_epi8,
-    _mm256_xor_si256, _mm256_zextsi128_si256,
+    _mm256_set1_epi32, _mm256_setzero_si256, _mm256_sign_epi8, _mm256_slli_epi16,
+    _mm256_srli_epi16, _mm256_sub_epi8, _mm256_xor_si256, _mm256_zextsi128_si256,
 };
 
 use super::super::layout::{
@@ -32,6 +32,10 @@ fn points_of_group<const TYPE: u8, const BYTES: usize>(
     let points = _mm256_set_epi64x(point(3), point(2), point(1), point(0));
     if points::is_ternary(TYPE) {
         return points;
+    }
+    if points::has_even_signs(TYPE) {
+        let sign = |at: usize| points::even_signs_of::<TYPE>(block, 4 * group + at).cast_signed();
+        return _mm256_sign_epi8(points, _mm256_set_epi64x(sign(3), sign(2), sign(1), sign(0)));
     }
     let signs = bits(points::signs::<TYPE>(block, group));
     _mm256_sub_epi8(_mm256_xor_si256(points, signs), signs)
