@@ -206,8 +206,8 @@ def tokens_of_llama_cpp(path, prompt, count):
 
 
 def check_runs(folder):
-    """`apr run` goes on with the tokens of llama.cpp, which gets the same values in single precision: of quantized weights
-    it would round the other operand to 8 bits too, and choose otherwise where two tokens are nearly as likely."""
+    """`apr run --exact` goes on with the tokens of llama.cpp, which gets the same values in single precision; without
+    `--exact`, activations are rounded to 8 bits as llama.cpp does with the quantized weights themselves."""
     stories = ROOT.parent / "shared/data/derived/stories260K_F16.gguf"
     models = [(folder / f"tiny-{kind}.gguf", [[256, *b"12+34="], [256, *b"99+99="]], 4) for kind in ("fp16", "q8_0", "q4_k_m")]
     if stories.exists():
@@ -224,11 +224,13 @@ def check_runs(folder):
         apr("convert", path, "--precision", "fp32", "-o", same_values, "-f")
         for prompt in prompts:
             ids = ",".join(map(str, prompt))
-            command = [APR, "run", path, "--tokens", ids, "--max-tokens", str(count), "--json"]
-            ours = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["added"]
-            theirs = tokens_of_llama_cpp(same_values, prompt, count)
-            same = len(ours) > 0 and ours == theirs[: len(ours)]
-            check(same, f"{path.name} after {ids}: apr run adds {len(ours)} tokens as llama.cpp does")
+            for arithmetic, model in [(["--exact"], same_values), ([], path)]:
+                command = [APR, "run", path, "--tokens", ids, "--max-tokens", str(count), "--json", *arithmetic]
+                ours = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["added"]
+                theirs = tokens_of_llama_cpp(model, prompt, count)
+                same = len(ours) > 0 and ours == theirs[: len(ours)]
+                how = " ".join(["apr run", *arithmetic])
+                check(same, f"{path.name} after {ids}: {how} adds {len(ours)} tokens as llama.cpp does")
 
 
 def check_round_trips(folder):
