@@ -5,6 +5,7 @@ The expected sums, logits and embeddings come from NumPy (`fixtures/tiny-llama/c
 the `tokenizers` package.
 """
 
+import itertools
 import json
 import struct
 import subprocess
@@ -25,6 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "fixtures/tiny-llama"
 sys.path.insert(0, str(TINY))
 import check as numpy_llama  # noqa: E402
+
+# By how much the logit of one of two tokens may lead that are as likely.
+TIE = 0.05
 
 # llama.cpp's numbers of file types.
 FILE_TYPES = {
@@ -197,12 +201,19 @@ def tokens_of_llama_cpp(path, prompt, count):
     model = load(path, n_ctx=256, type_k=single, type_v=single)
     model.reset()
     model.eval(prompt)
-    tokens = []
+    tokens, scores = [], []
     while len(tokens) < count:
         logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(model._ctx.ctx), (model.n_vocab(),))
         tokens.append(int(logits.argmax()))
+        scores.append(logits.copy())
         model.eval(tokens[-1:])
-    return tokens
+    return tokens, scores
+
+
+def lead_of_other(ours, theirs, scores):
+    """By how much llama.cpp's logit of its own token leads that of ours, where the two texts part; 0 where they do not."""
+    pairs = zip(ours, theirs, scores)
+    return next((float(logits[their] - logits[own]) for own, their, logits in pairs if own != their), 0.0)
 
 
 def check_runs(folder):
@@ -227,10 +238,15 @@ def check_runs(folder):
             for arithmetic, model in [(["--exact"], same_values), ([], path)]:
                 command = [APR, "run", path, "--tokens", ids, "--max-tokens", str(count), "--json", *arithmetic]
                 ours = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["added"]
-                theirs = tokens_of_llama_cpp(model, prompt, count)
-                same = len(ours) > 0 and ours == theirs[: len(ours)]
+                theirs, scores = tokens_of_llama_cpp(model, prompt, count)
+                alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs)))
+                lead = lead_of_other(ours, theirs, scores)
+                # Which of llama.cpp's kernels run follows from its build: some repack weights and add up in another
+                # order, so that an activation is rounded to another level. Two tokens are as likely then.
+                most = 0.0 if arithmetic else TIE
                 how = " ".join(["apr run", *arithmetic])
-                check(same, f"{path.name} after {ids}: {how} adds {len(ours)} tokens as llama.cpp does")
+                what = f"{how} adds {alike} of {len(ours)} tokens as llama.cpp does; another leads by {lead:.4f} then"
+                check(len(ours) > 0 and lead <= most, f"{path.name} after {ids}: {what}")
 
 
 def check_round_trips(folder):
