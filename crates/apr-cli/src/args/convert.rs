@@ -99,8 +99,7 @@ pub(crate) struct ConvertArgs {
 impl ConvertArgs {
     /// Whether what is written is another model, which calibration data may be for.
     pub(crate) fn changes_weights(&self) -> bool {
-        let measures = self.prune.counts_layers() || self.prune.weighs_units();
-        let chooses = measures && self.requantize.options.calibration.is_some();
+        let chooses = self.prune.has_less() && self.requantize.options.calibration.is_some();
         self.prune.has_zeros() || self.lowrank.is_asked() || chooses
     }
 }

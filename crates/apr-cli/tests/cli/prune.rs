@@ -241,7 +241,10 @@ fn layers_go_and_the_rest_computes_what_a_shorter_model_does() {
 fn heads_and_neurons_go_as_numpy_takes_them_and_transformers_loads_the_rest() {
     let (sandbox, expected) = (with_llama(), expected());
     let line = "convert llama -o narrow --format safetensors --prune-heads 2 --prune-neurons 64";
-    sandbox.apr(line).ok().says(&["2 of 4 heads and 192 of 256 neurons left in each of 2 layers"]);
+    sandbox.apr(line).ok().says(&[
+        "2 of 4 heads and 192 of 256 neurons left in each of 2 layers",
+        "chosen by magnitude",
+    ]);
     let after = tensors(&sandbox.read("narrow/model.safetensors"));
     let digests = expected["narrow"].as_object().expect("digests");
     for (name, digest) in digests {
@@ -413,6 +416,8 @@ fn calibration_goes_with_rows_of_the_whole_model() {
         ("--prune 0.5 --prune-scope global", "--prune-scope tensor"),
         ("--prune-threshold 0.1", "--prune-threshold is for magnitudes alone"),
         ("--prune 0.5 --prune-layers 1", "in a run of its own"),
+        ("--prune-heads 2", "with --prune-method fisher heads and neurons"),
+        ("--prune-layers 1, --prune-neurons 8", "in a run of its own"),
     ] {
         let line = format!("prune llama -o m.apr --calibration t.txt {line}");
         sandbox.apr(&line).fails(2, &[said]);

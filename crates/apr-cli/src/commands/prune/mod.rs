@@ -334,9 +334,10 @@ pub(super) fn render_widths(out: &mut dyn Write, report: &WidthReport) -> io::Re
     let parts = parts.iter().filter_map(|(what, count)| count.map(|count| (what, count)));
     let parts: Vec<String> =
         parts.map(|(what, [before, now])| format!("{now} of {before} {what}")).collect();
+    let by = if report.method == "fisher" { "gradients" } else { "magnitude" };
     writeln!(
         out,
-        "  {} left in each of {}, {} less",
+        "  {} left in each of {}, {} less; chosen by {by}",
         parts.join(" and "),
         counted(report.layers.len() as u64, "layer"),
         human::bytes(report.bytes)
