@@ -1,11 +1,14 @@
 //! Language models: one token after the other, with the keys and values of earlier ones kept.
 
+mod batch;
+
 use apr_core::{Error, Result};
 use apr_graph::{Body, Dim, ElementType, Meaning, ValueId};
 
+pub use batch::Batch;
+
 use crate::kv_cache::{CacheType, CachedHeads, heads_and_size};
 use crate::moving::part;
-use crate::ops::random::Random;
 use crate::session::Session;
 use crate::tap::Tap;
 use crate::workers::Workers;
@@ -72,49 +75,6 @@ impl Memory {
     #[must_use]
     pub fn tokens(&self) -> &[i64] {
         &self.tokens
-    }
-}
-
-/// What is kept of texts that grow side by side, a token each at a time.
-#[derive(Debug, Clone, Default)]
-pub struct Batch {
-    /// Keys and values, in the order of the graph's inputs.
-    values: Vec<Value>,
-    /// Tokens of each text so far.
-    lengths: Vec<usize>,
-    /// Rows of keys and values of each text, those before shorter ones among them.
-    rows: usize,
-}
-
-impl Batch {
-    /// Number of texts.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.lengths.len()
-    }
-
-    /// Whether there are no texts.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.lengths.is_empty()
-    }
-
-    /// Goes on with these texts, in this order; one may be there several times, as the texts of a
-    /// beam search are.
-    ///
-    /// # Panics
-    /// When there is no such text.
-    pub fn select(&mut self, texts: &[usize]) {
-        self.lengths = texts.iter().map(|text| self.lengths[*text]).collect();
-        // What is before all of them goes.
-        let rows = self.lengths.iter().copied().max().unwrap_or(0);
-        let before = self.rows - rows;
-        self.rows = rows;
-        let select = |value| match value {
-            Value::Cached(heads) => Value::Cached(heads.select(texts).without_first(before)),
-            other => other,
-        };
-        self.values = std::mem::take(&mut self.values).into_iter().map(select).collect();
     }
 }
 
@@ -398,120 +358,6 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         !self.cache.is_empty() && self.cache.iter().all(is_kept)
     }
 
-    /// Bytes of the keys and values of a token that grow in place.
-    #[must_use]
-    pub fn bytes_of_a_token(&self) -> u64 {
-        let of = |(id, _): &(ValueId, String)| {
-            let (heads, size) = self.heads_and_size(*id)?;
-            Some(heads as u64 * self.cache_type.row_bytes(size)? as u64)
-        };
-        self.cache.iter().filter_map(of).sum()
-    }
-
-    /// Whether texts can grow side by side: keys and values that grow, a mask that leaves out what
-    /// is before a shorter text, and the positions of tokens.
-    #[must_use]
-    pub fn takes_batches(&self) -> bool {
-        self.mask.is_some()
-            && self.positions.is_some()
-            && !self.cache.is_empty()
-            && self.cache.iter().all(|(id, _)| self.heads_and_size(*id).is_some())
-    }
-
-    /// Puts texts side by side, each of which has some tokens.
-    ///
-    /// # Errors
-    /// E003 where the graph does not take them so ([`LanguageModel::takes_batches`]), E001 for a
-    /// memory of no tokens or of another model.
-    pub fn batch(&self, texts: &[Memory]) -> Result<Batch> {
-        if !self.takes_batches() {
-            return Err(Error::version("the graph does not take several texts side by side"));
-        }
-        let lengths: Vec<usize> = texts.iter().map(Memory::len).collect();
-        let mut values = Vec::with_capacity(self.cache.len());
-        for at in 0..self.cache.len() {
-            let of = |memory: &Memory| match memory.values.get(at) {
-                Some(Value::Cached(heads)) => Ok(heads.clone()),
-                _ => Err(Error::format("no keys and values of a text")),
-            };
-            let heads: Vec<CachedHeads> = texts.iter().map(of).collect::<Result<_>>()?;
-            values.push(Value::Cached(CachedHeads::side_by_side(&heads)?));
-        }
-        let rows = lengths.iter().copied().max().unwrap_or(0);
-        Ok(Batch { values, lengths, rows })
-    }
-
-    /// Adds texts to a batch.
-    ///
-    /// # Errors
-    /// Those of [`LanguageModel::batch`].
-    pub fn join(&self, batch: &mut Batch, texts: &[Memory]) -> Result<()> {
-        let fresh = self.batch(texts)?;
-        if batch.is_empty() {
-            *batch = fresh;
-            return Ok(());
-        }
-        let both = |(own, fresh): (&Value, &Value)| match (own, fresh) {
-            (Value::Cached(own), Value::Cached(fresh)) => {
-                CachedHeads::side_by_side(&[own.clone(), fresh.clone()]).map(Value::Cached)
-            }
-            _ => Err(Error::format("no keys and values of a text")),
-        };
-        batch.values = batch.values.iter().zip(&fresh.values).map(both).collect::<Result<_>>()?;
-        batch.lengths.extend(&fresh.lengths);
-        batch.rows = batch.rows.max(fresh.rows);
-        Ok(())
-    }
-
-    /// The logits of what follows each text and its token, one text after the other.
-    ///
-    /// They are those of the text alone but for rounding: products of several rows are added up in
-    /// another order.
-    ///
-    /// # Errors
-    /// E001 for another number of tokens than of texts; those of [`Session::run`], after which the
-    /// batch is empty.
-    pub fn next_of_each(
-        &self,
-        batch: &mut Batch,
-        tokens: &[i64],
-        workers: &dyn Workers,
-        tap: &mut dyn Tap,
-    ) -> Result<Vec<Vec<f32>>> {
-        let Batch { values, lengths, rows } = batch;
-        let texts = lengths.len();
-        if texts == 0 || tokens.len() != texts {
-            return Err(Error::format(format!("{} tokens for {texts} texts", tokens.len())));
-        }
-        let total = *rows + 1;
-        let column = |values: Vec<i64>| Tensor::new(vec![texts, 1], values).map(Value::from);
-        let mut inputs = vec![(self.tokens.clone(), column(tokens.to_vec())?)];
-        if let Some(mask) = &self.mask {
-            let of = |length: &usize| {
-                let before = std::iter::repeat_n(0, *rows - length);
-                before.chain(std::iter::repeat_n(1, length + 1))
-            };
-            let values: Vec<i64> = lengths.iter().flat_map(of).collect();
-            inputs.push((mask.clone(), Tensor::new(vec![texts, total], values)?.into()));
-        }
-        if let Some(positions) = &self.positions {
-            let at = lengths.iter().map(|length| *length as i64).collect();
-            inputs.push((positions.clone(), column(at)?));
-        }
-        let kept = std::mem::take(values);
-        let lengths = std::mem::take(lengths);
-        let outputs = self.outputs(inputs, kept, true, workers, tap)?;
-        let (logits, kept) = outputs;
-        let logits = logits.ok_or_else(|| Error::format("no logits"))?;
-        let logits = logits.floats()?;
-        *batch = Batch {
-            values: kept,
-            lengths: lengths.into_iter().map(|length| length + 1).collect(),
-            rows: total,
-        };
-        Ok(logits.chunks_exact(logits.len() / texts).map(<[f32]>::to_vec).collect())
-    }
-
     /// Reads tokens; their logits, where those are wanted.
     fn run(
         &self,
@@ -616,112 +462,5 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         };
 
         self.cache.iter().map(|(id, _)| empty(id)).collect()
-    }
-}
-
-/// How the next token is chosen.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sampling {
-    /// Divides the logits; 0 takes the likeliest token.
-    pub temperature: f32,
-    /// Most tokens that are considered; 0 for no bound.
-    pub top_k: usize,
-    /// Tokens are considered until their probabilities reach this sum.
-    pub top_p: f32,
-    /// Where the random numbers begin.
-    pub seed: u64,
-}
-
-impl Default for Sampling {
-    fn default() -> Self {
-        Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 }
-    }
-}
-
-/// Chooses tokens. The same seed and logits lead to the same tokens.
-#[derive(Debug, Clone)]
-pub struct Sampler {
-    sampling: Sampling,
-    random: Random,
-}
-
-impl Sampler {
-    /// Begins with the seed.
-    #[must_use]
-    pub fn new(sampling: Sampling) -> Self {
-        Self { sampling, random: Random::new(sampling.seed) }
-    }
-
-    /// The next token; `None` where no logit is a number.
-    pub fn choose(&mut self, logits: &[f32]) -> Option<usize> {
-        let numbers = (0..logits.len()).filter(|&at| !logits[at].is_nan());
-        let temperature = self.sampling.temperature;
-        if temperature <= 0.0 {
-            // The first of equal ones, as everybody does.
-            let later = |&at: &usize, &best: &usize| logits[at].total_cmp(&logits[best]).is_gt();
-            return numbers.reduce(|best, at| if later(&at, &best) { at } else { best });
-        }
-
-        let mut order: Vec<usize> = numbers.collect();
-        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
-        let &first = order.first()?;
-        if self.sampling.top_k > 0 {
-            order.truncate(self.sampling.top_k);
-        }
-
-        let weight = |&at: &usize| libm::exp(f64::from((logits[at] - logits[first]) / temperature));
-        let mut weights: Vec<f64> = order.iter().map(weight).collect();
-        let total: f64 = weights.iter().sum();
-        let mut sum = 0.0;
-        let enough = weights.iter().position(|weight| {
-            sum += weight / total;
-            sum >= f64::from(self.sampling.top_p)
-        });
-        weights.truncate(enough.map_or(weights.len(), |at| at + 1));
-        let mut left = self.random.number() * weights.iter().sum::<f64>();
-        let chosen = weights.iter().position(|weight| {
-            left -= weight;
-            left < 0.0
-        });
-
-        // Rounding may leave a little after the last weight.
-        Some(order[chosen.unwrap_or(weights.len() - 1)])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn without_temperature_the_first_of_the_likeliest_is_chosen() {
-        let mut sampler = Sampler::new(Sampling::default());
-        assert_eq!(sampler.choose(&[0.0, f32::NAN, 3.0, 3.0]), Some(2));
-        assert_eq!(sampler.choose(&[f32::NAN]), None);
-    }
-
-    #[test]
-    fn tokens_come_as_often_as_they_are_likely() {
-        let sampling = Sampling { temperature: 1.0, seed: 7, ..Sampling::default() };
-        let mut sampler = Sampler::new(sampling);
-        let logits = [0.0_f32, 3.0_f32.ln()];
-        let second = (0..4000).filter(|_| sampler.choose(&logits) == Some(1)).count();
-        assert!((2900..3100).contains(&second), "{second} of 4000, not three quarters");
-        let mut again = Sampler::new(sampling);
-        assert_eq!((0..4000).filter(|_| again.choose(&logits) == Some(1)).count(), second);
-    }
-
-    #[test]
-    fn bounds_leave_out_what_is_unlikely() {
-        let logits = [1.0_f32, 0.9, -5.0];
-        for sampling in [
-            Sampling { temperature: 1.0, top_k: 2, ..Sampling::default() },
-            Sampling { temperature: 1.0, top_p: 0.9, ..Sampling::default() },
-        ] {
-            let mut sampler = Sampler::new(sampling);
-            let chosen: std::collections::HashSet<_> =
-                (0..300).map(|_| sampler.choose(&logits)).collect();
-            assert_eq!(chosen, [Some(0), Some(1)].into());
-        }
     }
 }

@@ -35,6 +35,7 @@ mod ops;
 mod plan;
 mod pool;
 mod registry;
+mod sampling;
 mod session;
 mod shape;
 mod store;
@@ -48,8 +49,9 @@ mod workers;
 
 pub use engine::{Engine, Outcome};
 pub use kv_cache::{CacheType, CachedHeads};
-pub use language::{Batch, LanguageModel, Memory, Sampler, Sampling};
+pub use language::{Batch, LanguageModel, Memory};
 pub use registry::operators;
+pub use sampling::{Sampler, Sampling};
 pub use session::{Arithmetic, RunLimits, Session};
 pub use tap::{Flow, Step, Tap, Unwatched};
 pub use tensor::{Data, Element, Tensor};

@@ -1,0 +1,170 @@
+//! Batched decoding: several texts grow a token each at a time, so that a step reads the weights once
+//! for all of them. Shorter ones are padded on the left.
+
+use apr_core::{Error, Result};
+use apr_graph::ValueId;
+
+use super::{LanguageModel, Memory};
+use crate::kv_cache::CachedHeads;
+use crate::tap::Tap;
+use crate::workers::Workers;
+use crate::{Tensor, Value};
+
+/// What is kept of texts that grow side by side, a token each at a time.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    /// Keys and values, in the order of the graph's inputs.
+    values: Vec<Value>,
+    /// Tokens of each text so far.
+    lengths: Vec<usize>,
+    /// Rows of keys and values of each text, those before shorter ones among them.
+    rows: usize,
+}
+
+impl Batch {
+    /// Number of texts.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lengths.len()
+    }
+
+    /// Whether there are no texts.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lengths.is_empty()
+    }
+
+    /// Goes on with these texts, in this order; one may be there several times, as the texts of a
+    /// beam search are.
+    ///
+    /// # Panics
+    /// When there is no such text.
+    pub fn select(&mut self, texts: &[usize]) {
+        self.lengths = texts.iter().map(|text| self.lengths[*text]).collect();
+        // What is before all of them goes.
+        let rows = self.lengths.iter().copied().max().unwrap_or(0);
+        let before = self.rows - rows;
+        self.rows = rows;
+        let select = |value| match value {
+            Value::Cached(heads) => Value::Cached(heads.select(texts).without_first(before)),
+            other => other,
+        };
+        self.values = std::mem::take(&mut self.values).into_iter().map(select).collect();
+    }
+}
+
+impl LanguageModel<'_, '_> {
+    /// Bytes of the keys and values of a token that grow in place.
+    #[must_use]
+    pub fn bytes_of_a_token(&self) -> u64 {
+        let of = |(id, _): &(ValueId, String)| {
+            let (heads, size) = self.heads_and_size(*id)?;
+            Some(heads as u64 * self.cache_type.row_bytes(size)? as u64)
+        };
+        self.cache.iter().filter_map(of).sum()
+    }
+
+    /// Whether texts can grow side by side: keys and values that grow, a mask that leaves out what
+    /// is before a shorter text, and the positions of tokens.
+    #[must_use]
+    pub fn takes_batches(&self) -> bool {
+        self.mask.is_some()
+            && self.positions.is_some()
+            && !self.cache.is_empty()
+            && self.cache.iter().all(|(id, _)| self.heads_and_size(*id).is_some())
+    }
+
+    /// Puts texts side by side, each of which has some tokens.
+    ///
+    /// # Errors
+    /// E003 where the graph does not take them so ([`LanguageModel::takes_batches`]), E001 for a
+    /// memory of no tokens or of another model.
+    pub fn batch(&self, texts: &[Memory]) -> Result<Batch> {
+        if !self.takes_batches() {
+            return Err(Error::version("the graph does not take several texts side by side"));
+        }
+        let lengths: Vec<usize> = texts.iter().map(Memory::len).collect();
+        let mut values = Vec::with_capacity(self.cache.len());
+        for at in 0..self.cache.len() {
+            let of = |memory: &Memory| match memory.values.get(at) {
+                Some(Value::Cached(heads)) => Ok(heads.clone()),
+                _ => Err(Error::format("no keys and values of a text")),
+            };
+            let heads: Vec<CachedHeads> = texts.iter().map(of).collect::<Result<_>>()?;
+            values.push(Value::Cached(CachedHeads::side_by_side(&heads)?));
+        }
+        let rows = lengths.iter().copied().max().unwrap_or(0);
+        Ok(Batch { values, lengths, rows })
+    }
+
+    /// Adds texts to a batch.
+    ///
+    /// # Errors
+    /// Those of [`LanguageModel::batch`].
+    pub fn join(&self, batch: &mut Batch, texts: &[Memory]) -> Result<()> {
+        let fresh = self.batch(texts)?;
+        if batch.is_empty() {
+            *batch = fresh;
+            return Ok(());
+        }
+        let both = |(own, fresh): (&Value, &Value)| match (own, fresh) {
+            (Value::Cached(own), Value::Cached(fresh)) => {
+                CachedHeads::side_by_side(&[own.clone(), fresh.clone()]).map(Value::Cached)
+            }
+            _ => Err(Error::format("no keys and values of a text")),
+        };
+        batch.values = batch.values.iter().zip(&fresh.values).map(both).collect::<Result<_>>()?;
+        batch.lengths.extend(&fresh.lengths);
+        batch.rows = batch.rows.max(fresh.rows);
+        Ok(())
+    }
+
+    /// The logits of what follows each text and its token, one text after the other.
+    ///
+    /// They are those of the text alone but for rounding: products of several rows are added up in
+    /// another order.
+    ///
+    /// # Errors
+    /// E001 for another number of tokens than of texts; those of [`Session::run`], after which the
+    /// batch is empty.
+    pub fn next_of_each(
+        &self,
+        batch: &mut Batch,
+        tokens: &[i64],
+        workers: &dyn Workers,
+        tap: &mut dyn Tap,
+    ) -> Result<Vec<Vec<f32>>> {
+        let Batch { values, lengths, rows } = batch;
+        let texts = lengths.len();
+        if texts == 0 || tokens.len() != texts {
+            return Err(Error::format(format!("{} tokens for {texts} texts", tokens.len())));
+        }
+        let total = *rows + 1;
+        let column = |values: Vec<i64>| Tensor::new(vec![texts, 1], values).map(Value::from);
+        let mut inputs = vec![(self.tokens.clone(), column(tokens.to_vec())?)];
+        if let Some(mask) = &self.mask {
+            let of = |length: &usize| {
+                let before = std::iter::repeat_n(0, *rows - length);
+                before.chain(std::iter::repeat_n(1, length + 1))
+            };
+            let values: Vec<i64> = lengths.iter().flat_map(of).collect();
+            inputs.push((mask.clone(), Tensor::new(vec![texts, total], values)?.into()));
+        }
+        if let Some(positions) = &self.positions {
+            let at = lengths.iter().map(|length| *length as i64).collect();
+            inputs.push((positions.clone(), column(at)?));
+        }
+        let kept = std::mem::take(values);
+        let lengths = std::mem::take(lengths);
+        let outputs = self.outputs(inputs, kept, true, workers, tap)?;
+        let (logits, kept) = outputs;
+        let logits = logits.ok_or_else(|| Error::format("no logits"))?;
+        let logits = logits.floats()?;
+        *batch = Batch {
+            values: kept,
+            lengths: lengths.into_iter().map(|length| length + 1).collect(),
+            rows: total,
+        };
+        Ok(logits.chunks_exact(logits.len() / texts).map(<[f32]>::to_vec).collect())
+    }
+}
