@@ -45,8 +45,8 @@ pub(crate) struct RunArgs {
     /// Take each line of text files and of a pipe as a prompt of its own
     #[arg(long, conflicts_with = "tokens")]
     pub(crate) lines: bool,
-    /// Texts of several prompts that are generated side by side [default: 8]; 1 = one after the
-    /// other, each with the very numbers of a run of its own
+    /// Batch size of generation with several prompts [default: 8]; 1 = one prompt after the other,
+    /// each with the very numbers of a run of its own
     #[arg(long, value_name = "N", conflicts_with_all = ["tokens", "prompt_cache", "want"])]
     pub(crate) batch: Option<NonZeroU8>,
     /// Text that contains the answer to --prompt, for extractive question answering
