@@ -414,6 +414,15 @@ pub(crate) fn heads_and_size(graph: &Graph, id: ValueId) -> Option<(usize, usize
     fits.then_some((heads, size))
 }
 
+/// What is said of a graph that has no keys and values to keep as a type.
+pub(crate) fn keeps_others(cache_type: CacheType) -> Error {
+    Error::version(format!(
+        "the cache type {} needs a graph that joins the keys and values of each head and \
+         multiplies them; this one keeps others",
+        cache_type.name()
+    ))
+}
+
 /// Whether a graph does nothing with an input but to join it with what is new, and to look at its
 /// shape, so that it may be [`CachedHeads`].
 fn can_grow(graph: &Graph, body: &Body, id: ValueId) -> bool {

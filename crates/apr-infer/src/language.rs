@@ -7,7 +7,7 @@ use apr_graph::{Body, Dim, ElementType, Meaning, ValueId};
 
 pub use batch::Batch;
 
-use crate::kv_cache::{CacheType, CachedHeads, heads_and_size};
+use crate::kv_cache::{CacheType, CachedHeads, heads_and_size, keeps_others};
 use crate::moving::part;
 use crate::session::Session;
 use crate::tap::Tap;
@@ -130,20 +130,11 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
     /// E003 where heads do not fill the type's blocks, and where a graph does something else with
     /// keys and values than to join new ones with those of earlier tokens and to multiply them.
     pub fn with_cache_type(self, cache_type: CacheType) -> Result<Self> {
-        if cache_type != CacheType::F32 {
-            let is_cached = |(id, _): &(ValueId, String)| self.heads_and_size(*id);
-            let heads: Option<Vec<_>> = self.cache.iter().map(is_cached).collect();
-            let heads = heads.filter(|heads| !heads.is_empty()).ok_or_else(|| {
-                Error::version(format!(
-                    "the cache type {} needs a graph that joins the keys and values of each head \
-                     and multiplies them; this one keeps others",
-                    cache_type.name()
-                ))
-            })?;
-            for (heads, size) in heads {
-                CachedHeads::new(cache_type, heads, size)?;
-            }
+        let grows = |(id, _): &(ValueId, String)| self.heads_and_size(*id).is_some();
+        if cache_type != CacheType::F32 && !self.cache.iter().all(grows) {
+            return Err(keeps_others(cache_type));
         }
+        self.session.check_cache_type(cache_type)?;
         Ok(Self { cache_type, ..self })
     }
 

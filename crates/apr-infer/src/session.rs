@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use apr_core::{CheckpointReader, Error, Result};
 use apr_graph::{AttributeValue, Body, Graph, ValueId, ValueOrigin};
 
-use crate::kv_cache::{CacheType, CachedHeads, heads_and_size};
+use crate::kv_cache::{CacheType, CachedHeads, heads_and_size, keeps_others};
 use crate::matrix::can_multiply;
 use crate::plan::{BodyPlan, BodyPlans};
 use crate::store::Store;
@@ -231,11 +231,7 @@ impl<'a> Session<'a> {
         let inputs = self.graph.body.inputs.iter();
         let grow: Vec<_> = inputs.filter_map(|id| heads_and_size(self.graph, *id)).collect();
         if grow.is_empty() {
-            return Err(Error::version(format!(
-                "the cache type {} needs a graph that joins the keys and values of each head and \
-                 multiplies them; this one keeps others",
-                cache_type.name()
-            )));
+            return Err(keeps_others(cache_type));
         }
         grow.into_iter()
             .try_for_each(|(heads, size)| CachedHeads::new(cache_type, heads, size).map(drop))

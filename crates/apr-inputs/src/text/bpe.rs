@@ -179,13 +179,13 @@ impl<'a> BpeFile<'a> {
     /// What a GGUF file's keys say, and a warning of merges that are left out; `None` for another
     /// model than BPE.
     pub(super) fn of(file: &mut TokenizerFile<'a>, warnings: &mut Vec<String>) -> Option<Self> {
-        let tables = tables_of(file)?;
+        let choices = choices_of(&file.model)?;
+        let tables = tables_of(&file.model, choices.clone());
         warnings.extend(match &tables {
             Some((_, left_out)) => unknown_merges(*left_out),
             None => file.leave_out_unknown_merges(),
         });
         let gguf::Model::Bpe { vocab, merges, .. } = &file.model else { return None };
-        let choices = choices_of(&file.model)?;
         let (vocab, merges) = match tables {
             Some(_) => Default::default(),
             None => (&vocab.0[..], &merges[..]),
@@ -262,15 +262,14 @@ fn choices_of(model: &gguf::Model<'_>) -> Option<Choices> {
     })
 }
 
-/// The tables of a GGUF file's keys and the merges that they leave out, or nothing where only the
-/// library holds them; `None` for another model than BPE.
-fn tables_of(file: &TokenizerFile<'_>) -> Option<Option<(BytePairs, usize)>> {
-    let choices = choices_of(&file.model)?;
-    let gguf::Model::Bpe { vocab, merges, .. } = &file.model else { return None };
+/// The tables of a GGUF file's keys, and how many merges they leave out; `None` where only the
+/// library holds them.
+fn tables_of(model: &gguf::Model<'_>, choices: Choices) -> Option<(BytePairs, usize)> {
+    let gguf::Model::Bpe { vocab, merges, .. } = model else { return None };
     // Ids have 32 bits; what has more is too far from the others.
     let id = |id: usize| u32::try_from(id).unwrap_or(u32::MAX);
     let tokens = vocab.0.iter().map(|(text, number)| (*text, id(*number)));
-    Some(BytePairs::new(tokens, merges.iter().copied(), choices))
+    BytePairs::new(tokens, merges.iter().copied(), choices)
 }
 
 impl Model<'_> {
