@@ -1,5 +1,5 @@
-//! Batched decoding: several texts grow a token each at a time, so that a step reads the weights once
-//! for all of them. Shorter ones are padded on the left.
+//! Batched decoding: several texts grow a token each at a time, so that a step reads the weights
+//! once for all of them. Shorter ones are left-padded.
 
 use apr_core::{Error, Result};
 use apr_graph::ValueId;
@@ -125,8 +125,8 @@ impl LanguageModel<'_, '_> {
     /// another order.
     ///
     /// # Errors
-    /// E001 for another number of tokens than of texts; those of [`Session::run`], after which the
-    /// batch is empty.
+    /// E001 for another number of tokens than of texts; those of
+    /// [`Session::run`](crate::Session::run), after which the batch is empty.
     pub fn next_of_each(
         &self,
         batch: &mut Batch,
