@@ -183,6 +183,43 @@ pub fn quantize(
     }
 }
 
+/// Calls a function that is generic over how blocks are decoded, for the blocks of a dtype.
+macro_rules! by_type {
+    ($dtype:expr, $function:ident($($argument:expr),*)) => {
+        match $dtype {
+            DType::Q8_0 => $function::<simple::Q8_0, 32, 34>($($argument),*),
+            DType::Q8_1 => $function::<simple::Q8_1, 32, 36>($($argument),*),
+            DType::Q4_0 => $function::<simple::Q4_0, 32, 18>($($argument),*),
+            DType::Q4_1 => $function::<simple::Q4_1, 32, 20>($($argument),*),
+            DType::Q5_0 => $function::<simple::Q5_0, 32, 22>($($argument),*),
+            DType::Q5_1 => $function::<simple::Q5_1, 32, 24>($($argument),*),
+            DType::Q2_K => $function::<k_quants::Q2K, 256, 84>($($argument),*),
+            DType::Q3_K => $function::<k_quants::Q3K, 256, 110>($($argument),*),
+            DType::Q4_K => $function::<k_quants::Q4K, 256, 144>($($argument),*),
+            DType::Q5_K => $function::<k_quants::Q5K, 256, 176>($($argument),*),
+            DType::Q6_K => $function::<k_quants::Q6K, 256, 210>($($argument),*),
+            DType::IQ4_NL => $function::<iq4::Iq4Nl, 32, 18>($($argument),*),
+            DType::IQ4_XS => $function::<iq4::Iq4Xs, 256, 136>($($argument),*),
+            DType::TQ1_0 => $function::<ternary::Tq1_0, 256, 54>($($argument),*),
+            DType::TQ2_0 => $function::<ternary::Tq2_0, 256, 66>($($argument),*),
+            DType::MXFP4 => $function::<fp4::Mxfp4, 32, 17>($($argument),*),
+            DType::NVFP4 => $function::<fp4::Nvfp4, 64, 36>($($argument),*),
+            DType::Q1_0 => $function::<low_bit::Q1_0, 128, 18>($($argument),*),
+            DType::Q2_0 => $function::<low_bit::Q2_0, 64, 18>($($argument),*),
+            DType::Q8_K => $function::<q8_k::Q8K, 256, 292>($($argument),*),
+            DType::IQ2_XXS => $function::<iq_dequantize::Iq2Xxs, 256, 66>($($argument),*),
+            DType::IQ2_XS => $function::<iq_dequantize::Iq2Xs, 256, 74>($($argument),*),
+            DType::IQ2_S => $function::<iq_dequantize::Iq2S, 256, 82>($($argument),*),
+            DType::IQ3_XXS => $function::<iq_dequantize::Iq3Xxs, 256, 98>($($argument),*),
+            DType::IQ3_S => $function::<iq_dequantize::Iq3S, 256, 110>($($argument),*),
+            DType::IQ1_S => $function::<iq_dequantize::Iq1S, 256, 50>($($argument),*),
+            DType::IQ1_M => $function::<iq_dequantize::Iq1M, 256, 56>($($argument),*),
+            DType::I4_ROW => $function::<rows::I4Row, 32, 18>($($argument),*),
+            dtype => unreachable!("dtype {dtype} has no blocks to decode"),
+        }
+    };
+}
+
 /// Replaces the contents of `out` by the elements of whole rows.
 ///
 /// Any bytes are decoded, to what ggml makes of them; damaged scales may yield infinities and NaN.
@@ -200,36 +237,47 @@ pub fn dequantize(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f32>
 
     let row_bytes = row_bytes(dtype, row_len);
     assert!(row_len > 0 && bytes.len().is_multiple_of(row_bytes), "bytes must be whole rows");
-    match dtype {
-        DType::Q8_0 => replace::<simple::Q8_0, 32, 34>(bytes, out),
-        DType::Q8_1 => replace::<simple::Q8_1, 32, 36>(bytes, out),
-        DType::Q4_0 => replace::<simple::Q4_0, 32, 18>(bytes, out),
-        DType::Q4_1 => replace::<simple::Q4_1, 32, 20>(bytes, out),
-        DType::Q5_0 => replace::<simple::Q5_0, 32, 22>(bytes, out),
-        DType::Q5_1 => replace::<simple::Q5_1, 32, 24>(bytes, out),
-        DType::IQ4_NL => replace::<iq4::Iq4Nl, 32, 18>(bytes, out),
-        DType::IQ4_XS => replace::<iq4::Iq4Xs, 256, 136>(bytes, out),
-        DType::TQ1_0 => replace::<ternary::Tq1_0, 256, 54>(bytes, out),
-        DType::TQ2_0 => replace::<ternary::Tq2_0, 256, 66>(bytes, out),
-        DType::MXFP4 => replace::<fp4::Mxfp4, 32, 17>(bytes, out),
-        DType::NVFP4 => replace::<fp4::Nvfp4, 64, 36>(bytes, out),
-        DType::Q1_0 => replace::<low_bit::Q1_0, 128, 18>(bytes, out),
-        DType::Q2_0 => replace::<low_bit::Q2_0, 64, 18>(bytes, out),
-        DType::Q8_K => replace::<q8_k::Q8K, 256, 292>(bytes, out),
-        DType::IQ2_XXS => replace::<iq_dequantize::Iq2Xxs, 256, 66>(bytes, out),
-        DType::IQ2_XS => replace::<iq_dequantize::Iq2Xs, 256, 74>(bytes, out),
-        DType::IQ2_S => replace::<iq_dequantize::Iq2S, 256, 82>(bytes, out),
-        DType::IQ3_XXS => replace::<iq_dequantize::Iq3Xxs, 256, 98>(bytes, out),
-        DType::IQ3_S => replace::<iq_dequantize::Iq3S, 256, 110>(bytes, out),
-        DType::IQ1_S => replace::<iq_dequantize::Iq1S, 256, 50>(bytes, out),
-        DType::IQ1_M => replace::<iq_dequantize::Iq1M, 256, 56>(bytes, out),
-        DType::I4_ROW => replace::<rows::I4Row, 32, 18>(bytes, out),
-        DType::I8_ROW => {
-            out.resize(bytes.len() / row_bytes * row_len, 0.0);
-            rows::dequantize_i8_rows(bytes, row_len, out);
-        }
-        _ if k_quants::is_one(dtype) => k_quants::dequantize(dtype, bytes, out),
-        _ => unreachable!("dtype {dtype} has no decoder"),
+    if dtype == DType::I8_ROW {
+        out.resize(bytes.len() / row_bytes * row_len, 0.0);
+        rows::dequantize_i8_rows(bytes, row_len, out);
+    } else {
+        by_type!(dtype, replace(bytes, out));
+    }
+}
+
+/// Whether [`dots`] takes this dtype: all whose rows are blocks.
+#[must_use]
+pub const fn can_dot(dtype: DType) -> bool {
+    dtype.is_quantized() && !matches!(dtype, DType::I8_ROW)
+}
+
+/// Adds to each element of `out` the product of `x` with a row of blocks, whose elements are those
+/// of [`dequantize`]: blocks are decoded one after the other and never leave the first-level cache.
+///
+/// Each product is the sum of 16 sums: of the elements `i`, `i + 16`, `i + 32` and so on, in this
+/// order, products and sums rounded each. They are added up in halves: those from 8 on to those
+/// below, then those from 4 on, 2, 1.
+///
+/// ```
+/// use apr_core::DType;
+/// use apr_tensor::block::{dots, quantize};
+///
+/// let mut bytes = Vec::new();
+/// quantize(DType::Q8_0, &[1.0; 64], 32, None, &mut bytes);
+/// let mut out = [0.0, 10.0];
+/// dots(DType::Q8_0, &bytes, &[0.5; 32], &mut out);
+/// assert_eq!(out.map(f32::round), [16.0, 26.0]);
+/// ```
+///
+/// # Panics
+/// For a dtype that is not one that [`can_dot`], an `x` that is not whole blocks, and bytes that
+/// are not as many rows as `out` has elements.
+pub fn dots(dtype: DType, bytes: &[u8], x: &[f32], out: &mut [f32]) {
+    assert!(can_dot(dtype), "dtype {dtype} has no rows of blocks");
+    assert_whole_blocks(dtype, x.len());
+    assert!(bytes.len() == out.len() * row_bytes(dtype, x.len()), "bytes must be as many rows");
+    if !x.is_empty() {
+        by_type!(dtype, add_dots(bytes, x, out));
     }
 }
 
@@ -274,6 +322,14 @@ fn append_weighted<T: Quantize<N, B> + QuantizeGroups<N, B>, const N: usize, con
         Some(_) => append_searched::<T, N, B>(values, importance, out),
         None => append::<T, N, B>(values, out),
     }
+}
+
+fn add_dots<T: Dequantize<N, B>, const N: usize, const B: usize>(
+    bytes: &[u8],
+    x: &[f32],
+    out: &mut [f32],
+) {
+    kernel::dots::<T, N, B>(bytes.as_chunks().0, x.as_chunks().0, out);
 }
 
 fn replace<T: Dequantize<N, B>, const N: usize, const B: usize>(bytes: &[u8], out: &mut Vec<f32>) {

@@ -89,16 +89,20 @@ pub(super) fn pack_scales_and_mins(scales: &[u8; 8], mins: &[u8; 8]) -> [u8; SCA
 }
 
 /// Undoes [`pack_scales_and_mins`].
+///
+/// Four bytes at a time: scales and minima of a block are then converted and multiplied as vectors.
 #[inline(always)]
 pub(super) fn unpack_scales_and_mins(packed: &[u8; SCALES]) -> ([u8; 8], [u8; 8]) {
-    let (mut scales, mut mins) = ([0; 8], [0; 8]);
-    for at in 0..4 {
-        scales[at] = packed[at] & 63;
-        mins[at] = packed[at + 4] & 63;
-        scales[at + 4] = packed[at + 8] & 15 | packed[at] >> 6 << 4;
-        mins[at + 4] = packed[at + 8] >> 4 | packed[at + 4] >> 6 << 4;
-    }
-    (scales, mins)
+    let word = |at: usize| {
+        u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]])
+    };
+    let [first, second, third] = [0, 4, 8].map(word);
+    let high = |word: u32| word >> 2 & 0x3030_3030;
+    let join = |low: u32, high: u32| (u64::from(low) | u64::from(high) << 32).to_le_bytes();
+    (
+        join(first & 0x3f3f_3f3f, third & 0x0f0f_0f0f | high(first)),
+        join(second & 0x3f3f_3f3f, third >> 4 & 0x0f0f_0f0f | high(second)),
+    )
 }
 
 /// Sixteen scales of six bits: the low four of two scales in one byte, the high two of four scales

@@ -13,6 +13,7 @@ mod weights;
 use alloc::vec::Vec;
 
 use apr_core::DType;
+pub(crate) use dequantize::{Q2K, Q3K, Q4K, Q5K, Q6K};
 use lanes::Reals;
 use layout::SUPER;
 use weights::Importance;
@@ -47,20 +48,6 @@ pub(crate) fn quantize(
         DType::Q5_K => affine::quantize::<affine::Q5, 32, 8, 176>(values, importance, out),
         _ => symmetric::q6(values, importance, out),
     }
-}
-
-/// Replaces the contents of `out` by the elements of whole super-blocks.
-pub(crate) fn dequantize(dtype: DType, bytes: &[u8], out: &mut Vec<f32>) {
-    let decode = match dtype {
-        DType::Q2_K => dequantize::q2,
-        DType::Q3_K => dequantize::q3,
-        DType::Q4_K => dequantize::q4,
-        DType::Q5_K => dequantize::q5,
-        _ => dequantize::q6,
-    };
-    // Whatever `out` holds will be overwritten: only what it lacks is filled.
-    out.resize(bytes.len() / bytes_per_super(dtype) * SUPER, 0.0);
-    decode(bytes, out);
 }
 
 /// For positive values, the scales that levels up to `max_level` fit best with; zero for values of
