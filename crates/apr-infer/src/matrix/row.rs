@@ -6,8 +6,10 @@
 )]
 
 use std::cell::RefCell;
+use std::ops::Range;
 
-use apr_core::{DType, Result};
+use apr_core::Result;
+use apr_tensor::block;
 
 use super::pack::LINE;
 use super::sides::Right;
@@ -49,10 +51,9 @@ pub(super) fn add_product(
 /// Stored rows are columns of the matrix.
 fn by_rows(x: &[f32], matrix: &dyn Rows, first: usize, out: &mut [f32]) -> Result<()> {
     if let Some(rows) = matrix.as_stored()
-        && rows.dtypes().iter().all(|dtype| matches!(*dtype, DType::F16 | DType::BF16))
-        && by_halves(x, rows, first, out)?
+        && rows.dtypes().into_iter().all(|dtype| halves::can_dot(dtype) || block::can_dot(dtype))
     {
-        return Ok(());
+        return as_they_lie(x, rows, first, out);
     }
 
     let depth = matrix.row_len();
@@ -67,14 +68,16 @@ fn by_rows(x: &[f32], matrix: &dyn Rows, first: usize, out: &mut [f32]) -> Resul
     })
 }
 
-/// Rows of 16-bit floats, as they lie; `false` where there is no kernel for them.
-fn by_halves(x: &[f32], rows: &dyn StoredRows, first: usize, out: &mut [f32]) -> Result<bool> {
-    let mut are_done = true;
+/// Rows of 16-bit floats or of blocks, which are decoded in registers or block by block.
+fn as_they_lie(x: &[f32], rows: &dyn StoredRows, first: usize, out: &mut [f32]) -> Result<()> {
     rows.runs(first..first + out.len(), &mut |run| {
-        let count = run.bytes.len() / run.row_bytes.max(1);
-        are_done &= halves::dots(run.dtype, x, run.bytes, &mut out[run.first..][..count]);
-    })?;
-    Ok(are_done)
+        let out = &mut out[run.first..][..run.bytes.len() / run.row_bytes.max(1)];
+        if halves::can_dot(run.dtype) {
+            halves::dots(run.dtype, x, run.bytes, out);
+        } else {
+            block::dots(run.dtype, run.bytes, x, out);
+        }
+    })
 }
 
 /// Buffers of a thread: fresh memory would be filled with zeros first.
@@ -174,6 +177,9 @@ fn add_group(x: &[f32], rows: &[f32], step: usize, out: &mut [f32]) {
 
 /// Rows whose sums are made together: so many places of memory are read at a time.
 const TOGETHER: usize = 8;
+/// Lengths of rows that are read one after the other: several places within a page come at half the
+/// speed of one. Adding up the sums of shorter ones one by one would take as long as they do.
+const ONE_BY_ONE: Range<usize> = 256..2048;
 /// Sums of a row that are kept apart, so that additions need not wait for each other.
 const LANES: usize = 16;
 /// How far ahead of what is used elements are fetched: 16 KiB, measured on rows of 128 to 4096
@@ -183,13 +189,14 @@ const AHEAD: usize = 4096;
 for_several_targets! {
     /// Adds the products of `x` with rows that are as long.
     fn dots(x: &[f32], rows: &[f32], out: &mut [f32]) {
-        let (groups, rest) = out.as_chunks_mut::<TOGETHER>();
-        let done = groups.len() * TOGETHER;
-        for (number, out) in groups.iter_mut().enumerate() {
+        let is_one_by_one = ONE_BY_ONE.contains(&x.len());
+        let together = if is_one_by_one { 0 } else { out.len() / TOGETHER * TOGETHER };
+        let (groups, rest) = out.split_at_mut(together);
+        for (number, out) in groups.as_chunks_mut::<TOGETHER>().0.iter_mut().enumerate() {
             dots_of(x, &rows[number * TOGETHER * x.len()..], out);
         }
         for (number, out) in rest.iter_mut().enumerate() {
-            dots_of(x, &rows[(done + number) * x.len()..], std::array::from_mut(out));
+            dots_of(x, &rows[(together + number) * x.len()..], std::array::from_mut(out));
         }
     }
 }
@@ -226,5 +233,35 @@ fn dots_of<const COUNT: usize>(x: &[f32], rows: &[f32], out: &mut [f32; COUNT]) 
             width /= 2;
         }
         *out += sums[0];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_core::DType;
+
+    use super::*;
+    use crate::matrix::HeadRows;
+    use crate::workers::Alone;
+
+    #[test]
+    fn rows_as_they_lie_give_the_bits_of_decoded_ones() {
+        let (size, tokens) = (512, 11);
+        let x: Vec<f32> = (0..size).map(|at| (at as f32).sin()).collect();
+        for &dtype in DType::ALL.iter().filter(|dtype| block::can_dot(**dtype)) {
+            let row_bytes = size / dtype.block_len() as usize * dtype.block_bytes() as usize;
+            let bytes: Vec<u8> =
+                (0..tokens * row_bytes).map(|at| (at * at / 7 + at) as u8 & 0x3b).collect();
+            let rows =
+                HeadRows { dtype, floats: &[], bytes: &bytes, tokens, size, is_turned: true };
+            let mut decoded = Vec::new();
+            crate::store::decode(dtype, &bytes, size, &mut decoded).unwrap();
+
+            let (mut found, mut expected) = (vec![1.0; tokens], vec![1.0; tokens]);
+            add_product(&x, rows.right(), &mut found, &Alone).unwrap();
+            add_product(&x, Right::Columns(&decoded, tokens), &mut expected, &Alone).unwrap();
+            assert!(expected.iter().all(|sum| sum.is_finite()), "{dtype}");
+            assert_eq!(found, expected, "{dtype}");
+        }
     }
 }
