@@ -1,8 +1,16 @@
-use std::hint;
+#![allow(
+    unsafe_code,
+    reason = "threads borrow the work of a run, which ends only when none of them is in it"
+)]
+
+use std::any::Any;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
+use std::{hint, ptr};
 
 use apr_infer::Workers;
 use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
@@ -55,16 +63,93 @@ fn look_for_work() {
     while idle_since.elapsed() < PATIENCE {
         match rayon::yield_now() {
             Some(Yield::Executed) => idle_since = Instant::now(),
-            _ => hint::spin_loop(),
+            _ => give_way(idle_since),
         }
     }
 }
 
-/// Waits until a number is there, or as long as [`PATIENCE`].
-fn wait_for(number: &AtomicUsize, wanted: usize) {
-    let start = Instant::now();
-    while number.load(Ordering::Acquire) < wanted && start.elapsed() < PATIENCE {
+/// Waits for a moment. After a while other programs have the processor, if they want it: the
+/// scheduler would take it away later, in the middle of a piece.
+fn give_way(idle_since: Instant) {
+    if idle_since.elapsed() < PATIENCE / 10 {
         hint::spin_loop();
+    } else {
+        thread::yield_now();
+    }
+}
+
+/// The pieces of a run, which threads take one after the other.
+struct Pieces {
+    work: *const (dyn Fn(usize) + Sync),
+    count: usize,
+    next: AtomicUsize,
+    /// The thread that waits for the end.
+    caller: Thread,
+    /// How many other threads may call `work` now.
+    inside: AtomicUsize,
+    /// No other thread may enter any more.
+    is_closed: AtomicBool,
+    /// What a piece panicked with.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: `work` may be called by several threads at once, and is there as long as one is inside.
+unsafe impl Send for Pieces {}
+// SAFETY: as above.
+unsafe impl Sync for Pieces {}
+
+impl Pieces {
+    /// Calls `work` with pieces until none is left.
+    ///
+    /// # Safety
+    /// `work` is borrowed for as long as this takes.
+    unsafe fn take_all(&self) {
+        loop {
+            let piece = self.next.fetch_add(1, Ordering::Relaxed);
+            if piece >= self.count {
+                break;
+            }
+            // SAFETY: the caller says so.
+            unsafe { (*self.work)(piece) };
+        }
+    }
+
+    /// Takes pieces on another thread than the caller's, if the run has not ended.
+    fn help(&self) {
+        // In one order with `close`: either it sees this thread, or this thread sees the end.
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        if !self.is_closed.load(Ordering::SeqCst) {
+            // SAFETY: the run waits for those that are inside.
+            let taken = catch_unwind(AssertUnwindSafe(|| unsafe { self.take_all() }));
+            if let (Err(panic), Ok(mut first)) = (taken, self.panic.lock()) {
+                first.get_or_insert(panic);
+            }
+        }
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        self.caller.unpark();
+    }
+
+    /// Lets no thread enter any more, and waits for those that are inside. A thread that was called
+    /// and has not come, because its processor is busy with other programs, is not waited for.
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        let start = Instant::now();
+        while self.inside.load(Ordering::SeqCst) > 0 {
+            if start.elapsed() < PATIENCE {
+                give_way(start);
+            } else {
+                thread::park_timeout(PATIENCE);
+            }
+        }
+    }
+}
+
+/// Closes a run, also where its caller panics.
+struct Closing<'a>(&'a Pieces);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 
@@ -74,30 +159,40 @@ impl Workers for Crew {
     }
 
     fn run(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
-        let next = AtomicUsize::new(0);
-        let take_all = || {
-            loop {
-                let piece = next.fetch_add(1, Ordering::Relaxed);
-                if piece >= pieces {
-                    break;
-                }
-                work(piece);
-            }
+        let Some(helpers) = self.helpers.as_ref().filter(|_| pieces > 1) else {
+            return (0..pieces).for_each(work);
         };
 
-        let Some(helpers) = self.helpers.as_ref().filter(|_| pieces > 1) else { return take_all() };
-        let (called, done) = (self.threads.get().min(pieces) - 1, AtomicUsize::new(0));
-        helpers.in_place_scope(|scope| {
-            for _ in 0..called {
-                scope.spawn(|_| {
-                    take_all();
-                    done.fetch_add(1, Ordering::Release);
-                });
-            }
-            take_all();
-            // The end of the scope would sleep.
-            wait_for(&done, called);
+        // SAFETY: only the lifetime is left out. `work` is called before `Closing` has ended, and
+        // that is before this returns.
+        let work = unsafe {
+            std::mem::transmute::<
+                *const (dyn Fn(usize) + Sync + '_),
+                *const (dyn Fn(usize) + Sync + 'static),
+            >(ptr::from_ref(work))
+        };
+        let shared = Arc::new(Pieces {
+            work,
+            count: pieces,
+            next: AtomicUsize::new(0),
+            caller: thread::current(),
+            inside: AtomicUsize::new(0),
+            is_closed: AtomicBool::new(false),
+            panic: Mutex::default(),
         });
+        for _ in 1..self.threads.get().min(pieces) {
+            let shared = Arc::clone(&shared);
+            helpers.spawn(move || shared.help());
+        }
+        {
+            let _closing = Closing(&shared);
+            // SAFETY: this function has borrowed it.
+            unsafe { shared.take_all() };
+        }
+        let panic = shared.panic.lock().ok().and_then(|mut panic| panic.take());
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
         self.stay_awake(helpers);
     }
 }
@@ -118,6 +213,50 @@ mod tests {
             });
             assert!(met.iter().all(|times| times.load(Ordering::Relaxed) == 1));
         }
+    }
+
+    #[test]
+    fn a_piece_that_panics_ends_the_run_and_not_the_crew() {
+        let crew = Crew::new(NonZeroUsize::new(3).unwrap());
+        for failing in 0..20 {
+            let run = || {
+                crew.run(20, &|piece| {
+                    thread::sleep(Duration::from_micros(20));
+                    assert_ne!(piece, failing, "this piece fails");
+                });
+            };
+            assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+        }
+        let met = AtomicU64::new(0);
+        crew.run(9, &|_| {
+            met.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(met.load(Ordering::Relaxed), 9);
+    }
+
+    /// Threads that come late find the run closed, and what it borrowed is not touched any more.
+    #[test]
+    fn a_thread_that_does_not_come_is_not_waited_for() {
+        let crew = Crew::new(NonZeroUsize::new(2).unwrap());
+        let (busy, go_on) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (its_busy, its_go_on) = (Arc::clone(&busy), Arc::clone(&go_on));
+        crew.helpers.as_ref().unwrap().spawn(move || {
+            its_busy.store(true, Ordering::SeqCst);
+            while !its_go_on.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+        });
+        while !busy.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+        for _ in 0..10 {
+            let met = AtomicU64::new(0);
+            crew.run(5, &|piece| {
+                met.fetch_add(piece as u64, Ordering::Relaxed);
+            });
+            assert_eq!(met.load(Ordering::Relaxed), 10);
+        }
+        go_on.store(true, Ordering::SeqCst);
     }
 
     #[test]
