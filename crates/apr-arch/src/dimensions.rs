@@ -300,6 +300,11 @@ impl<'a> Dimensions<'a> {
         self.told.stated(path).filter(|json| !json.is_null()).cloned()
     }
 
+    /// Whether there is a configuration at all.
+    pub(crate) fn has_configuration(&self) -> bool {
+        !self.told.config.is_empty()
+    }
+
     pub(crate) fn size(&self, expression: &Expression) -> Option<u64> {
         self.value(expression, &[])?.as_size()
     }

@@ -132,6 +132,12 @@ impl<'a> FamilyModel<'a> {
         self.is_guessed
     }
 
+    /// Whether the checkpoint came with a configuration at all.
+    #[must_use]
+    pub fn has_configuration(&self) -> bool {
+        self.dimensions.has_configuration()
+    }
+
     /// The family.
     #[must_use]
     pub fn family(&self) -> &'a Family {

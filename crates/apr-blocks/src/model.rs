@@ -160,7 +160,16 @@ impl<'p> BlockPosition<'p> {
     }
 
     fn required<T>(self, option: &str, value: Option<T>) -> Result<T> {
-        value.ok_or_else(|| self.error(option, "can't be computed from the configuration"))
+        value.ok_or_else(|| {
+            let what = match self.model.family().has_configuration() {
+                true => "can't be computed from the configuration",
+                false => {
+                    "can't be computed: the weights come without a configuration, such as the \
+                     config.json of their folder"
+                }
+            };
+            self.error(option, what)
+        })
     }
 
     /// A number, where the option has a value.

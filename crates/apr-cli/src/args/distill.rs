@@ -121,11 +121,12 @@ pub(crate) struct DistillArgs {
     /// Share of the rows that the model is judged by and does not learn from [default: 0.05]
     #[arg(long, value_name = "SHARE", value_parser = parse_alpha, requires = "data")]
     pub(crate) held_out: Option<f32>,
-    /// Keep the state of the training in this folder, twenty times
+    /// Keep the state of the training in this folder, twenty times, also when it is done [default:
+    /// OUTPUT.training, until the output is there]
     #[arg(long, value_name = "DIR", requires = "data")]
     pub(crate) checkpoint: Option<PathBuf>,
-    /// Go on from the state in the folder of --checkpoint
-    #[arg(long, requires = "checkpoint")]
+    /// Go on from the state of an interrupted training
+    #[arg(long, requires = "data")]
     pub(crate) resume: bool,
 }
 

@@ -5,7 +5,7 @@ mod effect;
 
 use std::collections::HashMap;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use apr_distill::{
     Cuts, DistillOptions, DistillReport, Events, Progress, Row, Scores, Size, Student, Tokenize,
@@ -30,7 +30,7 @@ use crate::printer::{BOLD, DIM, ODD, Printer};
 use crate::progress::Bar;
 use crate::{human, signals};
 
-/// Name of a training's state in the folder of `--checkpoint`.
+/// Name of a training's state in its folder.
 const STATE: &str = "state.safetensors";
 /// Tensors that were not trained and are named.
 const SHOWN: usize = 8;
@@ -53,8 +53,7 @@ pub(super) fn distilled(
     }
     check(args)?;
     let asked = &args.distill;
-    let state = asked.checkpoint.as_deref().map(|folder| StateFile::of(folder, asked.resume));
-    let state = state.transpose()?;
+    let state = StateFile::of(args)?;
     signals::stop_cleanly(&context.interrupt)?;
 
     let opened = Opened::new(&args.model, context)?;
@@ -85,8 +84,11 @@ pub(super) fn distilled(
             let store = Box::new(FactorFile::create()?);
             let done = distill(&student, store, resumed, &mut shown);
             if let (Err(_), true, Some(state)) = (&done, shown.has_saved, &state) {
-                let path = state.path().display().to_string();
-                context.printer.warn(&format!("the last state of the training is in {path}"));
+                let folder = state.folder.display();
+                context.printer.warn(&format!(
+                    "the last state of the training is in {folder}: the same command with --resume \
+                     goes on from it"
+                ));
             }
             Ok::<_, Failure>(done?)
         })
@@ -346,31 +348,59 @@ pub(super) fn padding(facts: &Facts) -> i64 {
 }
 
 /// The state of a training on disk.
-struct StateFile<'a> {
-    folder: &'a Path,
+struct StateFile {
+    folder: PathBuf,
     resume: bool,
 }
 
-impl<'a> StateFile<'a> {
-    fn of(folder: &'a Path, resume: bool) -> Outcome<Self> {
+/// Where the state of a training is kept until its output is there, unless `--checkpoint` names a
+/// folder; nowhere for an output that is no path.
+fn folder_until_written(args: &ConvertArgs) -> Option<PathBuf> {
+    let output = args.write.output.as_deref().filter(|path| *path != Path::new("-"))?;
+    let mut folder = output.as_os_str().to_owned();
+    folder.push(".training");
+    Some(folder.into())
+}
+
+/// Drops the state of a training whose output is there, unless `--checkpoint` keeps it.
+pub(super) fn clean_up(args: &ConvertArgs, context: &Context) {
+    if !args.distill.is_asked() || args.distill.checkpoint.is_some() {
+        return;
+    }
+    let Some(folder) = folder_until_written(args).filter(|folder| folder.exists()) else { return };
+    let removed = std::fs::remove_file(folder.join(STATE));
+    // Whatever else is in the folder is not of the training.
+    if let Err(error) = removed.and_then(|()| std::fs::remove_dir(&folder)) {
+        let folder = folder.display();
+        context.printer.warn(&format!("the state of the training stays in {folder}: {error}"));
+    }
+}
+
+impl StateFile {
+    fn of(args: &ConvertArgs) -> Outcome<Option<Self>> {
+        let (asked, resume) = (&args.distill, args.distill.resume);
+        let Some(folder) = asked.checkpoint.clone().or_else(|| folder_until_written(args)) else {
+            return match resume {
+                true => Err(Failure::Usage("--resume needs --checkpoint DIR here".to_owned())),
+                false => Ok(None),
+            };
+        };
         let state = Self { folder, resume };
         match (state.path().exists(), resume) {
             (true, false) => Err(Failure::Usage(format!(
-                "{} has the state of a training: pass --resume to go on from it, or another folder",
-                folder.display()
+                "{} has the state of a training: pass --resume to go on from it, remove it, or \
+                 pass another folder as --checkpoint",
+                state.folder.display()
             ))),
             (false, true) => Err(Failure::Usage(format!(
                 "--resume: {} has no state of a training",
-                folder.display()
+                state.folder.display()
             ))),
-            _ => {
-                std::fs::create_dir_all(folder).map_err(|error| io_error(&error, folder))?;
-                Ok(state)
-            }
+            _ => Ok(Some(state)),
         }
     }
 
-    fn path(&self) -> std::path::PathBuf {
+    fn path(&self) -> PathBuf {
         self.folder.join(STATE)
     }
 
@@ -385,6 +415,7 @@ impl<'a> StateFile<'a> {
 
     /// Replaces the state: whole, or not at all.
     fn write(&self, bytes: &[u8]) -> apr_core::Result<()> {
+        std::fs::create_dir_all(&self.folder).map_err(|error| io_error(&error, &self.folder))?;
         let target = Target::File(self.path());
         let mut output = AtomicOutput::create(target, true, [STATE])?;
         output.write_all(bytes)?;
@@ -398,12 +429,12 @@ struct Shown<'s> {
     json: bool,
     teacher: Option<Bar>,
     steps: Option<Bar>,
-    state: Option<&'s StateFile<'s>>,
+    state: Option<&'s StateFile>,
     has_saved: bool,
 }
 
 impl<'s> Shown<'s> {
-    fn new(context: &Context, state: Option<&'s StateFile<'s>>) -> Self {
+    fn new(context: &Context, state: Option<&'s StateFile>) -> Self {
         let (printer, json) = (context.printer, context.json);
         Self { printer, json, teacher: None, steps: None, state, has_saved: false }
     }

@@ -117,6 +117,32 @@ fn a_training_goes_on_to_the_same_bits() {
 }
 
 #[test]
+fn a_training_stays_until_its_output_is_there() {
+    let sandbox = sandbox();
+    sandbox.apr("canary create llama --prompt 1+1= -o canary.json").ok();
+    let line = "distill llama --distill-layers 1 --data sums.jsonl --steps 4";
+    sandbox.apr(&format!("{line} -o whole.safetensors")).ok();
+    assert!(!sandbox.path("whole.safetensors.training").exists());
+
+    // The output has no configuration, so that it can't be run.
+    sandbox
+        .apr(&format!("{line} -o s.safetensors --canary canary.json"))
+        .fails(4, &["the weights come without a configuration"]);
+    assert!(!sandbox.path("s.safetensors").exists());
+    assert!(sandbox.path("s.safetensors.training/state.safetensors").exists());
+    sandbox
+        .apr(&format!("{line} -o s.safetensors"))
+        .fails(2, &["s.safetensors.training has the state of a training: pass --resume"]);
+    sandbox.apr(&format!("{line} -o s.safetensors --resume")).ok();
+    assert_eq!(sandbox.read("s.safetensors"), sandbox.read("whole.safetensors"));
+    assert!(!sandbox.path("s.safetensors.training").exists());
+
+    sandbox
+        .apr(&format!("{line} -o - --format safetensors --resume"))
+        .fails(2, &["--resume needs --checkpoint DIR here"]);
+}
+
+#[test]
 fn what_a_student_cannot_learn_from_is_refused_before_anything_is_written() {
     let sandbox = sandbox();
     sandbox.write("empty.jsonl", "\n");
@@ -145,7 +171,10 @@ fn what_a_student_cannot_learn_from_is_refused_before_anything_is_written() {
     }
     sandbox
         .apr(&line("--distill small --data sums.jsonl --steps 9 --lr 1e30"))
-        .fails(4, &["step 2: the first value that is not finite is 'layers.0/"]);
+        .fails(4, &["step 2: the first value that is not finite is 'layers.0/"])
+        .says(&["the last state of the training is in x.apr.training", "--resume"]);
+    assert!(!sandbox.path("x.apr").exists());
+    fs::remove_dir_all(sandbox.path("x.apr.training")).expect("its state");
     sandbox
         .apr("convert llama -o x.apr --data sums.jsonl")
         .fails(2, &["pass --distill or --distill-layers"]);

@@ -89,7 +89,9 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
     expect_whole(args.prefix.as_deref(), context);
     let (job, model, changed) = changed_job(args, context)?;
     let extras = Extras { changed, ..Extras::default() };
-    write(&job, &model, Destination::of(&args.write), extras, context)
+    write(&job, &model, Destination::of(&args.write), extras, context)?;
+    distill::clean_up(args, context);
+    Ok(())
 }
 
 /// Converts what is pruned.

@@ -106,6 +106,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("has the state of a training: pass --resume", "a_training_goes_on_to_the_same_bits"),
     ("--resume: {} has no state of a training", "a_training_goes_on_to_the_same_bits"),
+    ("--resume needs --checkpoint DIR here", "a_training_stays_until_its_output_is_there"),
+    ("the last state of the training is in {folder}", "a_training_stays_until_its_output_is_there"),
     ("--target applies to", "what_can_not_be_pruned_is_refused_before_anything_is_written"),
     ("nothing to prune: pass", "what_can_not_be_pruned_is_refused_before_anything_is_written"),
     ("--calibration measures the whole model", "calibration_goes_with_rows_of_the_whole_model"),
