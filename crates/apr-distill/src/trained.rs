@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use apr_core::{
     CheckpointReader, Companion, Container, DType, Error, Metadata, Result, Stored, TensorInfo,
-    pass_on,
+    keys, pass_on,
 };
 use apr_prune::Configuration;
 use serde_json::{Map, Value, json};
@@ -45,22 +45,33 @@ impl<'b> Trained<'b> {
             info.dtype = DType::F32;
         }
         let mut metadata = base.metadata().clone();
-        metadata.set(
-            DISTILLATION,
-            json!({
-                "temperature": report.options.temperature,
-                "alpha": report.options.alpha,
-                "layers": report.layers,
-                "steps": report.best_step,
-                "rows": report.rows,
-                "seed": report.options.seed,
-                "held_out_loss": report.after.loss,
-            }),
-        );
+        let distillation = json!({
+            "temperature": report.options.temperature,
+            "alpha": report.options.alpha,
+            "layers": report.layers,
+            "steps": report.best_step,
+            "rows": report.rows,
+            "seed": report.options.seed,
+            "held_out_loss": report.after.loss,
+        });
+        set_text(&mut metadata, &distillation.to_string());
+        metadata.set(DISTILLATION, distillation);
         let change = |config: &mut Map<String, Value>| in_single_precision(config);
         let (configuration, _) = Configuration::changed(&*base, &mut metadata, change)?;
         let companions = configuration.companions(&*base);
         Ok(Self { base, metadata, tensors, values, companions, configuration })
+    }
+}
+
+/// The text under the same key that a safetensors file keeps, where the base comes from one: all of
+/// its metadata is text.
+fn set_text(metadata: &mut Metadata, text: &str) {
+    let Some(entry) = metadata.object(keys::SAFETENSORS) else { return };
+    let mut entry = entry.clone();
+    let texts = entry.entry("metadata").or_insert_with(|| json!({}));
+    if let Some(texts) = texts.as_object_mut() {
+        texts.insert(DISTILLATION.to_owned(), text.into());
+        metadata.set(keys::SAFETENSORS, entry);
     }
 }
 

@@ -106,7 +106,7 @@ pub fn plan(
         check_file_name(&options.file_name)?;
     }
 
-    let mut layout = Layout { losses: losses(metadata), ..Layout::default() };
+    let mut layout = Layout { losses: losses(metadata, text.as_ref()), ..Layout::default() };
     let mut headers = Vec::with_capacity(shards.len());
     let stem = options.file_name.strip_suffix(".safetensors").unwrap_or(&options.file_name);
     let count = shards.len();
@@ -190,7 +190,7 @@ fn split(lens: &[u64], shard_size: Option<u64>) -> Result<Vec<Vec<usize>>> {
     Ok(shards)
 }
 
-fn losses(metadata: &Metadata) -> Vec<Loss> {
+fn losses(metadata: &Metadata, text: Option<&Text>) -> Vec<Loss> {
     // The first keys say what the format implies or what its header keeps; the others the caller
     // stores elsewhere.
     const CARED_FOR: [&str; 8] = [
@@ -204,7 +204,10 @@ fn losses(metadata: &Metadata) -> Vec<Loss> {
         keys::TIED,
     ];
 
-    let lost = metadata.iter().map(|(key, _)| key).filter(|key| !CARED_FOR.contains(key));
+    let is_text =
+        |key: &str| text.is_some_and(|Text(pairs)| pairs.iter().any(|(own, _)| own == key));
+    let lost = metadata.iter().map(|(key, _)| key);
+    let lost = lost.filter(|key| !CARED_FOR.contains(key) && !is_text(key));
     let loss = |key: &str| Loss {
         name: key.into(),
         what: "metadata".into(),

@@ -53,6 +53,10 @@ fn a_student_of_fewer_layers_learns_what_its_teacher_says() {
     assert!(config.contains("\"torch_dtype\": \"float32\""), "{config}");
     let weights = tensors(&sandbox.read("student/model.safetensors"));
     assert!(weights.values().all(|(dtype, _, _)| dtype == "F32"));
+    let shown = sandbox.apr("inspect student --json").ok().json();
+    let text = shown["metadata"]["safetensors"]["metadata"]["distillation"].as_str();
+    let said: Value = serde_json::from_str(text.expect("a text")).expect("JSON");
+    assert_eq!((&said["layers"], &said["steps"]), (&json!([0]), &found["best_step"]), "{said}");
     sandbox.apr("validate student").ok();
     sandbox.apr("run student --prompt 1+2= --max-tokens 3").ok();
 }
