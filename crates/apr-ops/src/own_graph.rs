@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use apr_graph::{
-    AttributeValue, Body, Constant, ConstantData, ElementType, Graph, ValueOrigin, WeightRef,
+    AttributeValue, Body, Constant, ConstantData, ElementType, Graph, Node, ValueOrigin, WeightRef,
     foreign,
 };
 use apr_registry::tflite::lower::Affine;
@@ -77,15 +77,35 @@ impl OwnGraphs {
         [&tensorflow::GRAPH, &tensorflow::SAVED_MODEL].contains(&self.format)
     }
 
-    /// What is computed otherwise in operators of ONNX: halves of Core ML's programs.
+    /// What is computed otherwise in operators of ONNX: halves of Core ML's programs, and of layers
+    /// of Keras.
     pub(crate) fn widened(&self) -> Option<String> {
-        let is_core_ml = [&coreml::MODEL, &coreml::PACKAGE].contains(&self.format);
-        let mut values = self.parts.iter().flat_map(|(_, graph)| &graph.body.values);
-        let has_halves =
-            is_core_ml && values.any(|value| value.element() == Some(ElementType::F16));
-        let message = "what Core ML computes in half precision is computed in single precision";
-        has_halves.then(|| message.to_owned())
+        let bodies = self.parts.iter().map(|(_, graph)| &graph.body);
+        let (program, has_halves) = match self.format {
+            format if [&coreml::MODEL, &coreml::PACKAGE].contains(&format) => {
+                let mut values = bodies.flat_map(|body| &body.values);
+                ("Core ML", values.any(|value| value.element() == Some(ElementType::F16)))
+            }
+            format if [&keras::HDF5, &keras::ARCHIVE].contains(&format) => {
+                let functions = self.parts.iter().flat_map(|(_, graph)| &graph.functions);
+                let mut bodies = functions.map(|function| &function.body).chain(bodies);
+                ("Keras", bodies.any(|body| body.nodes.iter().any(is_half)))
+            }
+            _ => return None,
+        };
+        has_halves.then(|| {
+            format!("what {program} computes in half precision is computed in single precision")
+        })
     }
+}
+
+/// Whether a layer computes in half precision.
+fn is_half(layer: &Node) -> bool {
+    let text = match layer.attribute("dtype") {
+        Some(AttributeValue::Text(text)) => text.as_slice(),
+        _ => &[],
+    };
+    [&b"float16"[..], b"bfloat16", b"mixed_float16", b"mixed_bfloat16"].contains(&text)
 }
 
 /// Checks that the inputs of graphs have shapes, as those of an ONNX file must.

@@ -47,39 +47,106 @@ pub(super) fn name(layer: &Value) -> &str {
     own.and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The calls of a layer, each with what it reads in order; and shapes of what is read, where the
-/// file says them.
-pub(super) fn calls(layer: &Value) -> Vec<Vec<(TensorRef, Option<ValueType>)>> {
+/// A call of a layer.
+#[derive(Debug, Default)]
+pub(super) struct Call {
+    /// What it reads, in order.
+    pub(super) reads: Vec<Read>,
+    /// Arguments that are no tensors, as attributes: `call_use_causal_mask`, `call_1`.
+    pub(super) settings: Vec<Attribute>,
+}
+
+/// A tensor that a call reads.
+#[derive(Debug)]
+pub(super) struct Read {
+    pub(super) tensor: TensorRef,
+    /// Its type, where the file states it.
+    pub(super) kind: Option<ValueType>,
+    /// The name of the argument; empty for one by position.
+    pub(super) argument: String,
+}
+
+/// The calls of a layer.
+pub(super) fn calls(layer: &Value) -> Vec<Call> {
     let nodes = layer.get("inbound_nodes").and_then(Value::as_array).into_iter().flatten();
-    nodes
-        .map(|node| {
-            let mut found = Vec::new();
-            references(node, &mut found);
-            found
-        })
-        .collect()
+    nodes.map(call).collect()
+}
+
+fn call(node: &Value) -> Call {
+    let mut call = Call::default();
+    match (node.get("args").and_then(Value::as_array), node.get("kwargs")) {
+        // Keras 3.
+        (Some(positional), named) => {
+            for (position, value) in positional.iter().enumerate() {
+                references(value, "", &mut call.reads);
+                call.setting(&position.to_string(), value);
+            }
+            call.named(named);
+        }
+        (None, _) => call.listed(node),
+    }
+    call
+}
+
+impl Call {
+    /// What versions before 3 write: lists of a name, two numbers and named arguments.
+    fn listed(&mut self, value: &Value) {
+        let Value::Array(items) = value else {
+            references(value, "", &mut self.reads);
+            return;
+        };
+        match reference(items) {
+            Some(tensor) => {
+                self.reads.push(Read { tensor, kind: None, argument: String::new() });
+                self.named(items.get(3));
+            }
+            None => items.iter().for_each(|item| self.listed(item)),
+        }
+    }
+
+    fn named(&mut self, arguments: Option<&Value>) {
+        for (name, value) in arguments.and_then(Value::as_object).into_iter().flatten() {
+            references(value, name, &mut self.reads);
+            self.setting(name, value);
+        }
+    }
+
+    fn setting(&mut self, name: &str, value: &Value) {
+        // A layer is not in training unless the call says so.
+        let is_default = name == "training" && *value == Value::Bool(false);
+        if (value.is_boolean() || value.is_number() || value.is_string())
+            && !is_default
+            && let Some(value) = attribute(value)
+        {
+            self.settings.push(Attribute { name: format!("call_{name}").into(), value });
+        }
+    }
+}
+
+/// Whether a call reads a mask that Keras computed for it: by a function, not by a layer.
+pub(super) fn is_mask(read: &Read, layers: &[Value]) -> bool {
+    let is_own = |layer: &&Value| name(layer) == read.tensor.layer;
+    let is_function = |layer: &Value| function(layer).is_some();
+    read.argument == "mask" && layers.iter().find(is_own).is_some_and(is_function)
 }
 
 /// All references in a value, in order: lists of a name and two numbers, and what Keras 3 writes.
-pub(super) fn references(value: &Value, found: &mut Vec<(TensorRef, Option<ValueType>)>) {
+pub(super) fn references(value: &Value, argument: &str, found: &mut Vec<Read>) {
+    let read = |tensor, kind| Read { tensor, kind, argument: argument.to_owned() };
     match value {
         Value::Array(items) => match reference(items) {
-            Some(own) => {
-                found.push((own, None));
-                // Behind the numbers there may be arguments with tensors of their own.
-                items.iter().skip(3).for_each(|item| references(item, found));
-            }
-            None => items.iter().for_each(|item| references(item, found)),
+            Some(tensor) => found.push(read(tensor, None)),
+            None => items.iter().for_each(|item| references(item, argument, found)),
         },
         Value::Object(object) => {
             let config = object.get("config").and_then(Value::as_object);
             let history = config.and_then(|config| config.get("keras_history")?.as_array());
             match history.and_then(|history| reference(history)) {
-                Some(own) => {
+                Some(tensor) => {
                     let kind = config.and_then(|config| tensor_type(config, "shape"));
-                    found.push((own, kind));
+                    found.push(read(tensor, kind));
                 }
-                None => object.values().for_each(|item| references(item, found)),
+                None => object.values().for_each(|item| references(item, argument, found)),
             }
         }
         _ => {}
@@ -160,15 +227,19 @@ pub(crate) fn attributes(layer: &Value) -> Vec<Attribute> {
 /// What tells a class from one of Keras' layers that has its name: a function of `keras.ops`, and
 /// the name that a program registered it under.
 fn class_of_others(layer: &Value) -> Option<Attribute> {
-    let text = |key: &str| layer.get(key).and_then(Value::as_str);
-    let function = text("module").filter(|module| module.contains(".ops"));
-    let own = text("registered_name").filter(|name| name.contains('>'));
-    let (name, value) = match (own, function) {
+    let own = layer.get("registered_name").and_then(Value::as_str);
+    let own = own.filter(|name| name.contains('>'));
+    let (name, value) = match (own, function(layer)) {
         (Some(own), _) => ("registered_name", own),
         (None, Some(module)) => ("module", module),
         (None, None) => return None,
     };
     Some(Attribute { name: name.into(), value: AttributeValue::from(value) })
+}
+
+/// The module of a function that stands among the layers.
+fn function(layer: &Value) -> Option<&str> {
+    layer.get("module").and_then(Value::as_str).filter(|module| module.contains(".ops"))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "attributes are single precision")]

@@ -2,7 +2,8 @@
 //!
 //! The configuration has them: a list, or a graph of calls. A layer that is called twice is two
 //! nodes; a model among the layers is a function. What a layer is configured with are attributes,
-//! and its variables inputs behind those that the call has.
+//! and so are the arguments of a call that are no tensors, behind `call_`; its variables are inputs
+//! behind those that the call has.
 
 pub(crate) mod config;
 mod model;
@@ -16,6 +17,10 @@ use model::Builder;
 
 /// The domain of the layers.
 pub const DOMAIN: &str = "keras";
+
+/// The attribute with the names of the arguments that a node's first inputs are; empty for one by
+/// position. It is missing where all are.
+pub(crate) const ARGUMENTS: &str = "arguments";
 
 /// The graph of a model whose configuration a checkpoint has; `None` where it has none, or one of a
 /// program's own class, which no file describes. Weights have the names of the file's tensors.

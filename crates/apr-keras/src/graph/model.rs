@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use apr_core::{CheckpointReader, Error, Escaped, Limits, Result, TensorInfo};
 use apr_graph::{
-    Body, Dim, ElementType, Function, Graph, Node, Op, ValueId, ValueOrigin, ValueType, WeightRef,
+    Attribute, AttributeValue, Body, Dim, ElementType, Function, Graph, Node, Op, ValueId,
+    ValueOrigin, ValueType, WeightRef,
 };
 use serde_json::Value;
 
-use super::DOMAIN;
-use super::config::{self, TensorRef};
+use super::config::{self, Call, TensorRef};
+use super::{ARGUMENTS, DOMAIN};
 
 /// Models in each other, at most.
 const MAX_DEPTH: usize = 16;
@@ -144,17 +145,17 @@ impl<'r> Builder<'r> {
         let own = config.get("config").unwrap_or(&Value::Null);
         let ends = |key: &str| {
             let mut found = Vec::new();
-            own.get(key).iter().for_each(|value| config::references(value, &mut found));
-            found.into_iter().map(|(end, _)| end).collect::<Vec<_>>()
+            own.get(key).iter().for_each(|value| config::references(value, "", &mut found));
+            found.into_iter().map(|end| end.tensor).collect::<Vec<_>>()
         };
         let outputs = ends("output_layers");
         let calls: Vec<_> = layers.iter().map(config::calls).collect();
         // What calls make comes first: the order of the layers need not be that of the calls.
         let mut wanted: BTreeMap<TensorRef, ValueType> = BTreeMap::new();
-        for (reference, kind) in calls.iter().flatten().flatten() {
-            self.keep(EACH + reference.layer.len() as u64)?;
-            let entry = wanted.entry(reference.clone()).or_default();
-            if let Some(kind) = kind {
+        for read in calls.iter().flatten().flat_map(|call| &call.reads) {
+            self.keep(EACH + read.tensor.layer.len() as u64)?;
+            let entry = wanted.entry(read.tensor.clone()).or_default();
+            if let Some(kind) = &read.kind {
                 entry.clone_from(kind);
             }
         }
@@ -169,6 +170,7 @@ impl<'r> Builder<'r> {
             frame.values.insert(input, value);
         }
         // Nodes come once all values are there.
+        let none = Call::default();
         let mut nodes = Vec::new();
         for (layer, calls) in layers.iter().zip(&calls) {
             let name = config::name(layer);
@@ -194,14 +196,20 @@ impl<'r> Builder<'r> {
                     values.push(Some(value));
                     frame.values.insert(reference, value);
                 }
-                let reads = calls.get(call).map(Vec::as_slice).unwrap_or_default();
-                nodes.push((layer, reads, values));
+                nodes.push((layer, calls.get(call).unwrap_or(&none), values));
             }
         }
-        for (layer, reads, values) in nodes {
-            let inputs = reads.iter().map(|(reference, _)| frame.find(reference).map(Some));
+        for (layer, call, values) in nodes {
+            let is_model = config::is_model(layer);
+            let reads = call.reads.iter();
+            // A model within finds the masks of its inputs with them.
+            let reads = reads.filter(|read| !(is_model && config::is_mask(read, layers)));
+            let inputs = reads.map(|read| frame.find(&read.tensor).map(Some));
             let inputs = inputs.collect::<Result<_>>()?;
             self.node(layer, inputs, values, prefix, depth, frame)?;
+            if !is_model {
+                frame.set_arguments(call);
+            }
         }
         for output in &outputs {
             let value = frame.find(output)?;
@@ -318,6 +326,18 @@ impl Frame {
         };
         self.weights.insert(tensor.to_owned(), value);
         value
+    }
+
+    /// Notes with which arguments the layer of the last node is called: the names of those that are
+    /// tensors, in the order of its inputs, and the values of others.
+    fn set_arguments(&mut self, call: &Call) {
+        let Some(node) = self.body.nodes.last_mut() else { return };
+        if call.reads.iter().any(|read| !read.argument.is_empty()) {
+            let names = call.reads.iter().map(|read| read.argument.as_bytes().to_vec());
+            let value = AttributeValue::Texts(names.collect());
+            node.attributes.push(Attribute { name: ARGUMENTS.into(), value });
+        }
+        node.attributes.extend(call.settings.iter().cloned());
     }
 
     fn find(&self, reference: &TensorRef) -> Result<ValueId> {

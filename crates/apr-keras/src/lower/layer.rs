@@ -1,6 +1,6 @@
 //! A layer: its class, its configuration and its variables.
 
-use apr_graph::{Attribute, AttributeValue, Dim, ElementType, Value, WeightRef};
+use apr_graph::{Attribute, AttributeValue, Dim, ElementType, Value, ValueId, WeightRef};
 use apr_lower::Placed;
 
 use crate::graph::config;
@@ -12,6 +12,12 @@ pub(super) struct Layer {
     pub(super) name: String,
     pub(super) attributes: Vec<Attribute>,
     pub(super) inputs: Vec<Placed>,
+    /// The names of the arguments that the inputs are; empty for those by position.
+    pub(super) arguments: Vec<String>,
+    /// The masks that the inputs have.
+    pub(super) masks: Vec<Option<ValueId>>,
+    /// The argument `mask`.
+    pub(super) mask: Option<ValueId>,
     pub(super) variables: Vec<Variable>,
 }
 
@@ -25,12 +31,13 @@ pub(super) struct Variable {
 }
 
 impl Variable {
-    /// `None` for one that is not of single precision.
+    /// `None` for one that is of neither single nor half precision. Halves are floats in the graph.
     pub(super) fn new(name: &str, weight: &WeightRef, value: &Value) -> Option<Self> {
         let dims: Option<Vec<u64>> = value.shape()?.iter().map(Dim::size).collect();
         // The numbers behind an optimizer or a random generator are no floats.
         let is_state = name.ends_with("seed_generator_state") || name.ends_with("/count");
-        (is_state || value.element() == Some(ElementType::F32)).then_some(())?;
+        let floats = [ElementType::F32, ElementType::F16, ElementType::BF16];
+        (is_state || value.element().is_some_and(|own| floats.contains(&own))).then_some(())?;
         Some(Self { name: name.to_owned(), weight: weight.clone(), dims: dims? })
     }
 }
@@ -153,12 +160,33 @@ impl Layer {
             && (!self.has("module") || is_same.contains(&self.class.as_str()))
     }
 
-    /// Whether it computes in single precision, with weights that are as the file has them.
-    pub(super) fn is_single_precision(&self) -> bool {
-        let is_single = self.text("dtype").is_none_or(|dtype| {
-            dtype == "float32" || (self.class == "Embedding" && dtype.starts_with("int"))
+    /// Whether it computes in single or half precision, with weights that are as the file has them.
+    pub(super) fn is_of_floats(&self) -> bool {
+        let is_known = self.text("dtype").is_none_or(|dtype| {
+            dtype == "float32"
+                || self.half().is_some()
+                || (self.class == "Embedding" && dtype.starts_with("int"))
         });
-        is_single && !self.has("quantization_config") && !self.has("lora_rank")
+        is_known && !self.has("quantization_config") && !self.has("lora_rank")
+    }
+
+    /// The type of what it returns where it computes in half precision.
+    pub(super) fn half(&self) -> Option<ElementType> {
+        match self.text("dtype")? {
+            "float16" | "mixed_float16" => Some(ElementType::F16),
+            "bfloat16" | "mixed_bfloat16" => Some(ElementType::BF16),
+            _ => None,
+        }
+    }
+
+    /// The mask that a layer of one input goes by.
+    pub(super) fn first_mask(&self) -> Option<ValueId> {
+        self.mask.or_else(|| self.masks.first().copied().flatten())
+    }
+
+    /// Whether its class is one of a program's own.
+    pub(super) fn is_registered(&self) -> bool {
+        self.has("registered_name")
     }
 
     /// The layer that a setting has, with the same inputs and those variables that `is_own` finds.
@@ -174,6 +202,9 @@ impl Layer {
             name,
             attributes: config::attributes(&config),
             inputs: self.inputs.clone(),
+            arguments: self.arguments.clone(),
+            masks: self.masks.clone(),
+            mask: self.mask,
             variables: self.variables.iter().filter(|one| is_own(one)).cloned().collect(),
         })
     }

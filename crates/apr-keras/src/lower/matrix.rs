@@ -44,8 +44,6 @@ impl Lowering<'_> {
     }
 
     fn embedding(&mut self, layer: &Layer) -> Option<Placed> {
-        // Layers behind one with a mask would leave rows out.
-        (!layer.is_set("mask_zero")).then_some(())?;
         let table = layer.variable(&["embeddings"], 0)?.clone();
         let x = self.out.ordered(layer.only()?, Order::Natural)?;
         let is_index = matches!(self.out.element(x), Some(ElementType::I32 | ElementType::I64));
@@ -53,6 +51,11 @@ impl Lowering<'_> {
             true => x,
             false => self.out.cast(x, ElementType::I64, &format!("{}/ids", layer.name)),
         };
+        if layer.is_set("mask_zero") {
+            let name = format!("{}/mask", layer.name);
+            let same = self.equal(ids, 0.0, &name)?;
+            self.mask_made = Some(self.out.main.op("Not", [same]).output(&name));
+        }
         let table = self.out.main.weight(&table.weight.tensor, ElementType::F32, table.dims);
         Some(Placed::natural(self.out.main.op("Gather", [table, ids]).output(&layer.name)))
     }

@@ -2,13 +2,16 @@
 //!
 //! A layer becomes a few operators, as Keras computes it outside of training: dropout and noise are
 //! nothing, normalization uses its moving averages. Models among the layers are written in the
-//! place of their calls. Images have their channels first between convolutions
+//! place of their calls. What Keras computes in half precision is computed in single precision, and
+//! returned as halves. Images have their channels first between convolutions
 //! ([`apr_lower`]).
 
 mod activation;
+mod attention;
 mod convolution;
 mod image;
 mod layer;
+mod mask;
 mod matrix;
 mod merge;
 mod normalization;
@@ -17,11 +20,14 @@ mod recurrent;
 mod shape;
 mod wrapper;
 
-use apr_graph::{Body, Graph, Node, ValueOrigin, inline};
+use apr_graph::{
+    AttributeValue, Body, ElementType, Graph, Node, ValueId, ValueOrigin, ValueType, inline,
+};
 use apr_lower::{Order, Placed, Untranslated, Writer};
 
-use crate::graph::DOMAIN;
+use crate::graph::{ARGUMENTS, DOMAIN};
 use layer::{Layer, Variable};
+use mask::{Masks, Turn};
 
 /// Layers that do nothing outside of training.
 const NOTHING: [&str; 9] = [
@@ -58,20 +64,61 @@ pub fn lower(graph: &Graph) -> Result<Graph, Untranslated> {
         return Err([("models in each other".to_owned(), 1)].into());
     };
     let mut lowering = Lowering::new(&flat.body, version);
-    for node in &flat.body.nodes {
+    for Step { node, turn } in steps(&flat.body) {
+        (lowering.reason, lowering.turn) = (None, turn);
         if lowering.node(node).is_none() {
-            *lowering.untranslated.entry(node.op.name.to_string()).or_default() += 1;
+            let name = match lowering.reason.take() {
+                Some(reason) => format!("{} ({reason})", node.op.name),
+                None => node.op.name.to_string(),
+            };
+            *lowering.untranslated.entry(name).or_default() += 1;
             lowering.leave(node);
         }
     }
     for id in &flat.body.outputs {
         let placed = lowering.values[id.0 as usize];
         match placed.and_then(|placed| lowering.out.ordered(placed, Order::Natural)) {
-            Some(value) => lowering.out.output(&flat.body.value(*id).name, value),
+            Some(value) => {
+                let name = &flat.body.value(*id).name;
+                let value = match lowering.halves[id.0 as usize] {
+                    Some(half) => lowering.out.cast(value, half, &format!("{name}/half")),
+                    None => value,
+                };
+                lowering.out.output(name, value);
+            }
             None => _ = lowering.untranslated.insert("an output that no layer makes".into(), 1),
         }
     }
     lowering.out.finish_if(lowering.untranslated)
+}
+
+/// The call of a layer, and when Keras takes it.
+struct Step<'g> {
+    node: &'g Node,
+    turn: Turn,
+}
+
+/// The calls that the outputs are computed from, in the order that Keras takes them: those first
+/// that are the furthest from the outputs. Functions that compute a mask stand among the layers
+/// whether it is read or not.
+fn steps(body: &Body) -> Vec<Step<'_>> {
+    let mut depths: Vec<Option<usize>> = vec![None; body.values.len()];
+    body.outputs.iter().for_each(|id| depths[id.0 as usize] = Some(0));
+    let mut steps = Vec::new();
+    for node in body.nodes.iter().rev() {
+        let outputs = node.outputs.iter().flatten();
+        let depth = outputs.filter_map(|id| depths[id.0 as usize]).max();
+        let Some(depth) = depth else { continue };
+        for id in node.inputs.iter().flatten() {
+            let own = &mut depths[id.0 as usize];
+            *own = (*own).max(Some(depth + 1));
+        }
+        let model = node.name.rsplit_once('/').map_or("", |(model, _)| model).to_owned();
+        steps.push(Step { node, turn: Turn { depth, model } });
+    }
+    steps.reverse();
+    steps.sort_by_key(|step| std::cmp::Reverse(step.turn.depth));
+    steps
 }
 
 /// A model that is being lowered.
@@ -82,6 +129,16 @@ struct Lowering<'g> {
     out: Writer,
     /// What stands for the values of `from`.
     values: Vec<Option<Placed>>,
+    /// The masks of what is written.
+    masks: Masks,
+    /// When Keras takes the layer being lowered.
+    turn: Turn,
+    /// Their types in Keras, where those are halves.
+    halves: Vec<Option<ElementType>>,
+    /// The mask that the layer being lowered made.
+    mask_made: Option<ValueId>,
+    /// Why it can't be.
+    reason: Option<&'static str>,
     untranslated: Untranslated,
 }
 
@@ -89,40 +146,99 @@ impl<'g> Lowering<'g> {
     fn new(from: &'g Body, version: i64) -> Self {
         let mut out = Writer::new();
         let mut values = vec![None; from.values.len()];
+        let mut halves = vec![None; from.values.len()];
         for id in &from.inputs {
             let value = from.value(*id);
-            values[id.0 as usize] = Some(out.input(&value.name, &value.kind));
+            let mut placed = out.input(&value.name, &value.kind);
+            if let ValueType::Tensor(tensor) = &value.kind
+                && let Some(half @ (ElementType::F16 | ElementType::BF16)) = tensor.element
+            {
+                let name = format!("{}/float", value.name);
+                placed = Placed::natural(out.cast(placed.id, ElementType::F32, &name));
+                halves[id.0 as usize] = Some(half);
+            }
+            values[id.0 as usize] = Some(placed);
         }
-        Self { from, version, out, values, untranslated: Untranslated::new() }
+        Self {
+            from,
+            version,
+            out,
+            values,
+            masks: Masks::default(),
+            turn: Turn::default(),
+            halves,
+            mask_made: None,
+            reason: None,
+            untranslated: Untranslated::new(),
+        }
+    }
+
+    /// Says why a layer can't be lowered.
+    fn refuse<T>(&mut self, reason: &'static str) -> Option<T> {
+        self.reason = Some(reason);
+        None
     }
 
     /// Lowers the call of a layer; `None` where that can't be done.
     fn node(&mut self, node: &Node) -> Option<()> {
         (&*node.op.domain == DOMAIN).then_some(())?;
-        let (mut inputs, mut variables) = (Vec::new(), Vec::new());
-        for id in &node.inputs {
-            let id = (*id)?;
-            let value = self.from.value(id);
-            match &value.origin {
-                ValueOrigin::Weight(weight) => {
-                    variables.push(Variable::new(&value.name, weight, value)?);
-                }
-                _ => inputs.push(self.values[id.0 as usize]?),
-            }
-        }
         let output = node.outputs.first().copied().flatten()?;
-        let layer = Layer {
+        let mut layer = Layer {
             class: node.op.name.to_string(),
             name: self.from.value(output).name.clone(),
             attributes: node.attributes.clone(),
-            inputs,
-            variables,
+            inputs: Vec::new(),
+            arguments: Vec::new(),
+            masks: Vec::new(),
+            mask: None,
+            variables: Vec::new(),
         };
+        let mut names = arguments(node).into_iter();
+        let mut half = None;
+        for id in &node.inputs {
+            let id = (*id)?;
+            let value = self.from.value(id);
+            if let ValueOrigin::Weight(weight) = &value.origin {
+                layer.variables.push(Variable::new(&value.name, weight, value)?);
+                continue;
+            }
+            let argument = names.next().unwrap_or_default();
+            let placed = self.values[id.0 as usize]?;
+            if argument == "mask" {
+                layer.mask.is_none().then_some(())?;
+                layer.mask = Some(self.out.ordered(placed, Order::Natural)?);
+                continue;
+            }
+            half = half.or(self.halves[id.0 as usize]);
+            layer.inputs.push(placed);
+            layer.arguments.push(argument);
+            let mask = match mask::goes_by_masks(&layer.class) {
+                true => self.masks.find(placed.id, &self.turn),
+                false => Ok(None),
+            };
+            match mask {
+                Ok(mask) => layer.masks.push(mask),
+                Err(reason) => return self.refuse(reason),
+            }
+        }
         let made = self.layer(&layer)?;
+        if layer.class == "MultiHeadAttention"
+            && self.version >= 3
+            && let Err(reason) = self.masks.take_away(&layer.inputs, &self.turn)
+        {
+            return self.refuse(reason);
+        }
+        if let (Some(first), Some(mask)) = (made.first(), self.mask_of(&layer)?) {
+            self.masks.set(first.id, mask);
+        }
         (made.len() >= node.outputs.len()).then_some(())?;
         for (id, placed) in node.outputs.iter().zip(made) {
             if let Some(id) = id {
                 self.values[id.0 as usize] = Some(placed);
+                self.halves[id.0 as usize] = match layer.text("dtype") {
+                    Some(_) => layer.half(),
+                    None => half,
+                };
             }
         }
         Some(())
@@ -130,11 +246,32 @@ impl<'g> Lowering<'g> {
 
     /// Lowers a layer; what it returns.
     fn layer(&mut self, layer: &Layer) -> Option<Vec<Placed>> {
-        (layer.is_of_keras() && layer.is_single_precision()).then_some(())?;
+        /// Arguments that are what layers of one input read, or their states.
+        const KNOWN: [&str; 5] = ["", "inputs", "sequences", "sequence", "initial_state"];
+
+        match layer.class.as_str() {
+            "Lambda" => return self.refuse("Python code"),
+            _ if layer.is_set("call_training") => return self.refuse("called in training"),
+            _ if layer.is_registered() => return self.refuse("a class of the program's own"),
+            _ => {}
+        }
+        if !layer.is_of_keras() {
+            return self.function(layer).map(|made| vec![made]);
+        }
+        if !layer.is_of_floats() {
+            return self.refuse("of this dtype or with adapters");
+        }
+        if layer.class == "MultiHeadAttention" {
+            return self.multi_head(layer);
+        }
+        layer.arguments.iter().all(|name| KNOWN.contains(&name.as_str())).then_some(())?;
         let one = match layer.class.as_str() {
             class if NOTHING.contains(&class) => layer.only()?,
+            "Attention" => return self.attention(layer),
             "LSTM" | "GRU" | "SimpleRNN" => return self.recurrent(layer),
             "Bidirectional" => return self.bidirectional(layer),
+            "Masking" => self.masking(layer)?,
+            "Softmax" if layer.first_mask().is_some() => return self.refuse("with a mask"),
             "TimeDistributed" => self.time_distributed(layer)?,
             "Dense" | "Embedding" | "Dot" => self.matrix(layer)?,
             "BatchNormalization" | "GroupNormalization" | "LayerNormalization"
@@ -158,5 +295,15 @@ impl<'g> Lowering<'g> {
             let made = self.out.main.call(&node.op, []).output(name);
             self.values[output.0 as usize] = Some(Placed::natural(made));
         }
+    }
+}
+
+/// The names of the arguments that a node's first inputs are.
+fn arguments(node: &Node) -> Vec<String> {
+    match node.attribute(ARGUMENTS) {
+        Some(AttributeValue::Texts(names)) => {
+            names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+        }
+        _ => Vec::new(),
     }
 }

@@ -1,5 +1,6 @@
 //! Pools over windows, and over all of an image.
 
+use apr_graph::{ElementType, ValueId};
 use apr_lower::{Order, Placed};
 
 use super::Lowering;
@@ -24,6 +25,7 @@ impl Lowering<'_> {
         };
         match (is_global, is_max) {
             (true, true) => self.global(layer, "ReduceMax", dims),
+            (true, false) if dims == 1 && layer.first_mask().is_some() => self.masked_mean(layer),
             (true, false) => self.global(layer, "ReduceMean", dims),
             (false, true) => self.windowed(layer, "MaxPool", dims),
             (false, false) => self.windowed(layer, "AveragePool", dims),
@@ -40,6 +42,28 @@ impl Lowering<'_> {
         let node = self.out.main.op(op, [x]);
         let node = node.attribute("kernel_shape", size).attribute("strides", strides);
         Some(Placed { id: padding.add(node).output(&name), order })
+    }
+
+    /// The mean of the steps of a sequence that count.
+    fn masked_mean(&mut self, layer: &Layer) -> Option<Placed> {
+        let mask = layer.first_mask()?;
+        let x = self.out.ordered(layer.only()?, Order::Natural)?;
+        let (steps, features) = if layer.is_channels_first() { (2, 1) } else { (1, 2) };
+        let name = &layer.name;
+        let keeps = i64::from(layer.is_set("keepdims"));
+        let main = &mut self.out.main;
+        let axis = main.ints(&[features]);
+        let counts = main.op("Unsqueeze", [mask, axis]).output(&format!("{name}/counts"));
+        let zero = main.float(0.0);
+        let own = main.op("Where", [counts, x, zero]).output(&format!("{name}/own"));
+        let ones = self.out.cast(counts, ElementType::F32, &format!("{name}/ones"));
+        let axis = self.out.main.ints(&[steps]);
+        let mut sum = |value: ValueId, name: String| {
+            let node = self.out.main.op("ReduceSum", [value, axis]).attribute("keepdims", keeps);
+            node.output(&name)
+        };
+        let (all, count) = (sum(own, format!("{name}/sum")), sum(ones, format!("{name}/count")));
+        Some(Placed::natural(self.out.main.op("Div", [all, count]).output(name)))
     }
 
     /// All of an image, in the order that it has.

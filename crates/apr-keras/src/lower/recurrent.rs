@@ -7,6 +7,10 @@
 //! ```
 //!
 //! ONNX has the sequence first, and a direction before the batch.
+//!
+//! Steps that a mask leaves out change no state, and repeat the output before them, or are zeros.
+//! ONNX knows lengths alone: the steps that count come first, and what each returns goes back to
+//! its place ([`Steps`]).
 
 use apr_graph::{ElementType, ValueId, View};
 use apr_lower::{Order, Placed};
@@ -60,6 +64,18 @@ struct Made {
     last: Vec<ValueId>,
 }
 
+/// What a mask says of the steps.
+struct Steps {
+    /// `[batch, steps]`.
+    mask: ValueId,
+    /// Where the steps that count are, and behind them the others: `[batch, steps, 1]`.
+    order: ValueId,
+    /// How many count up to each step: `[batch, steps]`.
+    upto: ValueId,
+    /// How many count: `[batch]`.
+    lens: ValueId,
+}
+
 fn kind(class: &str) -> Option<&'static Kind> {
     match class {
         "LSTM" => Some(&LSTM),
@@ -78,17 +94,38 @@ impl Lowering<'_> {
         // What goes backwards is returned in the order of the steps, which ONNX turns around.
         (!(returns_all && is_reverse)).then_some(())?;
         let direction = if is_reverse { "reverse" } else { "forward" };
-        let made = self.run(kind, &[layer], &layer.inputs, direction, &layer.name)?;
         let name = &layer.name;
+        // Since Keras 3 a layer that is given states goes by no mask but one that it is given, too.
+        let is_given = self.version >= 3 && layer.inputs.len() > 1;
+        let mask = if is_given { layer.mask } else { layer.first_mask() };
+        let steps = mask.map(|mask| self.steps(mask, name));
+        let is_zero = layer.is_set("zero_output_for_mask");
+        if is_zero && steps.is_some() && !returns_all {
+            return self.refuse("with a mask whose last step may be zeros");
+        }
+        let made = self.run(kind, &[layer], &layer.inputs, direction, steps.as_ref(), name)?;
         let squeezed = |this: &mut Self, value: ValueId, axis: i64, name: &str| {
             let axis = this.out.main.ints(&[axis]);
             this.out.main.op("Squeeze", [value, axis]).output(name)
         };
         let first = if returns_all {
-            let steps = squeezed(self, made.all, 1, &format!("{name}/steps"));
-            self.out.main.op("Transpose", [steps]).attribute("perm", [1, 0, 2]).output(name)
+            let all = squeezed(self, made.all, 1, &format!("{name}/steps"));
+            let turned = self.out.main.op("Transpose", [all]).attribute("perm", [1, 0, 2]);
+            match &steps {
+                Some(steps) => {
+                    let turned = turned.output(&format!("{name}/packed"));
+                    self.unpacked(turned, steps, is_zero, 3, name)
+                }
+                None => turned.output(name),
+            }
         } else {
-            squeezed(self, made.last[0], 0, name)
+            match &steps {
+                Some(steps) => {
+                    let last = squeezed(self, made.last[0], 0, &format!("{name}/last"));
+                    self.counted(last, steps, None, name)
+                }
+                None => squeezed(self, made.last[0], 0, name),
+            }
         };
         let mut outputs = vec![Placed::natural(first)];
         if layer.is_set("return_state") {
@@ -120,7 +157,8 @@ impl Lowering<'_> {
         (layer.inputs.len() == 1).then_some(())?;
         let name = &layer.name;
         let both = [&forward, &backward];
-        let made = self.run(kind, &both, &layer.inputs, "bidirectional", name)?;
+        let steps = layer.first_mask().map(|mask| self.steps(mask, name));
+        let made = self.run(kind, &both, &layer.inputs, "bidirectional", steps.as_ref(), name)?;
         // Directions go behind the batch, and the steps where they are wanted.
         let main = &mut self.out.main;
         let (value, perm, axis) = match forward.is_set("return_sequences") {
@@ -128,7 +166,12 @@ impl Lowering<'_> {
             false => (made.last[0], vec![1, 0, 2], 1),
         };
         let turned = main.op("Transpose", [value]).attribute("perm", perm);
-        let turned = turned.output(&format!("{name}/directions"));
+        let mut turned = turned.output(&format!("{name}/directions"));
+        if let (Some(steps), 2) = (&steps, axis) {
+            // Layers in both directions have zeros where a mask leaves steps out.
+            turned = self.unpacked(turned, steps, true, 4, &format!("{name}/unpacked"));
+        }
+        let main = &mut self.out.main;
         let merge = layer.text("merge_mode").unwrap_or("concat");
         let merged = match merge {
             "concat" => {
@@ -158,11 +201,14 @@ impl Lowering<'_> {
         layers: &[&Layer],
         inputs: &[Placed],
         direction: &str,
+        steps: Option<&Steps>,
         name: &str,
     ) -> Option<Made> {
         let first = *layers.first()?;
-        let keeps = |layer: &&Layer| layer.is_set("stateful") || layer.is_set("time_major");
-        (!layers.iter().any(keeps)).then_some(())?;
+        if layers.iter().any(|layer| layer.is_set("stateful")) {
+            return self.refuse("keeps its state from call to call");
+        }
+        (!layers.iter().any(|layer| layer.is_set("time_major"))).then_some(())?;
         let (x, states) = inputs.split_first()?;
         (states.is_empty() || (states.len() == kind.states && layers.len() == 1)).then_some(())?;
         let x = self.out.ordered(*x, Order::Natural)?;
@@ -188,17 +234,25 @@ impl Lowering<'_> {
             let state = self.out.ordered(*state, Order::Natural)?;
             let axis = self.out.main.ints(&[0]);
             let name = format!("{name}/initial{number}");
-            initial.push(Some(self.out.main.op("Unsqueeze", [state, axis]).output(&name)));
+            initial.push(self.out.main.op("Unsqueeze", [state, axis]).output(&name));
         }
 
-        let turned = self.out.main.op("Transpose", [x]).attribute("perm", [1, 0, 2]);
+        let main = &mut self.out.main;
+        let x = match steps {
+            Some(steps) => {
+                let node = main.op("GatherND", [x, steps.order]).attribute("batch_dims", 1);
+                node.output(&format!("{name}/counting"))
+            }
+            None => x,
+        };
+        let turned = main.op("Transpose", [x]).attribute("perm", [1, 0, 2]);
         let sequence = turned.output(&format!("{name}/sequence"));
         let mut node = self.out.main.op(kind.op, [sequence, w, r]).optional(b);
-        if !initial.is_empty() {
-            node = node.optional(None);
+        if !initial.is_empty() || steps.is_some() {
+            node = node.optional(steps.map(|steps| steps.lens));
         }
-        for state in initial {
-            node = node.optional(state);
+        for state in &initial {
+            node = node.optional(Some(*state));
         }
         node = node
             .attribute("hidden_size", i64::try_from(units).ok()?)
@@ -213,13 +267,81 @@ impl Lowering<'_> {
             node = node.attribute("linear_before_reset", i64::from(resets_after(first)));
         }
         let name = format!("{name}/recurrent");
-        Some(if kind.states == 2 {
+        let (all, mut last) = if kind.states == 2 {
             let [all, h, c] = node.outputs(&name);
-            Made { all, last: vec![h, c] }
+            (all, vec![h, c])
         } else {
             let [all, h] = node.outputs(&name);
-            Made { all, last: vec![h] }
-        })
+            (all, vec![h])
+        };
+        if let Some(steps) = steps {
+            // Where no step counts, a state stays; runtimes differ in what they return for it.
+            for (last, initial) in last.iter_mut().zip(initial) {
+                *last = self.counted(*last, steps, Some(initial), &format!("{name}/state"));
+            }
+        }
+        Some(Made { all, last })
+    }
+
+    /// What a mask says of the steps.
+    fn steps(&mut self, mask: ValueId, name: &str) -> Steps {
+        let name = format!("{name}/mask");
+        let long = self.out.cast(mask, ElementType::I64, &format!("{name}/long"));
+        let main = &mut self.out.main;
+        let (axis, last, one) = (main.ints(&[1]), main.ints(&[-1]), main.int(1));
+        let upto = main.op("CumSum", [long, one]).output(&format!("{name}/upto"));
+        let count = main.op("ReduceSum", [long, axis]).attribute("keepdims", 0);
+        let count = count.output(&format!("{name}/count"));
+        let all = main.op("Shape", [long]).attribute("start", 1).output(&format!("{name}/steps"));
+        // Of equal elements those that come first are taken first.
+        let [_, order] = main.op("TopK", [long, all]).outputs(&format!("{name}/first"));
+        let order = main.op("Unsqueeze", [order, last]).output(&format!("{name}/order"));
+        let lens = self.out.cast(count, ElementType::I32, &format!("{name}/lens"));
+        Steps { mask, order, upto, lens }
+    }
+
+    /// What the steps that count returned, `[batch, steps, ...]`, in the places of all steps.
+    fn unpacked(
+        &mut self,
+        packed: ValueId,
+        steps: &Steps,
+        is_zero: bool,
+        rank: i64,
+        name: &str,
+    ) -> ValueId {
+        let main = &mut self.out.main;
+        let (zero, one, last) = (main.int(0), main.int(1), main.ints(&[-1]));
+        let at = main.op("Sub", [steps.upto, one]).output(&format!("{name}/before"));
+        let at = main.op("Max", [at, zero]).output(&format!("{name}/at"));
+        let at = main.op("Unsqueeze", [at, last]).output(&format!("{name}/places"));
+        let placed = main.op("GatherND", [packed, at]).attribute("batch_dims", 1);
+        let placed = placed.output(&format!("{name}/placed"));
+        let counts = match is_zero {
+            true => steps.mask,
+            false => main.op("Greater", [steps.upto, zero]).output(&format!("{name}/begun")),
+        };
+        let axes: Vec<i64> = (2..rank).collect();
+        let (axes, none) = (main.ints(&axes), main.float(0.0));
+        let counts = main.op("Unsqueeze", [counts, axes]).output(&format!("{name}/counts"));
+        main.op("Where", [counts, placed, none]).output(name)
+    }
+
+    /// What is last, `[..., batch, units]`; where no step counts another value, or zeros.
+    fn counted(
+        &mut self,
+        last: ValueId,
+        steps: &Steps,
+        other: Option<ValueId>,
+        name: &str,
+    ) -> ValueId {
+        let main = &mut self.out.main;
+        let (axis, zero) = (main.ints(&[-1]), main.int(0));
+        let none = other.unwrap_or_else(|| main.float(0.0));
+        let lens = main.op("Unsqueeze", [steps.lens, axis]).output(&format!("{name}/steps"));
+        let lens = self.out.cast(lens, ElementType::I64, &format!("{name}/steps/long"));
+        let main = &mut self.out.main;
+        let any = main.op("Greater", [lens, zero]).output(&format!("{name}/begun"));
+        main.op("Where", [any, last, none]).output(name)
     }
 
     /// An activation by ONNX's name for it within a recurrent operator, with its parameters.

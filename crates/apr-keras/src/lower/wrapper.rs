@@ -12,6 +12,12 @@ impl Lowering<'_> {
         let x = self.out.ordered(layer.only()?, Order::Natural)?;
         let name = &layer.name;
         let mut inner = layer.inner("layer", format!("{name}/step"), |_| true)?;
+        let knows_masks = ["Bidirectional", "GRU", "LSTM", "SimpleRNN", "Softmax", "Masking"];
+        let is_masked = layer.first_mask().is_some() && knows_masks.contains(&inner.class.as_str());
+        if is_masked || inner.is_set("mask_zero") {
+            return self.refuse("with a mask");
+        }
+        (inner.masks, inner.mask) = (Vec::new(), None);
         if matches!(inner.class.as_str(), "Dense" | "Activation" | "Dropout") {
             // They take any number of dimensions, and look at the last.
             inner.name.clone_from(name);
