@@ -131,6 +131,12 @@ impl BodyBuilder {
         id
     }
 
+    /// A value of the body around, for a body that is the attribute of a node.
+    pub fn outer(&mut self, name: &str, kind: ValueType, of: ValueId) -> ValueId {
+        let name = self.unique(name);
+        self.body.add_value(name, kind, ValueOrigin::Outer(of))
+    }
+
     /// A tensor of the checkpoint as it is.
     pub fn weight(
         &mut self,
@@ -321,6 +327,12 @@ impl NodeBuilder<'_> {
         let mut made = [ValueId(0); N];
         made.copy_from_slice(&self.write(name, N));
         made
+    }
+
+    /// The same, of as many values as are known when the program runs.
+    #[must_use]
+    pub fn list_of_outputs(self, name: &str, count: usize) -> Vec<ValueId> {
+        self.write(name, count)
     }
 
     fn write(self, name: &str, outputs: usize) -> Vec<ValueId> {

@@ -385,7 +385,8 @@ fn lowered(reader: &TensorflowReader, graph: &Graph) -> Result<Graph, BTreeMap<S
 /// Expected values of these models are in `apr-cli`'s tests, which run them.
 #[test]
 fn lowered_graphs_are_ones_that_onnx_allows() {
-    for name in ["images", "moved", "elements", "exported"] {
+    let control = ["control", "keras2", "recurrent", "volumes"];
+    for name in ["images", "moved", "elements", "exported"].into_iter().chain(control) {
         let folder = Folder::of(&fixtures().join("lowered").join(name));
         let reader = folder.open("saved_model.pb").expect("a model");
         let lowered = lowered(&reader, &graph_of(&reader)).expect("known operators");
@@ -417,6 +418,76 @@ fn a_weight_is_what_its_variable_is_restored_from() {
     let expected = [("square", [5, 5]), ("table", [6, 5])]
         .map(|(name, sizes)| (name.to_owned(), sizes.map(Some).to_vec()));
     assert_eq!(found, BTreeMap::from(expected));
+}
+
+/// Bodies of loops and branches are graphs of ONNX's operators, and those that were not translated
+/// are named by themselves.
+#[test]
+fn loops_are_lowered_with_their_bodies() {
+    let folder = Folder::of(&fixtures().join("lowered/recurrent"));
+    let reader = folder.open("saved_model.pb").expect("a model");
+    let graph = graph_of(&reader);
+    let own = lowered(&reader, &graph).expect("known operators");
+    let loops: Vec<_> = own.body.nodes.iter().filter(|node| node.op.is("Loop")).collect();
+    assert_eq!(loops.len(), 5, "a loop for each layer and direction");
+    for node in loops {
+        assert!(node.input(0).is_some() && node.input(1).is_none(), "a number of rounds");
+        let inner: Vec<&str> =
+            node.bodies().flat_map(|body| &body.nodes).map(|node| &*node.op.name).collect();
+        assert!(inner.contains(&"MatMul") && !inner.contains(&"ScatterND"), "{inner:?}");
+    }
+
+    let mut other = graph;
+    for function in &mut other.functions {
+        for node in function.body.nodes.iter_mut().filter(|node| &*node.op.name == "Tanh") {
+            node.op = apr_graph::Op::new("tensorflow", "Mine");
+        }
+    }
+    let named = lowered(&reader, &other).expect_err("an operator of a body");
+    assert!(named.contains_key("Mine") && !named.contains_key("While"), "{named:?}");
+}
+
+/// Functions that call each other in loops end, and so do loops that many loops run.
+#[test]
+fn loops_in_loops_are_bounded() {
+    use apr_graph::{Attribute, AttributeValue, Function, Op};
+
+    let folder = Folder::of(&fixtures().join("lowered/control"));
+    let reader = folder.open("saved_model.pb").expect("a model");
+    let mut graph = graph_of(&reader);
+    let is_loop = |node: &apr_graph::Node| node.op.name.ends_with("While");
+    let names: Vec<String> = graph.functions.iter().map(|one| one.op.name.to_string()).collect();
+    let bodies: Vec<String> = names.into_iter().filter(|name| name.contains("_body_")).collect();
+    // Each loop runs the body that has a loop in it: itself.
+    let outer = graph.functions.iter().find(|function| {
+        bodies.contains(&function.op.name.to_string()) && function.body.nodes.iter().any(is_loop)
+    });
+    let outer = outer.map(|function: &Function| function.op.name.to_string()).expect("a loop");
+    for function in &mut graph.functions {
+        for node in function.body.nodes.iter_mut().filter(|node| is_loop(node)) {
+            node.attributes.retain(|attribute| &*attribute.name != "body");
+            let value = AttributeValue::from(outer.as_str());
+            node.attributes.push(Attribute { name: "body".into(), value });
+            node.op = Op::new("tensorflow", "While");
+        }
+    }
+    let named = lowered(&reader, &graph).expect_err("loops without an end");
+    assert!(named.contains_key("While"), "{named:?}");
+}
+
+#[test]
+fn damaged_loops_are_lowered_or_named() {
+    let folder = fixtures().join("lowered/control");
+    let whole = Folder::of(&folder);
+    let file = std::fs::read(folder.join("saved_model.pb")).expect("the fixture");
+    for at in (0..file.len()).step_by(211) {
+        let mut file = file.clone();
+        file[at] ^= 0x15;
+        let broken = whole.clone().with("saved_model.pb", file);
+        let Ok(reader) = broken.open("saved_model.pb") else { continue };
+        let Ok(Some(graphs)) = graphs_of(&reader, &Limits::default()) else { continue };
+        let _ = lowered(&reader, &graphs[0].1);
+    }
 }
 
 #[test]

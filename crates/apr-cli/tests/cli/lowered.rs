@@ -125,6 +125,11 @@ fn nodes_compute_what_tensorflow_does() {
 }
 
 #[test]
+fn loops_branches_and_volumes_compute_what_tensorflow_does() {
+    compute_all("tensorflow/loops.json", &fixture("tensorflow").join("lowered"));
+}
+
+#[test]
 fn layers_and_operations_compute_what_core_ml_defines() {
     compute_all("coreml/lowered.json", &fixture("coreml").join("lowered"));
 }

@@ -1,6 +1,6 @@
 //! Operators that take parts of a value.
 
-use apr_graph::{ElementType, Node, ValueId};
+use apr_graph::{ElementType, Node, ValueId, ValueOrigin};
 use apr_lower::{Order, Placed};
 
 use super::{Lowering, Source};
@@ -16,6 +16,9 @@ struct Strides {
     gone: Vec<i64>,
     /// Dimensions of the output that are new.
     new: Vec<i64>,
+    /// Dimensions of the output, of which one place is taken that the model computes: the number
+    /// at this position of the starts.
+    picked: Vec<(i64, i64)>,
 }
 
 impl Lowering<'_> {
@@ -152,10 +155,30 @@ impl Lowering<'_> {
         Some(())
     }
 
+    /// A list of places, as far as they are known; those that a loop counts are not.
+    fn places(&mut self, node: &Node, input: usize) -> Option<Vec<Option<i64>>> {
+        if let Some(known) = self.elements(node, input) {
+            return Some(known);
+        }
+        let from = self.from;
+        let ValueOrigin::Node(maker) = from.value(node.input(input)?).origin else { return None };
+        let maker = from.node(maker);
+        (&*maker.op.name == "Pack").then_some(())?;
+        let known = (0..maker.inputs.len()).map(|at| match self.ints(maker, at).as_deref() {
+            Some([one]) => Some(*one),
+            _ => None,
+        });
+        Some(known.collect())
+    }
+
     fn strided_slice(&mut self, node: &Node) -> Option<()> {
         let rank = self.rank(node, 0);
-        let spec = [self.ints(node, 1)?, self.ints(node, 2)?, self.ints(node, 3)?];
-        let Strides { starts, ends, steps, axes, gone, new } = strides(node, &spec, rank)?;
+        let starts = self.places(node, 1)?;
+        let steps = self.ints(node, 3)?;
+        // The ends of places that are computed are, too.
+        let ends = self.places(node, 2)?;
+        let spec = [starts, ends, steps.into_iter().map(Some).collect()];
+        let Strides { starts, ends, steps, axes, gone, new, picked } = strides(node, &spec, rank)?;
         let mut y = self.natural(node, 0)?;
         let (_, name) = self.output(node)?;
         let mut parts: Vec<(&str, Vec<ValueId>)> = Vec::new();
@@ -170,19 +193,28 @@ impl Lowering<'_> {
         }
         let last = parts.len().checked_sub(1);
         for (number, (op, others)) in parts.into_iter().enumerate() {
-            let name = match last == Some(number) {
+            let name = match picked.is_empty() && last == Some(number) {
                 true => name.clone(),
                 false => format!("{name}/{}", op.to_lowercase()),
             };
             let inputs = [y].into_iter().chain(others);
             y = self.out.main.op(op, inputs).output(&name);
         }
+        // From the last on, so that those before keep their places.
+        for (number, (axis, position)) in picked.iter().enumerate().rev() {
+            let starts = self.longs(node, 1)?;
+            let main = &mut self.out.main;
+            let position = main.int(*position);
+            let place = main.op("Gather", [starts, position]).output(&format!("{name}/place"));
+            let name = if number == 0 { name.clone() } else { format!("{name}/picked{number}") };
+            y = main.op("Gather", [y, place]).attribute("axis", *axis).output(&name);
+        }
         self.set(node, y, Order::Natural)
     }
 }
 
 /// What the masks of a strided slice mean (`StridedSliceDenseSpec`).
-fn strides(node: &Node, spec: &[Vec<i64>; 3], rank: Option<usize>) -> Option<Strides> {
+fn strides(node: &Node, spec: &[Vec<Option<i64>>; 3], rank: Option<usize>) -> Option<Strides> {
     let [starts, ends, steps] = spec;
     let count = starts.len();
     (ends.len() == count && steps.len() == count && count < 64).then_some(())?;
@@ -206,8 +238,18 @@ fn strides(node: &Node, spec: &[Vec<i64>; 3], rank: Option<usize>) -> Option<Str
             out += 1;
             continue;
         }
-        let (mut first, mut last, mut step) = (starts[at], ends[at], steps[at]);
-        (step != 0).then_some(())?;
+        if starts[at].is_none() && is_set(shrink, at) {
+            found.picked.push((out, i64::try_from(at).ok()?));
+            axis += 1;
+            out += 1;
+            continue;
+        }
+        let known = |list: &[Option<i64>], mask: i64| match is_set(mask, at) {
+            true => Some(0),
+            false => list[at],
+        };
+        let (mut first, mut last) = (known(starts, begin)?, known(ends, end | shrink)?);
+        let mut step = steps[at].filter(|step| *step != 0)?;
         if is_set(shrink, at) {
             // One index, whose dimension goes.
             (first, last, step) =

@@ -5,10 +5,12 @@
 //! Shapes that the graph computes are numbers where the sizes of the inputs determine them.
 
 mod batch;
+mod control;
 mod convolution;
 mod elementwise;
 mod image;
 mod indexing;
+mod list;
 mod matrix;
 mod movement;
 mod normalization;
@@ -23,6 +25,7 @@ use apr_graph::{Body, Graph, Node, ValueId, ValueOrigin, inline};
 use apr_lower::{Order, Placed, Untranslated, Weights, Writer};
 
 use crate::graph::DOMAIN;
+use control::Functions;
 use signature::Signature;
 pub use signature::signatures_left_out;
 use source::Source;
@@ -65,15 +68,10 @@ pub fn lower(
     if signature.outputs.is_empty() {
         return Err([("a graph that returns nothing".to_owned(), 1)].into());
     }
-    let needed = needed(body, &signature);
-    let mut lowering = Lowering::new(body, weights, &signature, &needed);
-    for node in &body.nodes {
-        let is_needed = |id: &ValueId| needed.contains(id) && signature.input(*id).is_none();
-        if node.outputs.iter().flatten().any(is_needed) && lowering.node(node).is_none() {
-            *lowering.untranslated.entry(node.op.name.to_string()).or_default() += 1;
-            lowering.leave(node);
-        }
-    }
+    let functions = Functions::new(graph);
+    let mut lowering = Lowering::new(body, weights, &functions, &signature);
+    let outputs: Vec<ValueId> = signature.outputs.iter().map(|(_, id)| *id).collect();
+    lowering.nodes(&outputs, |id| signature.input(id).is_some());
     for (name, id) in &signature.outputs {
         match lowering.value(*id, Order::Natural) {
             Some(value) => lowering.out.output(name, value),
@@ -83,13 +81,17 @@ pub fn lower(
     lowering.out.finish_if(lowering.untranslated)
 }
 
-/// The values that the outputs are computed from, themselves included.
-fn needed(body: &Body, signature: &Signature) -> HashSet<ValueId> {
+/// The values that outputs are computed from, themselves included.
+fn needed(
+    body: &Body,
+    outputs: &[ValueId],
+    is_given: impl Fn(ValueId) -> bool,
+) -> HashSet<ValueId> {
     let mut needed = HashSet::new();
-    let mut open: Vec<ValueId> = signature.outputs.iter().map(|(_, id)| *id).collect();
+    let mut open = outputs.to_vec();
     while let Some(id) = open.pop() {
         if needed.insert(id)
-            && signature.input(id).is_none()
+            && !is_given(id)
             && let ValueOrigin::Node(node) = body.value(id).origin
         {
             open.extend(body.node(node).inputs.iter().flatten());
@@ -102,28 +104,46 @@ fn needed(body: &Body, signature: &Signature) -> HashSet<ValueId> {
 struct Lowering<'g> {
     from: &'g Body,
     weights: &'g dyn Weights,
+    functions: &'g Functions<'g>,
     out: Writer,
     /// What stands for the values of `from`.
     values: Vec<Option<Source>>,
     untranslated: Untranslated,
+    /// How many bodies are around.
+    depth: usize,
 }
 
 impl<'g> Lowering<'g> {
     fn new(
         from: &'g Body,
         weights: &'g dyn Weights,
+        functions: &'g Functions<'g>,
         signature: &Signature,
-        needed: &HashSet<ValueId>,
     ) -> Self {
         let mut out = Writer::new();
         let mut values: Vec<Option<Source>> =
             from.values.iter().map(|value| Source::fixed(value, weights)).collect();
+        let outputs: Vec<ValueId> = signature.outputs.iter().map(|(_, id)| *id).collect();
+        let needed = needed(from, &outputs, |id| signature.input(id).is_some());
         for (id, name, kind) in &signature.inputs {
             if needed.contains(id) {
                 values[id.0 as usize] = Some(Source::Made(out.input(name, kind)));
             }
         }
-        Self { from, weights, out, values, untranslated: Untranslated::new() }
+        Self { from, weights, functions, out, values, untranslated: Untranslated::new(), depth: 0 }
+    }
+
+    /// Lowers all nodes that outputs need; those that can't be are counted by their names.
+    fn nodes(&mut self, outputs: &[ValueId], is_given: impl Fn(ValueId) -> bool) {
+        let needed = needed(self.from, outputs, &is_given);
+        let from = self.from;
+        for node in &from.nodes {
+            let is_needed = |id: &ValueId| needed.contains(id) && !is_given(*id);
+            if node.outputs.iter().flatten().any(is_needed) && self.node(node).is_none() {
+                *self.untranslated.entry(node.op.name.to_string()).or_default() += 1;
+                self.leave(node);
+            }
+        }
     }
 
     /// Lowers a node; `None` where that can't be done.
@@ -134,9 +154,16 @@ impl<'g> Lowering<'g> {
             return self.pass(node);
         }
         match op {
-            "Conv2D" | "DepthwiseConv2dNative" | "Conv2DBackpropInput" | "AvgPool" | "MaxPool" => {
-                self.convolution(node)
-            }
+            "AvgPool"
+            | "AvgPool3D"
+            | "Conv2D"
+            | "Conv2DBackpropInput"
+            | "Conv3D"
+            | "DepthwiseConv2dNative"
+            | "MaxPool"
+            | "MaxPool3D" => self.convolution(node),
+            "If" | "StatelessIf" | "While" | "StatelessWhile" => self.control(node),
+            op if op.starts_with("TensorList") => self.tensor_list(node),
             "BatchToSpaceND" | "SpaceToBatchND" => self.batch(node),
             "MatMul" | "BatchMatMul" | "BatchMatMulV2" | "BatchMatMulV3" | "Einsum" => {
                 self.matrix(node)

@@ -4,13 +4,25 @@ use apr_graph::{Constant, Dim, ElementType, Node, Value, ValueId, ValueOrigin, V
 use apr_lower::{Order, Placed, Weights};
 
 use super::Lowering;
+use super::list::Count;
 
 /// What a value is: written so far, or a weight that is written in the order that is asked for.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
     Made(Placed),
-    Weight { weight: WeightRef, element: ElementType, dims: Vec<u64> },
+    Weight {
+        weight: WeightRef,
+        element: ElementType,
+        dims: Vec<u64>,
+    },
     Constant(Constant),
+    /// A list whose items are not set yet: how many there are, and their sizes, -1 for one that is
+    /// not known.
+    List {
+        count: Count,
+        element: ElementType,
+        dims: Option<Vec<i64>>,
+    },
 }
 
 impl Source {
@@ -83,6 +95,7 @@ impl Lowering<'_> {
                 }
                 Some(self.out.main.constant(constant))
             }
+            Source::List { count, element, dims } => self.zeros(*count, *element, dims.as_deref()),
         }
     }
 
@@ -117,6 +130,7 @@ impl Lowering<'_> {
         match self.source(node, input)?.clone() {
             Source::Weight { dims, .. } => Some(dims.into_iter().map(Some).collect()),
             Source::Constant(constant) => Some(constant.shape.into_iter().map(Some).collect()),
+            Source::List { .. } => None,
             Source::Made(placed) => {
                 let shape = self.out.shape(placed.id)?;
                 let rank = shape.len();
@@ -133,7 +147,7 @@ impl Lowering<'_> {
     /// The elements' type of an input.
     pub(super) fn element(&mut self, node: &Node, input: usize) -> Option<ElementType> {
         match self.source(node, input)?.clone() {
-            Source::Weight { element, .. } => Some(element),
+            Source::Weight { element, .. } | Source::List { element, .. } => Some(element),
             Source::Constant(constant) => Some(constant.element),
             Source::Made(placed) => self.out.element(placed.id),
         }
@@ -145,7 +159,7 @@ impl Lowering<'_> {
             Source::Weight { weight, .. } if weight.views.is_empty() => {
                 self.weights.constant(&weight.tensor)?.as_ints()
             }
-            Source::Weight { .. } => None,
+            Source::Weight { .. } | Source::List { .. } => None,
             Source::Constant(constant) => constant.as_ints(),
             Source::Made(placed) => self.out.ints(placed.id),
         }
@@ -187,6 +201,7 @@ impl Lowering<'_> {
                 Source::Made(one) => placed.push(*one),
                 Source::Weight { dims, .. } => others.push((dims.clone(), false)),
                 Source::Constant(constant) => others.push((constant.shape.clone(), true)),
+                Source::List { .. } => return None,
             }
         }
         let rank = placed.first().and_then(|one| self.out.rank(one.id)).unwrap_or_default();
