@@ -477,9 +477,14 @@ fn lower_all(reader: &CoremlReader) -> Vec<std::result::Result<Graph, apr_lower:
 
 #[test]
 fn lowered_graphs_are_ones_that_onnx_allows() {
-    let expected: Value = serde_json::from_slice(&fixture("lowered.json")).expect("JSON");
-    for name in expected.as_object().expect("an object").keys() {
-        let reader = open_fixture(&format!("lowered/{name}")).expect("a model");
+    let models = ["lowered", "recurrent"].into_iter().flat_map(|list| {
+        let expected: Value =
+            serde_json::from_slice(&fixture(&format!("{list}.json"))).expect("JSON");
+        let names: Vec<String> = expected.as_object().expect("an object").keys().cloned().collect();
+        names.into_iter().map(move |name| format!("{list}/{name}"))
+    });
+    for name in models {
+        let reader = open_fixture(&name).expect("a model");
         for lowered in lower_all(&reader) {
             let lowered = lowered.unwrap_or_else(|names| panic!("{name}: {names:?}"));
             let errors = check(&lowered).list.into_iter();
@@ -488,6 +493,22 @@ fn lowered_graphs_are_ones_that_onnx_allows() {
             assert!(errors.is_empty(), "{name}: {errors:?}");
         }
     }
+}
+
+/// The scores of a classifier are an output; the label of the class is not.
+#[test]
+fn classifiers_return_scores() {
+    for (name, output) in [("classes.mlmodel", "scores"), ("classes.mlpackage", "classLabel_probs")]
+    {
+        let reader = open_fixture(&format!("recurrent/{name}")).expect("a model");
+        let lowered = lower_all(&reader).remove(0).expect("known layers");
+        let found: Vec<&str> =
+            lowered.body.outputs.iter().map(|id| &*lowered.body.value(*id).name).collect();
+        assert_eq!(found, [output], "{name}");
+    }
+    let reader = open_fixture("recurrent/classes.mlmodel").expect("a model");
+    let own = reader.metadata().object(METADATA).expect("what the model says");
+    assert_eq!(own["labels"], json!(["cat", "dog", "cow"]));
 }
 
 #[test]
@@ -517,8 +538,13 @@ fn what_can_not_be_lowered_is_named() {
 #[test]
 fn broken_models_are_lowered_or_not_within_bounded_memory() {
     // Each by some of its bits.
-    for (name, step) in [("images.mlmodel", 67), ("pieces.mlmodel", 29), ("encoder.mlmodel", 97)] {
-        let file = fixture(&format!("lowered/{name}"));
+    for (name, step) in [
+        ("lowered/images.mlmodel", 67),
+        ("lowered/pieces.mlmodel", 29),
+        ("lowered/encoder.mlmodel", 97),
+        ("recurrent/classes.mlmodel", 1),
+    ] {
+        let file = fixture(name);
         let flips = corrupt::bit_flips(&file, 0..file.len()).step_by(step);
         for broken in corrupt::truncations(&file).step_by(step).chain(flips) {
             let ((), peak) = peak_memory(|| {
@@ -529,8 +555,13 @@ fn broken_models_are_lowered_or_not_within_bounded_memory() {
             assert!(peak < 4 << 20, "{name}: {peak} bytes");
         }
     }
-    for (name, step) in [("pieces.mlpackage", 97), ("kinds.mlpackage", 397)] {
-        let whole = Package::read(&folder().join("lowered").join(name));
+    for (name, step) in [
+        ("lowered/pieces.mlpackage", 97),
+        ("lowered/kinds.mlpackage", 397),
+        ("recurrent/both.mlpackage", 397),
+        ("recurrent/classes.mlpackage", 29),
+    ] {
+        let whole = Package::read(&folder().join(name));
         let file = &whole.0[MODEL];
         let flips = corrupt::bit_flips(file, 0..file.len()).step_by(step);
         for broken in corrupt::truncations(file).step_by(step).chain(flips) {

@@ -128,8 +128,13 @@ pub(crate) fn check_inputs(graphs: &[(String, Graph)]) -> Result<()> {
     Ok(())
 }
 
-/// What of a SavedModel is not in its graph of ONNX's operators.
+/// What of a SavedModel, or of a classifier of Core ML, is not in its graph of ONNX's operators.
 pub(crate) fn left_out(reader: &dyn CheckpointReader) -> Option<String> {
+    let own = reader.metadata().object(coreml::METADATA);
+    if let Some(label) = own.and_then(|own| own.get("predicted_feature")).and_then(Value::as_str) {
+        let label = Escaped::short(label);
+        return Some(format!("the graph returns scores: the class label '{label}' is left out"));
+    }
     let names = tensorflow::lower::signatures_left_out(reader.metadata());
     let names: Vec<String> = names.iter().map(|name| Escaped::short(name).to_string()).collect();
     (!names.is_empty()).then(|| format!("other signatures are left out: {}", names.join(", ")))

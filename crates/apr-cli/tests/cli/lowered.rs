@@ -135,6 +135,17 @@ fn layers_and_operations_compute_what_core_ml_defines() {
 }
 
 #[test]
+fn recurrent_operations_and_scores_are_what_core_ml_defines() {
+    compute_all("coreml/recurrent.json", &fixture("coreml").join("recurrent"));
+    let sandbox = Sandbox::new();
+    for (model, label) in [("classes.mlmodel", "animal"), ("classes.mlpackage", "classLabel")] {
+        copy(&sandbox, &fixture("coreml").join("recurrent").join(model), model);
+        let said = format!("the graph returns scores: the class label '{label}' is left out");
+        sandbox.apr(&format!("convert {model} -o m.onnx -f")).ok().says(&[&said]);
+    }
+}
+
+#[test]
 fn halves_that_become_floats_are_said() {
     let zeros = vec![vec![vec![vec![0.0; 4]; 4]; 2]; 1];
     let sandbox = Sandbox::new().with("x.json", serde_json::json!(zeros).to_string());

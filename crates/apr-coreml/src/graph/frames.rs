@@ -61,10 +61,14 @@ impl Frames {
         self.innermost().body.outputs.push(value);
     }
 
-    /// An output of a type, where none is known of its value.
+    /// An output of a type, where none is known of its value. One that is an output already stays
+    /// as it is.
     pub(super) fn output_of(&mut self, name: &str, kind: &ValueType) {
         let value = self.find(name);
         let body = &mut self.innermost().body;
+        if body.outputs.contains(&value) {
+            return;
+        }
         if body.value(value).kind == ValueType::Unknown {
             body.value_mut(value).kind = kind.clone();
         }

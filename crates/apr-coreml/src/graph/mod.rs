@@ -23,6 +23,9 @@ use crate::{MODEL, PACKAGE};
 /// The domain of the layers and operations.
 pub const DOMAIN: &str = "coreml";
 
+/// The type of a network that tells classes apart.
+const CLASSIFIER: u32 = 403;
+
 /// Most pipelines in each other.
 const MAX_PIPELINES: u32 = 8;
 
@@ -96,7 +99,9 @@ impl Models<'_> {
                     Some(description) => types::ends(walker, description)?,
                     None => Default::default(),
                 };
-                let body = network::body(walker, own.message()?, &ends, prefix, &self.tensors)?;
+                let (network, is_classifier) = (own.message()?, own.number == CLASSIFIER);
+                let tensors = &self.tensors;
+                let body = network::body(walker, network, &ends, is_classifier, prefix, tensors)?;
                 self.push(name, body, parts.version);
             }
             502 => {

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! NeuralNetwork        1: layers  2: preprocessing  5: mapping of arrays  6: mapping of images
+//!   of a classifier    100, 101: classes  200: the blob with their scores
 //! NeuralNetworkLayer   1: name  2: inputs  3: outputs  5: types of outputs (1: rank  2: sizes)
 //!                      NUMBER OF ITS KIND: what it has of its own
 //! ```
@@ -14,7 +15,9 @@ use std::collections::BTreeMap;
 
 use apr_core::protobuf::{Field, Message, Value, Walker};
 use apr_core::{Error, Result};
-use apr_graph::{Attribute, AttributeValue, Body, ElementType, ValueOrigin, ValueType, WeightRef};
+use apr_graph::{
+    Attribute, AttributeValue, Body, Dim, ElementType, ValueOrigin, ValueType, WeightRef,
+};
 
 use super::frames::Frames;
 use super::types::{Ends, shaped};
@@ -42,18 +45,22 @@ pub(super) fn body(
     walker: &mut Walker<'_>,
     message: Message,
     ends: &Ends,
+    is_classifier: bool,
     prefix: &str,
     tensors: &Tensors<'_>,
 ) -> Result<Body> {
-    let mut network = Network { frames: Frames::default(), tensors };
+    let mut network = Network { frames: Frames::default(), tensors, last: String::new() };
     network.frames.open();
     for input in &ends.inputs {
         network.frames.input(&input.name, input.kind.clone());
     }
     network.inputs(walker, message, ends)?;
     network.layers(walker, message, prefix)?;
+    if is_classifier {
+        network.scores(walker, message)?;
+    }
     for output in ends.outputs.iter().filter(|output| !output.name.is_empty()) {
-        // A classifier's outputs are classes and scores, which no layer makes.
+        // A classifier's outputs are the class and a dictionary of scores, which no layer makes.
         if network.frames.knows(&output.name) {
             network.frames.output_of(&output.name, &output.kind);
         }
@@ -64,6 +71,8 @@ pub(super) fn body(
 struct Network<'t> {
     frames: Frames,
     tensors: &'t Tensors<'t>,
+    /// What the last layer makes first.
+    last: String,
 }
 
 impl Network<'_> {
@@ -102,6 +111,36 @@ impl Network<'_> {
                 attributes.extend(space.map(|space| attribute("colorSpace", space.into())));
                 self.step(name, op, attributes);
             }
+        }
+        Ok(())
+    }
+
+    /// Makes the scores of a classifier an output: a number for each class.
+    fn scores(&mut self, walker: &mut Walker<'_>, mut message: Message) -> Result<()> {
+        let (mut blob, mut classes) = (String::new(), 0);
+        while let Some(field) = message.next(walker)? {
+            match field.number {
+                100 | 101 => {
+                    let mut list = field.message()?;
+                    while let Some(label) = list.next(walker)? {
+                        if field.number == 101 {
+                            let mut numbers = Vec::new();
+                            label.integers(walker, &mut numbers)?;
+                            classes += numbers.len() as u64;
+                        } else {
+                            classes += 1;
+                        }
+                    }
+                }
+                200 => blob = field.text(walker)?,
+                _ => {}
+            }
+        }
+        // Where the model does not name it, it is what comes last.
+        let blob = if blob.is_empty() { self.last.clone() } else { blob };
+        if self.frames.knows(&blob) {
+            let kind = ValueType::tensor(ElementType::F32, [Dim::fixed(classes)]);
+            self.frames.output_of(&blob, &kind);
         }
         Ok(())
     }
@@ -147,6 +186,9 @@ impl Network<'_> {
             walker.keep(size_of::<String>() as u64)?;
         }
         let Some(own) = own else { return Ok(()) };
+        if let Some(first) = outputs.first() {
+            self.last.clone_from(first);
+        }
         let op = name_of(NAMES, own.number)
             .map_or_else(|| format!("layer {}", own.number), str::to_owned);
         let within = format!("{prefix}{name}/");

@@ -13,7 +13,7 @@ mod recurrent;
 mod reduce;
 mod source;
 
-use apr_graph::{Body, Dim, ElementType, Graph, Node, ValueId, ValueType};
+use apr_graph::{Body, Dim, ElementType, Graph, Node, ValueId, ValueOrigin, ValueType};
 use apr_lower::{Untranslated, Weights, Writer};
 
 use super::call::Call;
@@ -34,10 +34,10 @@ pub(super) fn lower(body: &Body, weights: &dyn Weights) -> Result<Graph, Untrans
             lowering.leave(node);
         }
     }
-    if body.outputs.is_empty() {
+    if body.outputs.iter().all(|id| is_label(body, *id)) {
         lowering.untranslated.insert("a graph that returns nothing".into(), 1);
     }
-    for id in &body.outputs {
+    for id in body.outputs.iter().filter(|id| !is_label(body, **id)) {
         let name = &body.value(*id).name;
         let element = body.value(*id).element();
         match lowering.value(*id) {
@@ -55,6 +55,17 @@ pub(super) fn lower(body: &Body, weights: &dyn Weights) -> Result<Graph, Untrans
         }
     }
     lowering.out.finish_if(lowering.untranslated)
+}
+
+/// The operation that ends a classifier: its outputs are the label of the class and all scores.
+const CLASSIFY: &str = "classify";
+
+/// Whether a value is the label of a class, which is a text or an integer by the scores, and left
+/// to the caller.
+fn is_label(body: &Body, id: ValueId) -> bool {
+    let ValueOrigin::Node(node) = body.value(id).origin else { return false };
+    let node = body.node(node);
+    &*node.op.name == CLASSIFY && node.outputs.first() == Some(&Some(id))
 }
 
 /// A program that is being lowered.
@@ -91,6 +102,12 @@ impl<'g> Lowering<'g> {
         (&*node.op.domain == DOMAIN && node.bodies().next().is_none()).then_some(())?;
         let call = Call::new(node, self.from)?;
         call.ignore("name");
+        if call.op == CLASSIFY {
+            let scores = self.tensor(&call, "probabilities")?;
+            let output = call.outputs.get(1).copied().flatten()?;
+            self.values[output.0 as usize] = Some(Source::Made(scores));
+            return Some(());
+        }
         let made = self.call(&call)?;
         (call.is_understood() && made.len() == call.outputs.len()).then_some(())?;
         for (id, made) in call.outputs.iter().zip(made) {
@@ -103,7 +120,7 @@ impl<'g> Lowering<'g> {
 
     fn call(&mut self, call: &Call<'_>) -> Option<Vec<ValueId>> {
         match call.op {
-            "lstm" | "gru" => return self.recurrent(call),
+            "gru" | "lstm" | "rnn" => return self.recurrent(call),
             "split" => return self.split(call),
             "topk" => return self.topk(call),
             _ => {}

@@ -3,7 +3,11 @@
 //! ```text
 //! MIL   lstm  weight_ih [4 units, in]     weight_hh [4 units, units]     gates i f o z
 //! ONNX  LSTM  W [1, 4 units, in]          R [1, 4 units, units]          gates i o f c
+//! MIL   gru   gates r o z, one bias       ONNX  GRU  gates z r h, the reset gate after the product
 //! ```
+//!
+//! Values of both directions are one behind the other in MIL, `[batch, 2 units]`, and have a
+//! dimension in ONNX, `[2, batch, units]`.
 
 use apr_graph::{AttributeValue, ElementType, ValueId, View, WeightRef};
 
@@ -11,10 +15,37 @@ use super::super::call::Call;
 use super::super::element::computed;
 use super::Lowering;
 
-/// Where ONNX's gates are in MIL's order.
-const GATES: [u64; 4] = [0, 2, 1, 3];
+/// A kind of recurrent operation.
+struct Kind {
+    op: &'static str,
+    /// Where ONNX's gates are in MIL's order.
+    gates: &'static [u64],
+    /// The settings with its functions, in ONNX's order, and what they are by default.
+    functions: &'static [(&'static str, &'static str)],
+    /// The values that it keeps from step to step.
+    states: &'static [&'static str],
+}
 
-/// The weights of one direction, as ONNX has them.
+const LSTM: Kind = Kind {
+    op: "LSTM",
+    gates: &[0, 2, 1, 3],
+    functions: &[
+        ("recurrent_activation", "sigmoid"),
+        ("cell_activation", "tanh"),
+        ("activation", "tanh"),
+    ],
+    states: &["initial_h", "initial_c"],
+};
+const GRU: Kind = Kind {
+    op: "GRU",
+    gates: &[2, 0, 1],
+    functions: &[("recurrent_activation", "sigmoid"), ("activation", "tanh")],
+    states: &["initial_h"],
+};
+const RNN: Kind =
+    Kind { op: "RNN", gates: &[0], functions: &[("activation", "tanh")], states: &["initial_h"] };
+
+/// The weights of one direction or of both, as ONNX has them.
 struct Cells {
     w: ValueId,
     r: ValueId,
@@ -25,20 +56,64 @@ struct Cells {
 impl Lowering<'_> {
     /// Lowers an operation of this kind; `None` for one that can't be.
     pub(super) fn recurrent(&mut self, call: &Call<'_>) -> Option<Vec<ValueId>> {
-        (call.op == "lstm").then_some(())?;
-        let direction = match self.text_or(call, "direction", "forward")?.as_str() {
-            "forward" => "forward",
-            "reverse" => "reverse",
+        let kind = match call.op {
+            "lstm" => LSTM,
+            "gru" => GRU,
+            "rnn" => RNN,
+            _ => return None,
+        };
+        let direction = self.text_or(call, "direction", "forward")?;
+        let sides: &[&str] = match direction.as_str() {
+            "forward" | "reverse" => &[""],
+            "bidirectional" if kind.op == "LSTM" => &["", "_back"],
             _ => return None,
         };
         let x = self.tensor(call, "x")?;
-        let Cells { w, r, b, units } = self.cells(call)?;
+        let cells: Option<Vec<Cells>> =
+            sides.iter().map(|side| self.cells(&kind, call, side)).collect();
+        let Cells { w, r, b, units } = self.joined(call, &cells?)?;
+        let functions = self.functions(&kind, call)?;
+        let functions = vec![functions; sides.len()].concat();
+        let units = i64::try_from(units).ok()?;
+        let mut initial = Vec::new();
+        for state in kind.states {
+            let own = self.tensor(call, state)?;
+            initial.push(self.with_directions(own, sides.len(), units, &call.step(state)));
+        }
+        let mut node = self.out.main.op(kind.op, [x, w, r]).optional(b).optional(None);
+        for state in &initial {
+            node = node.optional(Some(*state));
+        }
+        node = node
+            .attribute("hidden_size", units)
+            .attribute("direction", direction.as_str())
+            .attribute("activations", AttributeValue::Texts(functions));
+        if kind.op == "GRU" {
+            node = node.attribute("linear_before_reset", 1);
+        }
+        let made = node.list_of_outputs(&call.step("recurrent"), 1 + kind.states.len());
+        let (all, last) = made.split_first()?;
+        let all = match self.flag(call, "output_sequence", false)? {
+            true => self.steps(*all, sides.len(), &call.name),
+            false => {
+                // The last step alone, with a dimension for the steps.
+                let name = call.step("last");
+                let last = self.without_directions(*last.first()?, sides.len(), &name);
+                let axis = self.out.main.ints(&[0]);
+                self.out.main.op("Unsqueeze", [last, axis]).output(&call.name)
+            }
+        };
+        let mut outputs = vec![all];
+        for (id, state) in call.outputs.iter().skip(1).zip(last) {
+            let name = self.from.value((*id)?).name.clone();
+            outputs.push(self.without_directions(*state, sides.len(), &name));
+        }
+        Some(outputs)
+    }
+
+    fn functions(&mut self, kind: &Kind, call: &Call<'_>) -> Option<Vec<Vec<u8>>> {
         let mut functions = Vec::new();
-        for (setting, default) in [
-            ("recurrent_activation", "sigmoid"),
-            ("cell_activation", "tanh"),
-            ("activation", "tanh"),
-        ] {
+        for (setting, default) in kind.functions {
             let function = match self.text_or(call, setting, default)?.as_str() {
                 "sigmoid" => "Sigmoid",
                 "tanh" => "Tanh",
@@ -47,80 +122,117 @@ impl Lowering<'_> {
             };
             functions.push(function.as_bytes().to_vec());
         }
-        let axis = self.out.main.ints(&[0]);
-        let mut initial = Vec::new();
-        for state in ["initial_h", "initial_c"] {
-            let own = self.tensor(call, state)?;
-            let name = call.step(state);
-            initial.push(Some(self.out.main.op("Unsqueeze", [own, axis]).output(&name)));
-        }
-        let mut node = self.out.main.op("LSTM", [x, w, r]).optional(b).optional(None);
-        for state in initial {
-            node = node.optional(state);
-        }
-        let node = node
-            .attribute("hidden_size", i64::try_from(units).ok()?)
-            .attribute("direction", direction)
-            .attribute("activations", AttributeValue::Texts(functions));
-        let [all, h, c] = node.outputs(&call.step("recurrent"));
-        let all = match self.flag(call, "output_sequence", false)? {
-            true => {
-                let axis = self.out.main.ints(&[1]);
-                self.out.main.op("Squeeze", [all, axis]).output(&call.name)
-            }
-            // The last step alone, with a dimension for the steps.
-            false => self.out.main.op("Identity", [h]).output(&call.name),
-        };
-        let mut outputs = vec![all];
-        for (id, state) in call.outputs.iter().skip(1).zip([h, c]) {
-            let name = self.from.value((*id)?).name.clone();
-            outputs.push(self.out.main.op("Squeeze", [state, axis]).output(&name));
-        }
-        Some(outputs)
+        Some(functions)
     }
 
-    fn cells(&mut self, call: &Call<'_>) -> Option<Cells> {
-        let (input, element, dims) = self.weight(call, "weight_ih")?;
-        let (state, own, own_dims) = self.weight(call, "weight_hh")?;
+    /// `[batch, directions * units]` as `[directions, batch, units]`.
+    fn with_directions(&mut self, x: ValueId, count: usize, units: i64, name: &str) -> ValueId {
+        let main = &mut self.out.main;
+        if count == 1 {
+            let axis = main.ints(&[0]);
+            return main.op("Unsqueeze", [x, axis]).output(name);
+        }
+        let shape = main.ints(&[0, -1, units]);
+        let split = main.op("Reshape", [x, shape]).output(&format!("{name}/split"));
+        main.op("Transpose", [split]).attribute("perm", [1, 0, 2]).output(name)
+    }
+
+    /// The other way round.
+    fn without_directions(&mut self, x: ValueId, count: usize, name: &str) -> ValueId {
+        let main = &mut self.out.main;
+        if count == 1 {
+            let axis = main.ints(&[0]);
+            return main.op("Squeeze", [x, axis]).output(name);
+        }
+        let turned = main.op("Transpose", [x]).attribute("perm", [1, 0, 2]);
+        let turned = turned.output(&format!("{name}/turned"));
+        let shape = main.ints(&[0, -1]);
+        main.op("Reshape", [turned, shape]).output(name)
+    }
+
+    /// `[steps, directions, batch, units]` as `[steps, batch, directions * units]`.
+    fn steps(&mut self, all: ValueId, count: usize, name: &str) -> ValueId {
+        let main = &mut self.out.main;
+        if count == 1 {
+            let axis = main.ints(&[1]);
+            return main.op("Squeeze", [all, axis]).output(name);
+        }
+        let turned = main.op("Transpose", [all]).attribute("perm", [0, 2, 1, 3]);
+        let turned = turned.output(&format!("{name}/turned"));
+        let shape = main.ints(&[0, 0, -1]);
+        main.op("Reshape", [turned, shape]).output(name)
+    }
+
+    /// The weights of one direction, whose parameters end with `side`.
+    fn cells(&mut self, kind: &Kind, call: &Call<'_>, side: &str) -> Option<Cells> {
+        let count = kind.gates.len() as u64;
+        let (input, element, dims) = self.weight(call, &format!("weight_ih{side}"))?;
+        let (state, own, own_dims) = self.weight(call, &format!("weight_hh{side}"))?;
         let [all, inputs] = dims.try_into().ok()?;
         let [all_too, units] = own_dims.try_into().ok()?;
-        let is_fitting = Some(all) == units.checked_mul(4) && all == all_too && element == own;
+        let is_fitting = Some(all) == units.checked_mul(count) && all == all_too && element == own;
         is_fitting.then_some(())?;
-        let w = self.gates(&input, element, &[1, units, inputs], &call.step("w"))?;
-        let r = self.gates(&state, element, &[1, units, units], &call.step("r"))?;
-        let b = match call.has("bias") {
+        let step = |name: &str| call.step(&format!("{name}{side}"));
+        let w = self.gates(kind, &input, element, &[1, units, inputs], &step("w"))?;
+        let r = self.gates(kind, &state, element, &[1, units, units], &step("r"))?;
+        let bias = format!("bias{side}");
+        let b = match call.has(&bias) {
             true => {
-                let (bias, own, dims) = self.weight(call, "bias")?;
+                let (bias, own, dims) = self.weight(call, &bias)?;
                 (dims == [all] && own == element).then_some(())?;
-                let b = self.gates(&bias, element, &[1, units], &call.step("b"))?;
+                let b = self.gates(kind, &bias, element, &[1, units], &step("b"))?;
                 let shape = self.out.main.ints(&[1, i64::try_from(all).ok()?]);
                 let zero = self.out.main.float(0.0);
-                let zeros = self.out.main.op("Expand", [zero, shape]).output(&call.step("zeros"));
+                let zeros = self.out.main.op("Expand", [zero, shape]).output(&step("zeros"));
                 let both = self.out.main.op("Concat", [b, zeros]).attribute("axis", 1);
-                Some(both.output(&call.step("biases")))
+                Some(both.output(&step("biases")))
             }
             false => None,
         };
         Some(Cells { w, r, b, units })
     }
 
+    /// The weights of all directions.
+    fn joined(&mut self, call: &Call<'_>, cells: &[Cells]) -> Option<Cells> {
+        let first = cells.first()?;
+        let has_bias = first.b.is_some();
+        let fits = |cell: &Cells| cell.units == first.units && cell.b.is_some() == has_bias;
+        cells.iter().all(fits).then_some(())?;
+        let mut one = |parts: Vec<ValueId>, name: &str| match parts.as_slice() {
+            [one] => *one,
+            _ => {
+                let node = self.out.main.op("Concat", parts).attribute("axis", 0);
+                node.output(&call.step(name))
+            }
+        };
+        let w = one(cells.iter().map(|cell| cell.w).collect(), "w_both");
+        let r = one(cells.iter().map(|cell| cell.r).collect(), "r_both");
+        let biases: Vec<ValueId> = cells.iter().filter_map(|cell| cell.b).collect();
+        let b = has_bias.then(|| one(biases, "b_both"));
+        Some(Cells { w, r, b, units: first.units })
+    }
+
     /// The gates of a weight in ONNX's order; `shape` is that of one.
     fn gates(
         &mut self,
+        kind: &Kind,
         weight: &WeightRef,
         element: ElementType,
         shape: &[u64],
         name: &str,
     ) -> Option<ValueId> {
         let units = *shape.get(1)?;
-        let mut parts = Vec::with_capacity(GATES.len());
-        for gate in GATES {
+        let mut parts = Vec::with_capacity(kind.gates.len());
+        for gate in kind.gates {
             let mut views = weight.views.clone();
             views.push(View::Slice { axis: 0, start: gate.checked_mul(units)?, len: units });
             views.push(View::Reshaped(shape.to_vec()));
             let own = self.out.main.viewed(&weight.tensor, views, element, shape.to_vec());
             parts.push(self.out.cast(own, computed(element), &format!("{name}{gate}")));
         }
-        Some(self.out.main.op("Concat", parts).attribute("axis", 1).output(name))
+        Some(match parts.as_slice() {
+            [one] => *one,
+            _ => self.out.main.op("Concat", parts).attribute("axis", 1).output(name),
+        })
     }
 }
