@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use apr_core::{ByteSource, CheckpointReader, Code, Error, IoCause, Limits, Result, SourceSet};
-use apr_graph::{Graph, Severity, ValueOrigin, check};
+use apr_graph::{ElementType, Graph, Severity, ValueId, ValueOrigin, check};
 use apr_tensorflow::{CHECKPOINT, GRAPH, METADATA, SAVED_MODEL, TensorflowReader, graphs_of};
 use apr_testkit::{corrupt, locate, peak_memory, read_everything};
 use serde_json::{Value, json};
@@ -473,6 +473,71 @@ fn loops_in_loops_are_bounded() {
     }
     let named = lowered(&reader, &graph).expect_err("loops without an end");
     assert!(named.contains_key("While"), "{named:?}");
+}
+
+/// Each body runs two loops, whose bodies run two more.
+#[test]
+fn loops_that_double_are_bounded() {
+    use apr_graph::{Attribute, AttributeValue, Body, Function, Node, Op, ValueType};
+
+    let node = |op: &str, inputs: Vec<ValueId>, output: ValueId, texts: &[(&str, String)]| Node {
+        name: op.to_owned(),
+        op: Op::new("tensorflow", op),
+        inputs: inputs.into_iter().map(Some).collect(),
+        outputs: vec![Some(output)],
+        attributes: texts
+            .iter()
+            .map(|(name, text)| Attribute {
+                name: (*name).into(),
+                value: AttributeValue::from(text.as_str()),
+            })
+            .collect(),
+        doc: String::new(),
+    };
+    let kind = || ValueType::tensor(ElementType::F32, []);
+    let start = || {
+        let mut body = Body::default();
+        let x = body.add_value("x", kind(), ValueOrigin::Input);
+        body.inputs.push(x);
+        (body, x)
+    };
+    // `Tanh` and a comparison keep a loop from being one that changes nothing.
+    let level = |number: usize| {
+        let (mut body, mut x) = start();
+        let texts = [("body", format!("f{}", number + 1)), ("cond", "cond".to_owned())];
+        for _ in 0..2 {
+            let y = body.add_value("y", ValueType::Unknown, ValueOrigin::Missing);
+            body.add_node(node("While", vec![x], y, &texts));
+            x = body.add_value("z", ValueType::Unknown, ValueOrigin::Missing);
+            body.add_node(node("Tanh", vec![y], x, &[]));
+        }
+        body.outputs.push(x);
+        body
+    };
+    let (mut cond, x) = start();
+    let truth = cond.add_value("truth", ValueType::Unknown, ValueOrigin::Missing);
+    cond.add_node(node("Greater", vec![x, x], truth, &[]));
+    cond.outputs.push(truth);
+
+    let reader = apr_tensorflow::open(fixture("lowered/images.pb"), "a.pb", &Limits::default());
+    let reader = reader.expect("a model");
+    let mut graph = graph_of(&reader);
+    let function = |name: String, body: Body| Function {
+        op: Op::new("tensorflow", &name),
+        opsets: Vec::new(),
+        required: Vec::new(),
+        defaults: Vec::new(),
+        body,
+        doc: String::new(),
+    };
+    graph.functions = (1..40).map(|number| function(format!("f{number}"), level(number))).collect();
+    graph.functions.push(function("cond".to_owned(), cond));
+    graph.body = level(0);
+    let ((), peak) = peak_memory(|| {
+        let named = lowered(&reader, &graph).expect_err("too many bodies");
+        assert!(named.contains_key("While"), "{named:?}");
+    });
+    assert!(peak < 64 << 20, "{peak} bytes");
 }
 
 #[test]
