@@ -55,6 +55,16 @@ pub(crate) fn read(
     if matches!(heap.get(magic), Node::Dict(_)) && !heap.arrays.is_empty() {
         return of_arrays(source, heap, magic, pickles.position, limits);
     }
+    let mut start = [0; 2];
+    source.read_at(0, &mut start)?;
+    // An older protocol does not state itself.
+    let is_old = start[0] != 0x80 || start[1] <= 2;
+    if is_old && has_arrays(&heap, magic) {
+        return Err(Error::version(
+            "the NumPy arrays of this pickle are written by protocol 2, which has bytes as text; \
+             those of protocols 3 to 5 are read",
+        ));
+    }
     if !matches!(heap.get(magic), Node::Int(MAGIC)) {
         return Err(Error::format(
             "this is a pickle, but not PyTorch's: it does not start with the magic number; `apr \
@@ -106,6 +116,12 @@ pub(crate) fn read(
         code: Vec::new(),
         origin: None,
     })
+}
+
+/// Whether a pickle is a dictionary with arrays whose bytes are not in the file as they are.
+fn has_arrays(heap: &Heap, root: Id) -> bool {
+    let is_array = |(_, value): &(Id, Id)| matches!(heap.get(*value), Node::NumpyArray);
+    matches!(heap.get(root), Node::Dict(pairs) if pairs.iter().any(is_array))
 }
 
 /// One pickle of NumPy's arrays by their names: what Paddle saves.

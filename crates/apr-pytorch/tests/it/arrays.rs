@@ -63,6 +63,13 @@ fn broken_files_are_errors_or_readable_within_bounded_memory() {
 }
 
 #[test]
+fn arrays_whose_bytes_are_text_are_told_by_their_protocol() {
+    let error = refused(fixture("text.pdparams"));
+    assert_eq!(error.code(), Code::Version, "{error}");
+    assert!(error.to_string().contains("protocol 2"), "{error}");
+}
+
+#[test]
 fn what_is_no_dictionary_of_arrays_is_still_refused() {
     for pickle in [&b"\x80\x04]."[..], b"\x80\x04}.", b"\x80\x04K\x01."] {
         let error = refused(pickle.to_vec());
