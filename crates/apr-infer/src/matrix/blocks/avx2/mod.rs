@@ -4,7 +4,7 @@
 //! Bytes are multiplied without the sign of one factor, which the other one takes.
 
 use core::arch::x86_64::{
-    __m128, __m128i, __m256, __m256i, _MM_HINT_T0, _mm_add_ps, _mm_add_ss, _mm_cvtph_ps,
+    __m128, __m128i, __m256, __m256i, _MM_HINT_T1, _mm_add_ps, _mm_add_ss, _mm_cvtph_ps,
     _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadu_si128, _mm_movehdup_ps, _mm_movehl_ps,
     _mm_prefetch, _mm_srli_epi16, _mm256_and_si256, _mm256_broadcastsi128_si256,
     _mm256_castps256_ps128, _mm256_cmpeq_epi8, _mm256_extractf128_ps, _mm256_loadu_si256,
@@ -131,13 +131,14 @@ fn values_of(levels: __m256i, values: &[i8; 16]) -> __m256i {
 /// stop looking ahead at the end of each page.
 const AHEAD: usize = 4096;
 
-/// Asks for the bytes that lie as far ahead of a block as [`AHEAD`] says.
+/// Asks for the bytes that lie as far ahead of a block as [`AHEAD`] says. They come into the
+/// second-level cache: the first one has too few places for what is waited for.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::matrix::blocks) fn fetch(block: &[u8]) {
     for line in (0..block.len()).step_by(64) {
         let place = block.as_ptr().wrapping_add(AHEAD + line);
-        _mm_prefetch::<_MM_HINT_T0>(place.cast());
+        _mm_prefetch::<_MM_HINT_T1>(place.cast());
     }
 }
 
