@@ -23,6 +23,7 @@ import infer
 import onnx_export as onnx
 import onnx_open
 import quantize
+import tokens
 from harness import GB, Run, alternate, median, ratio, run
 
 def copy(source, target):
@@ -327,6 +328,7 @@ def main():
         hub.bench(args.apr, args.hub, args.python, args.dir, int(min(args.gb) * GB / 2), args.runs, hub.RATE, rows)
     if args.only in ("all", "infer"):
         infer.bench(args.apr, args.run_speed, args.dir, args.runs, rows)
+        tokens.bench(args.apr, args.python, args.dir, args.runs, rows)
     if args.only in ("all", "distill"):
         distill.bench(args.apr, rows)
 
