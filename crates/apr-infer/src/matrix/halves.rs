@@ -41,9 +41,10 @@ pub(super) fn dots(dtype: DType, x: &[f32], rows: &[u8], out: &mut [f32]) {
 #[cfg(all(feature = "std", target_arch = "x86_64"))]
 mod x86 {
     use core::arch::x86_64::{
-        __m256, _mm_loadu_si128, _mm256_add_ps, _mm256_castsi256_ps, _mm256_cvtepu16_epi32,
-        _mm256_cvtph_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_setzero_ps, _mm256_slli_epi32,
-        _mm256_storeu_ps,
+        __m256, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadu_si128, _mm_movehdup_ps,
+        _mm_movehl_ps, _mm256_add_ps, _mm256_castps256_ps128, _mm256_castsi256_ps,
+        _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_loadu_ps,
+        _mm256_mul_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
     };
 
     use half::{bf16, f16};
@@ -91,29 +92,31 @@ mod x86 {
             }
         }
 
-        let mut lanes = [0.0_f32; LANES];
-        // SAFETY: there is room for twice eight elements.
-        unsafe {
-            _mm256_storeu_ps(lanes.as_mut_ptr(), sums[0]);
-            _mm256_storeu_ps(lanes.as_mut_ptr().add(8), sums[1]);
-        }
-        for (lane, (x, stored)) in lanes.iter_mut().zip(rest.iter().zip(last.as_chunks().0)) {
-            let weight = if F16 {
-                f16::from_le_bytes(*stored).to_f32()
-            } else {
-                bf16::from_le_bytes(*stored).to_f32()
+        if !rest.is_empty() {
+            let mut lanes = [0.0_f32; LANES];
+            // SAFETY: there is room for twice eight elements.
+            unsafe {
+                _mm256_storeu_ps(lanes.as_mut_ptr(), sums[0]);
+                _mm256_storeu_ps(lanes.as_mut_ptr().add(8), sums[1]);
+            }
+            for (lane, (x, stored)) in lanes.iter_mut().zip(rest.iter().zip(last.as_chunks().0)) {
+                let weight = if F16 {
+                    f16::from_le_bytes(*stored).to_f32()
+                } else {
+                    bf16::from_le_bytes(*stored).to_f32()
+                };
+                *lane += x * weight;
+            }
+            // SAFETY: there are twice eight elements.
+            sums = unsafe {
+                [_mm256_loadu_ps(lanes.as_ptr()), _mm256_loadu_ps(lanes.as_ptr().add(8))]
             };
-            *lane += x * weight;
         }
         // In halves.
-        let mut width = LANES / 2;
-        while width > 0 {
-            for lane in 0..width {
-                lanes[lane] += lanes[lane + width];
-            }
-            width /= 2;
-        }
-        lanes[0]
+        let eight = _mm256_add_ps(sums[0], sums[1]);
+        let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
     }
 }
 
