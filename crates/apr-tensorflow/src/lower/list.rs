@@ -1,5 +1,5 @@
-//! Lists of tensors, which loops read and write: `TensorArray` in programs. A list is its items along
-//! a new first dimension.
+//! Lists of tensors, which loops read and write: `TensorArray` in programs. A list is its items
+//! along a new first dimension.
 
 use apr_graph::{ElementType, Node, ValueId};
 use apr_lower::Order;
