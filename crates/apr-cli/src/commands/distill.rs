@@ -13,7 +13,7 @@ use apr_distill::{
 };
 use apr_io::{AtomicOutput, Target, io_error};
 use apr_prune::{Gradients, LayerChoice, WidthChoice, least_influential, plan_layers, plan_widths};
-use apr_registry::{Error, Escaped, Sink};
+use apr_registry::{Error, Escaped, IoCause, Sink};
 use apr_run::{Facts, InputKind, RunError, RunOptions, Runner, Tokenizer, chat_text, with_runner};
 use serde_json::{Map, Value as Json};
 
@@ -52,6 +52,7 @@ pub(super) fn distilled(
         };
     }
     check(args)?;
+    check_output(args)?;
     let asked = &args.distill;
     let state = StateFile::of(args)?;
     signals::stop_cleanly(&context.interrupt)?;
@@ -133,6 +134,17 @@ fn check(args: &ConvertArgs) -> Outcome {
         return Err(Failure::Usage("--distill learns from data: pass --data FILE".to_owned()));
     }
     Ok(())
+}
+
+/// Refuses an output that is there already, before hours of training and not after them.
+fn check_output(args: &ConvertArgs) -> Outcome {
+    let file = args.write.output.as_deref().filter(|path| path.is_file());
+    match file.filter(|_| !args.write.overwrite) {
+        Some(path) => Err(Error::io(IoCause::AlreadyExists, "the file exists already")
+            .in_file(path.display())
+            .into()),
+        None => Ok(()),
+    }
 }
 
 pub(super) fn reading(context: &Context, facts: &Facts) -> RunOptions {

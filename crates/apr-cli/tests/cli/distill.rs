@@ -128,6 +128,12 @@ fn a_training_stays_until_its_output_is_there() {
     sandbox.apr(&format!("{line} -o whole.safetensors")).ok();
     assert!(!sandbox.path("whole.safetensors.training").exists());
 
+    // Before the training, and not after it.
+    sandbox
+        .apr(&format!("{line} -o whole.safetensors"))
+        .fails(1, &["the file exists already", "-f (--overwrite)"]);
+    assert!(!sandbox.path("whole.safetensors.training").exists());
+
     // The output has no configuration, so that it can't be run.
     sandbox
         .apr(&format!("{line} -o s.safetensors --canary canary.json"))

@@ -139,7 +139,11 @@ impl Network<'_> {
         // Where the model does not name it, it is what comes last.
         let blob = if blob.is_empty() { self.last.clone() } else { blob };
         if self.frames.knows(&blob) {
-            let kind = ValueType::tensor(ElementType::F32, [Dim::fixed(classes)]);
+            // A model that lists no classes does not say how many scores there are.
+            let kind = match classes {
+                0 => ValueType::Unknown,
+                count => ValueType::tensor(ElementType::F32, [Dim::fixed(count)]),
+            };
             self.frames.output_of(&blob, &kind);
         }
         Ok(())
