@@ -100,6 +100,37 @@ pub(crate) struct NamedTensor<'a> {
 
 /// The index of layers, in families that have one stack of them.
 const LAYER: &str = "layer";
+/// The index of a decoder's layers, in families that have an encoder beside it.
+const DECODER_LAYER: &str = "decoder_layer";
+
+/// Layers in a row of which a model can have fewer, and be one of its family still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LayerStack {
+    /// The only one that the model has.
+    Only,
+    /// The decoder's, which follows an encoder.
+    Decoder,
+}
+
+impl LayerStack {
+    /// The index of its layers in the names of tensors.
+    pub(crate) fn index(self) -> &'static str {
+        match self {
+            Self::Only => LAYER,
+            Self::Decoder => DECODER_LAYER,
+        }
+    }
+
+    /// The dimension that counts its layers.
+    #[must_use]
+    pub fn dimension(self) -> &'static str {
+        match self {
+            Self::Only => "layers",
+            Self::Decoder => "decoder_layers",
+        }
+    }
+}
 
 impl NamedTensor<'_> {
     pub(crate) fn number(&self, index: &str) -> Option<u64> {
@@ -457,26 +488,36 @@ impl Family {
             .map(String::as_str)
     }
 
-    /// Whether all layers of the family's models are one stack.
-    #[must_use]
-    pub fn has_one_stack(&self) -> bool {
-        let mut indices = self.tensors.iter().flat_map(|tensor| tensor.pattern.indices());
+    /// The layers that the family's models can have fewer of.
+    pub(crate) fn layer_stack(&self) -> Option<LayerStack> {
+        let indices = self.tensors.iter().flat_map(|tensor| tensor.pattern.indices());
         let is_of_layers = |index: &&String| index.ends_with("layer") || *index == "stage";
-        let mut of_layers = indices.by_ref().filter(is_of_layers).peekable();
-        of_layers.peek().is_some() && of_layers.all(|index| index == LAYER)
+        let of_layers: BTreeSet<&str> = indices.filter(is_of_layers).map(String::as_str).collect();
+        match of_layers.len() {
+            1 if of_layers.contains(LAYER) => Some(LayerStack::Only),
+            2 if of_layers.contains(DECODER_LAYER) => Some(LayerStack::Decoder),
+            _ => None,
+        }
     }
 
     /// The layer that the tensor with this canonical name belongs to.
     #[must_use]
     pub fn layer(&self, canonical: &str) -> Option<u64> {
-        self.find_canonical(canonical)?.number(LAYER)
+        self.layer_of(LayerStack::Only, canonical)
     }
 
-    /// Canonical name of the same tensor of another layer.
+    /// The layer of a stack that the tensor with this canonical name belongs to.
     #[must_use]
-    pub fn in_layer(&self, canonical: &str, layer: u64) -> Option<String> {
+    pub fn layer_of(&self, stack: LayerStack, canonical: &str) -> Option<u64> {
+        self.find_canonical(canonical)?.number(stack.index())
+    }
+
+    /// Canonical name of the same tensor of another layer of its stack.
+    #[must_use]
+    pub fn in_layer(&self, stack: LayerStack, canonical: &str, layer: u64) -> Option<String> {
         let found = self.find_canonical(canonical)?;
-        let number = |index: &str| if index == LAYER { Some(layer) } else { found.number(index) };
+        let number =
+            |index: &str| if index == stack.index() { Some(layer) } else { found.number(index) };
         self.tensors[found.tensor].pattern.name("", number)
     }
 

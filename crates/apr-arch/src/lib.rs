@@ -31,7 +31,7 @@ mod pattern;
 
 pub use dimensions::Config;
 pub use families::{Contradiction, Families, is_path_of_module};
-pub use family::{CANONICAL, Family, GGUF, HUGGING_FACE, Naming, ONNX};
+pub use family::{CANONICAL, Family, GGUF, HUGGING_FACE, LayerStack, Naming, ONNX};
 pub use gguf::{GgufCut, GgufLayout, GgufTurned, GgufValue};
 pub use graph::GraphSettings;
 pub use kind::{Range, TensorExpectation, TensorKind};

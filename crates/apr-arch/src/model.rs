@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use apr_core::{Metadata, Shape, TensorInfo};
 
 use crate::dimensions::{Dimensions, Told};
-use crate::family::{Family, GGUF, Naming};
+use crate::family::{Family, GGUF, LayerStack, Naming};
 use crate::gguf::TensorLayout;
 use crate::kind::{Range, TensorExpectation};
 use crate::names::NameGroups;
@@ -157,6 +157,29 @@ impl<'a> FamilyModel<'a> {
         member.filter(|_| !self.in_gguf_layout).is_some_and(|member| {
             matches!(self.family.layout(member.tensor), Some(TensorLayout::Transposed))
         })
+    }
+
+    /// The layers that the model can have fewer of: all where they are one stack, those of the
+    /// decoder where an encoder may be beside it. `None` for models of several towers or stages,
+    /// and where the checkpoint has no tensor of these layers.
+    #[must_use]
+    pub fn layer_stack(&self) -> Option<LayerStack> {
+        let stack = self.family.layer_stack()?;
+        self.indices().any(|index| index == stack.index()).then_some(stack)
+    }
+
+    /// Whether the checkpoint has the layers of an encoder, and those of a decoder behind it.
+    #[must_use]
+    pub fn has_encoder_and_decoder(&self) -> bool {
+        let is_of_encoder =
+            |index: &str| index.ends_with("layer") && index != LayerStack::Decoder.index();
+        self.layer_stack() == Some(LayerStack::Decoder) && self.indices().any(is_of_encoder)
+    }
+
+    /// Indices of the names of all tensors, such as `layer`.
+    fn indices(&self) -> impl Iterator<Item = &str> {
+        let of = |member: &Member| self.family.tensors[member.tensor].pattern.indices();
+        self.members.iter().flatten().flat_map(of).map(String::as_str)
     }
 
     /// The canonical name of the tensor at this position of the checkpoint.

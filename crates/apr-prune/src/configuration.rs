@@ -8,11 +8,11 @@ const CONFIG: &str = "config.json";
 /// Entries that hold the configuration of the part that continues texts.
 const PARTS: [&str; 1] = ["text_config"];
 
-/// The configuration beside the weights, where there is one.
+/// The configuration beside the weights, where there is one, and other files of settings.
 #[derive(Debug, Clone, Default)]
 pub struct Configuration {
-    /// Place among the companions, and bytes.
-    file: Option<(usize, Vec<u8>)>,
+    /// Places among the companions, and bytes.
+    files: Vec<(usize, Vec<u8>)>,
 }
 
 impl Configuration {
@@ -21,7 +21,7 @@ impl Configuration {
     /// # Errors
     /// E001 where it is no JSON object, E007 when it can't be read.
     pub fn of(reader: &dyn CheckpointReader) -> Result<Map<String, Value>> {
-        Ok(match beside(reader)? {
+        Ok(match beside(reader, CONFIG)? {
             Some((_, config)) => config,
             None => reader.metadata().object(keys::ARCHITECTURE).cloned().unwrap_or_default(),
         })
@@ -37,24 +37,39 @@ impl Configuration {
         metadata: &mut Metadata,
         change: impl Fn(&mut Map<String, Value>) -> Vec<String>,
     ) -> Result<(Self, Vec<String>)> {
-        let (mut file, mut changed) = (None, Vec::new());
-        if let Some((place, mut config)) = beside(reader)? {
-            changed = change_parts(&mut config, &change);
-            file = Some((place, serde_json::to_vec_pretty(&config).unwrap_or_default()));
-        }
+        let mut configuration = Self::default();
+        let change = |config: &mut Map<String, Value>| change_parts(config, &change);
+        let mut changed = configuration.change_file(reader, CONFIG, change)?;
         if let Some(mut config) = metadata.object(keys::ARCHITECTURE).cloned() {
-            let own = change_parts(&mut config, &change);
-            changed = if file.is_none() { own } else { changed };
+            let own = change(&mut config);
+            changed = if configuration.files.is_empty() { own } else { changed };
             metadata.set(keys::ARCHITECTURE, config);
         }
-        Ok((Self { file }, changed))
+        Ok((configuration, changed))
+    }
+
+    /// Changes another file of settings, where it is beside the weights; what `change` says that it
+    /// changed.
+    ///
+    /// # Errors
+    /// Those of [`of`](Self::of).
+    pub fn change_file(
+        &mut self,
+        reader: &dyn CheckpointReader,
+        name: &str,
+        change: impl Fn(&mut Map<String, Value>) -> Vec<String>,
+    ) -> Result<Vec<String>> {
+        let Some((place, mut settings)) = beside(reader, name)? else { return Ok(Vec::new()) };
+        let changed = change(&mut settings);
+        self.files.push((place, serde_json::to_vec_pretty(&settings).unwrap_or_default()));
+        Ok(changed)
     }
 
     /// The companions of the checkpoint that was changed.
     #[must_use]
     pub fn companions(&self, reader: &dyn CheckpointReader) -> Vec<Companion> {
         let mut companions = reader.companions().to_vec();
-        if let Some((place, bytes)) = &self.file {
+        for (place, bytes) in &self.files {
             companions[*place].len = bytes.len() as u64;
         }
         companions
@@ -69,9 +84,9 @@ impl Configuration {
         reader: &dyn CheckpointReader,
         companion: usize,
     ) -> Result<Vec<u8>> {
-        match &self.file {
-            Some((place, bytes)) if *place == companion => Ok(bytes.clone()),
-            _ => reader.read_companion(companion),
+        match self.files.iter().find(|(place, _)| *place == companion) {
+            Some((_, bytes)) => Ok(bytes.clone()),
+            None => reader.read_companion(companion),
         }
     }
 }
@@ -90,13 +105,16 @@ fn change_parts(
     changed
 }
 
-/// The configuration beside the weights, and its place among the companions.
-fn beside(reader: &dyn CheckpointReader) -> Result<Option<(usize, Map<String, Value>)>> {
-    let place = reader.companions().iter().position(|companion| companion.name == CONFIG);
+/// A JSON file beside the weights, and its place among the companions.
+fn beside(
+    reader: &dyn CheckpointReader,
+    name: &str,
+) -> Result<Option<(usize, Map<String, Value>)>> {
+    let place = reader.companions().iter().position(|companion| companion.name == name);
     let Some(place) = place else { return Ok(None) };
     let bytes = reader.read_companion(place)?;
     let config = serde_json::from_slice(&bytes)
-        .map_err(|error| Error::format(format!("{CONFIG} is no JSON object: {error}")))?;
+        .map_err(|error| Error::format(format!("{name} is no JSON object: {error}")))?;
     Ok(Some((place, config)))
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apr_arch::{FamilyModel, LayerStack};
 use apr_core::{
     CheckpointReader, Companion, Container, Convention, Error, Metadata, Result, Stored,
     TensorInfo, pass_on,
@@ -15,6 +16,14 @@ use crate::configuration::{Configuration, counted};
 
 /// Entries of a configuration that count the layers of a single stack.
 const COUNTS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
+/// Entries that count the layers of a decoder behind an encoder: T5's, and those of other families.
+const DECODER_COUNTS: [&str; 3] = ["num_decoder_layers", "decoder_layers", "n_text_layer"];
+/// Without such an entry, a T5 has as many layers in its decoder as this says of its encoder.
+const ENCODER_COUNT: &str = "num_layers";
+/// The companion of settings for generation, and its entry that names heads of Whisper's decoder as
+/// pairs of layer and head.
+const GENERATION: &str = "generation_config.json";
+const ALIGNMENT_HEADS: &str = "alignment_heads";
 
 /// Entries that name layers by their numbers, or by rules about them.
 const NUMBERED: [&str; 9] = [
@@ -43,6 +52,9 @@ pub enum LayerChoice {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LayerReport {
+    /// Whether the layers are those of a decoder, whose encoder keeps all of its own.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub of_decoder: bool,
     /// Layers of the source.
     pub layers: u64,
     /// Those that went, by their numbers in the source.
@@ -67,11 +79,14 @@ pub struct LayerPlan {
     report: LayerReport,
 }
 
-/// Decides which layers of a model go.
+/// Decides which layers of a model go: of an encoder and a decoder, which of the decoder's. The
+/// decoder is what takes the time, once for each token, and it can do with fewer (Distil-Whisper,
+/// Gandhi et al. 2023, arXiv:2311.00430).
 ///
 /// # Errors
-/// E001 for a model of an unknown family, one with several stacks of layers, a layer that it does
-/// not have, all layers, a GGUF file, and a configuration that names layers by their numbers.
+/// E001 for a model of an unknown family, one of several towers, a layer that it does not have, all
+/// layers, a first layer that has what the others use, a GGUF file, and a configuration that names
+/// layers by their numbers.
 pub fn plan_layers(source: &Source<'_>, choice: &LayerChoice) -> Result<LayerPlan> {
     let reader = source.reader();
     let Some(model) = source.family()? else {
@@ -83,9 +98,10 @@ pub fn plan_layers(source: &Source<'_>, choice: &LayerChoice) -> Result<LayerPla
             "layers of GGUF files can't be dropped: convert the model to safetensors or .apr first",
         ));
     }
-    let layers = model.dimension("layers").filter(|_| family.has_one_stack());
-    let Some(layers) = layers.filter(|layers| *layers > 0) else {
-        return Err(Error::format(format!("{title} models do not have one stack of layers")));
+    let Some((stack, layers)) = layers_of(&model) else {
+        return Err(Error::format(format!(
+            "{title} models have neither one stack of layers nor a decoder behind an encoder"
+        )));
     };
     let dropped = dropped(choice, layers)?;
     if let Some(key) = numbered(reader, layers)? {
@@ -104,7 +120,7 @@ pub fn plan_layers(source: &Source<'_>, choice: &LayerChoice) -> Result<LayerPla
             ))
             .for_tensor(&info.name));
         };
-        let Some(layer) = family.layer(canonical) else {
+        let Some(layer) = family.layer_of(stack, canonical) else {
             tensors.push((position, info.name.clone()));
             continue;
         };
@@ -114,7 +130,7 @@ pub fn plan_layers(source: &Source<'_>, choice: &LayerChoice) -> Result<LayerPla
             continue;
         }
         let new = layer - dropped.partition_point(|other| *other < layer) as u64;
-        let name = family.in_layer(canonical, new);
+        let name = family.in_layer(stack, canonical, new);
         let name = name.and_then(|name| family.source_name(&name, model.naming()));
         let name = name.ok_or_else(|| {
             Error::format("it has no name in another layer").for_tensor(&info.name)
@@ -122,9 +138,55 @@ pub fn plan_layers(source: &Source<'_>, choice: &LayerChoice) -> Result<LayerPla
         tensors.push((position, name));
     }
 
-    let (configuration, influence) = (Vec::new(), None);
-    let report = LayerReport { layers, dropped, tensors: gone, bytes, configuration, influence };
+    if gone == 0 {
+        return Err(Error::format(format!("the file has no tensors of the {title}'s layers")));
+    }
+    check_first(&model, stack, reader.tensors().len(), &dropped)?;
+    let report = LayerReport {
+        of_decoder: stack == LayerStack::Decoder,
+        layers,
+        dropped,
+        tensors: gone,
+        bytes,
+        configuration: Vec::new(),
+        influence: None,
+    };
     Ok(LayerPlan { tensors, report })
+}
+
+/// The layers that a model can have fewer of, and how many it has.
+fn layers_of(model: &FamilyModel<'_>) -> Option<(LayerStack, u64)> {
+    let stack = model.layer_stack()?;
+    let layers = model.dimension(stack.dimension())?;
+    (layers > 0).then_some((stack, layers))
+}
+
+/// Refuses to drop a first layer that has what the others use, such as the biases of positions of
+/// T5.
+fn check_first(
+    model: &FamilyModel<'_>,
+    stack: LayerStack,
+    tensors: usize,
+    dropped: &[u64],
+) -> Result<()> {
+    let family = model.family();
+    let Some(first) = (0..).find(|layer| !dropped.contains(layer)).filter(|first| *first > 0)
+    else {
+        return Ok(());
+    };
+    // All as they are called in the first layer.
+    let of_layer = |wanted: u64| -> BTreeSet<String> {
+        let names = (0..tensors).filter_map(|position| model.canonical(position));
+        let names = names.filter(|name| family.layer_of(stack, name) == Some(wanted));
+        names.filter_map(|name| family.in_layer(stack, name, 0)).collect()
+    };
+    match of_layer(0).difference(&of_layer(first)).next() {
+        Some(name) => Err(Error::format(
+            "layer 0 must stay: it has what the layers behind it use or do not have",
+        )
+        .for_tensor(name)),
+        None => Ok(()),
+    }
 }
 
 /// The layers that change least what passes through them: so many; of equal ones the later.
@@ -180,6 +242,35 @@ fn numbered(reader: &dyn CheckpointReader, layers: u64) -> Result<Option<String>
     Ok(NUMBERED.iter().find(matters).map(|key| (*key).to_owned()))
 }
 
+/// Counts the layers of a decoder anew; the entries that were changed.
+fn count_decoder_anew(config: &mut Map<String, Value>, layers: u64, left: u64) -> Vec<String> {
+    let mut changed = counted(config, &DECODER_COUNTS, layers, left);
+    let says_nothing = !DECODER_COUNTS.iter().any(|key| config.contains_key(*key));
+    if says_nothing && config.get(ENCODER_COUNT).and_then(Value::as_u64) == Some(layers) {
+        let key = DECODER_COUNTS[0].to_owned();
+        config.insert(key.clone(), left.into());
+        changed.push(key);
+    }
+    changed
+}
+
+/// Names the heads of the layers that stay by the numbers that these have now.
+fn number_anew(settings: &mut Map<String, Value>, dropped: &[u64]) -> Vec<String> {
+    let Some(Value::Array(heads)) = settings.get_mut(ALIGNMENT_HEADS) else { return Vec::new() };
+    let layer_of = |head: &Value| head.get(0).and_then(Value::as_u64);
+    heads.retain(|head| layer_of(head).is_none_or(|layer| !dropped.contains(&layer)));
+    for head in &mut *heads {
+        if let Some(layer) = layer_of(head) {
+            head[0] = (layer - dropped.partition_point(|other| *other < layer) as u64).into();
+        }
+    }
+    // None at all would be read as heads that align nothing.
+    if heads.is_empty() {
+        settings.remove(ALIGNMENT_HEADS);
+    }
+    vec![ALIGNMENT_HEADS.to_owned()]
+}
+
 /// Counts the layers anew; the entries that were changed.
 fn count_anew(config: &mut Map<String, Value>, layers: u64, dropped: &[u64]) -> Vec<String> {
     let mut changed = counted(config, &COUNTS, layers, layers - dropped.len() as u64);
@@ -213,17 +304,25 @@ impl LayerPlan {
         base: Box<dyn CheckpointReader + 'b>,
     ) -> Result<(Box<dyn CheckpointReader + 'b>, LayerReport)> {
         let Self { tensors, mut report } = self;
-        let LayerReport { layers, ref dropped, .. } = report;
+        let LayerReport { layers, ref dropped, of_decoder, .. } = report;
         let names: BTreeMap<usize, &str> =
             tensors.iter().map(|(position, name)| (*position, name.as_str())).collect();
         let mut view = View::new(&*base);
         view.rename(|position, _| names.get(&position).map(|name| (*name).to_owned()));
         let mut metadata = view.metadata().clone();
         drop(view);
-        let change = |config: &mut Map<String, Value>| count_anew(config, layers, dropped);
-        let (configuration, changed) = Configuration::changed(&*base, &mut metadata, change)?;
+        let change = |config: &mut Map<String, Value>| match of_decoder {
+            true => count_decoder_anew(config, layers, layers - dropped.len() as u64),
+            false => count_anew(config, layers, dropped),
+        };
+        let (mut configuration, mut changed) =
+            Configuration::changed(&*base, &mut metadata, change)?;
         if changed.is_empty() {
             return Err(Error::format("no configuration says how many layers the model has"));
+        }
+        if of_decoder {
+            let change = |settings: &mut Map<String, Value>| number_anew(settings, dropped);
+            changed.extend(configuration.change_file(&*base, GENERATION, change)?);
         }
         report.configuration = changed;
         let companions = configuration.companions(&*base);

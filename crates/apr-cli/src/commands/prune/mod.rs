@@ -307,9 +307,10 @@ pub(super) fn render_layers(out: &mut dyn Write, report: &LayerReport) -> io::Re
     let dropped: Vec<String> = report.dropped.iter().map(u64::to_string).collect();
     writeln!(
         out,
-        "  dropped {} of {} layers ({}): {}, {}",
+        "  dropped {} of {} layers{} ({}): {}, {}",
         report.dropped.len(),
         report.layers,
+        if report.of_decoder { " of the decoder" } else { "" },
         dropped.join(", "),
         counted(report.tensors as u64, "tensor"),
         human::bytes(report.bytes)
