@@ -108,6 +108,9 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) -> Result<(), String> {
             build(platform, &zig, &target_dir().join("dist-build"))
         });
         let Some(binary) = built else { continue };
+        if platform.zig.is_none() {
+            steps.run("a library that old versions of Wine lack", || stand_in(&binary));
+        }
         steps.run(&format!("the binary for {triple} runs"), || try_out(platform, &binary));
         steps.run(&format!("the archive for {triple}"), || package(platform, &binary, &packages));
         if options.contains(&"--twice") {
@@ -236,6 +239,15 @@ fn runner(platform: &Platform, binary: &Path) -> Outcome<std::process::Command> 
     let mut command = program(emulator);
     command.arg(binary);
     Ok(command)
+}
+
+/// Puts a library beside the binary that Windows has, and Wine from version 9 on, for older ones.
+fn stand_in(binary: &Path) -> Outcome {
+    let compiler = find_mingw()?;
+    let library = binary.with_file_name("bcryptprimitives.dll");
+    let mut command = program(compiler);
+    command.args(["-shared", "-O2", "xtask/dist/bcryptprimitives.c", "-ladvapi32", "-o"]);
+    run_program(command.arg(library))
 }
 
 /// Lets the binary look at a model, check it and convert it.
