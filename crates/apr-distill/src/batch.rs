@@ -4,7 +4,7 @@ use apr_core::{Error, Escaped, Result};
 use apr_graph::{Body, Meaning, ValueOrigin};
 use apr_infer::{Tensor, Value};
 
-use crate::Row;
+use crate::{Encoded, Row};
 
 /// Rows of one step, filled up to the longest.
 #[derive(Debug)]
@@ -40,17 +40,30 @@ impl<'r> Batch<'r> {
         all
     }
 
-    /// The graph's inputs: ids, and a mask, types and positions where it takes them.
+    /// The graph's inputs: ids, and a mask, types and positions where it takes them; behind an
+    /// encoder, ids and what that made of the rows.
     ///
     /// # Errors
     /// E003 where it takes something else as well.
-    pub(crate) fn inputs(&self, body: &Body, padding: i64) -> Result<Vec<(String, Value)>> {
-        let mut inputs = Vec::new();
+    pub(crate) fn inputs(
+        &self,
+        body: &Body,
+        padding: i64,
+        encoded: Option<&Encoded>,
+    ) -> Result<Vec<(String, Value)>> {
+        let mut inputs = match encoded {
+            Some(encoded) => {
+                let positions: Vec<usize> = self.rows.iter().map(|(at, _)| *at).collect();
+                encoded.inputs(body, &positions)?
+            }
+            None => Vec::new(),
+        };
         for value in body.inputs.iter().map(|id| body.value(*id)) {
             if value.origin != ValueOrigin::Input || is_own(&value.name) {
                 continue;
             }
             let numbers = match value.meaning {
+                Meaning::EncoderStates | Meaning::AttentionMask if encoded.is_some() => continue,
                 Meaning::TokenIds => self.each(padding, |row, at| row.tokens[at]),
                 Meaning::AttentionMask => self.each(0, |_, _| 1),
                 Meaning::TokenTypes => self.each(0, |row, at| {

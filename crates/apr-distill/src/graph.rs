@@ -1,5 +1,7 @@
 //! The student's graph with a loss and its gradients.
 
+use std::collections::BTreeSet;
+
 use apr_core::{CheckpointReader, Error, Result};
 use apr_graph::{
     BodyBuilder, Dim, ElementType, Graph, Intermediates, Meaning, ValueId, gradient, infer,
@@ -30,6 +32,8 @@ pub(crate) struct TrainingGraph {
     pub(crate) gradients: Vec<String>,
     /// Tensors that the loss does not depend on.
     pub(crate) untrained: Vec<String>,
+    /// Tensors that stay as they are, since something else uses them, too.
+    pub(crate) frozen: Vec<String>,
     /// The value that the loss is of.
     pub(crate) output: String,
 }
@@ -40,6 +44,8 @@ pub(crate) struct Terms {
     pub(crate) labels: bool,
     /// Values whose mean squared difference counts, and with what.
     pub(crate) layers: Vec<String>,
+    /// Tensors that are not trained.
+    pub(crate) frozen: BTreeSet<String>,
     pub(crate) intermediates: Intermediates,
 }
 
@@ -53,7 +59,11 @@ impl TrainingGraph {
         weights: &dyn CheckpointReader,
     ) -> Result<Self> {
         let mut graph = student.clone();
-        let all = parameters(&mut graph, weights)?;
+        let frozen: BTreeSet<String> = { student.body.weights() }
+            .map(|(_, weight)| weight.tensor.clone())
+            .filter(|tensor| terms.frozen.contains(tensor))
+            .collect();
+        let all = parameters(&mut graph, weights, &frozen)?;
         infer(&mut graph);
         let mut body = BodyBuilder::continuing(graph.body.clone());
         let output = named(&body, &goal.output)?;
@@ -86,7 +96,8 @@ impl TrainingGraph {
             restore(&mut graph, parameter);
             untrained.push(parameter.tensor.clone());
         }
-        Ok(Self { graph, parameters, gradients, untrained, output: goal.output.clone() })
+        let (frozen, output) = (frozen.into_iter().collect(), goal.output.clone());
+        Ok(Self { graph, parameters, gradients, untrained, frozen, output })
     }
 }
 

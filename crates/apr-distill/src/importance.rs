@@ -1,6 +1,6 @@
 //! How much weights matter: the diagonal of the empirical Fisher information.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use apr_core::{Error, Result};
 use apr_graph::Intermediates;
@@ -195,6 +195,7 @@ fn each_gradient(
         temperature: 1.0,
         labels: true,
         layers: Vec::new(),
+        frozen: BTreeSet::new(),
         intermediates: Intermediates::Kept,
     };
     let mut graph = TrainingGraph::new(&part.graph, &goal, &terms, runner.weights())?;
@@ -206,7 +207,7 @@ fn each_gradient(
 
     for (at, row) in rows.iter().enumerate() {
         let batch = Batch::of(rows, &[at]);
-        let mut inputs = batch.inputs(&part.graph.body, padding)?;
+        let mut inputs = batch.inputs(&part.graph.body, padding, None)?;
         inputs.extend(labels(&goal, row)?);
         for (parameter, weight) in graph.parameters.iter().zip(&weights) {
             inputs.push((parameter.input.clone(), Value::Tensor(weight.clone())));

@@ -1,6 +1,6 @@
 //! The weights of a graph as inputs that change from step to step.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use apr_core::{CheckpointReader, Error, Result};
 use apr_graph::{
@@ -22,7 +22,7 @@ pub(crate) struct Parameter {
     shape: Vec<u64>,
 }
 
-/// Makes every weight of the main body an input. A tensor that is looked at in one way is given so,
+/// Makes every weight of the main body an input, but for those that are frozen. A tensor that is looked at in one way is given so,
 /// transposed where it is; others are given as they are, and looked at by nodes.
 ///
 /// # Errors
@@ -31,6 +31,7 @@ pub(crate) struct Parameter {
 pub(crate) fn parameters(
     graph: &mut Graph,
     reader: &dyn CheckpointReader,
+    frozen: &BTreeSet<String>,
 ) -> Result<Vec<Parameter>> {
     let body = &mut graph.body;
     let mut order: Vec<String> = Vec::new();
@@ -41,6 +42,9 @@ pub(crate) fn parameters(
         let ValueOrigin::Weight(WeightRef { tensor, views }) = &body.value(id).origin else {
             continue;
         };
+        if frozen.contains(tensor) {
+            continue;
+        }
         let uses = uses.entry(tensor.clone()).or_insert_with(|| {
             order.push(tensor.clone());
             Vec::new()

@@ -37,6 +37,9 @@ pub struct DistillReport {
     /// Rows that were cut to the model's context.
     #[serde(skip_serializing_if = "is_zero")]
     pub cut: usize,
+    /// Rows whose text the teacher wrote, as the data has none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub written: usize,
     /// Steps that were made.
     pub steps: u64,
     /// The step whose student was kept.
@@ -50,6 +53,9 @@ pub struct DistillReport {
     /// Tensors that the outputs don't depend on, and that are the teacher's.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub untrained: Vec<String>,
+    /// Tensors of the decoder that the encoder uses, too, and that are the teacher's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub frozen: Vec<String>,
     /// Whether each step computed the forward pass again, layer by layer, to fit the memory.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recomputed: bool,

@@ -76,7 +76,9 @@ fn train(resumed: Option<Vec<u8>>, states: &mut States) -> RunResult<Trained> {
                 student: runner,
                 layers: vec![0],
                 rows: (0..24).map(row).collect(),
+                encoded: None,
                 cut: 0,
+                written: 0,
                 padding: 0,
                 options,
             };

@@ -171,6 +171,12 @@ fn row(line: Line, tokenize: &dyn Tokenize, vocabulary: Option<usize>) -> Result
         }
     };
 
+    check_tokens(&tokens, vocabulary)?;
+    Ok(Row { tokens, first_label, second_text })
+}
+
+/// Refuses a token that the model does not have.
+pub(crate) fn check_tokens(tokens: &[i64], vocabulary: Option<usize>) -> Result<()> {
     let known = |id: &i64| {
         let place = usize::try_from(*id).ok();
         place.is_some_and(|place| vocabulary.is_none_or(|vocabulary| place < vocabulary))
@@ -181,7 +187,7 @@ fn row(line: Line, tokenize: &dyn Tokenize, vocabulary: Option<usize>) -> Result
             Escaped(&id.to_string()),
             vocabulary.unwrap_or_default()
         ))),
-        None => Ok(Row { tokens, first_label, second_text }),
+        None => Ok(()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a student is before its training: which layers, heads and neurons of its teacher it has.
 
+use apr_arch::LayerStack;
 use apr_core::{Error, Result};
 use apr_source::Source;
 use serde_json::{Map, Value as Json};
@@ -36,6 +37,7 @@ pub struct Cuts {
 
 /// Entries of configurations that a student may have less of.
 const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
+const DECODER_LAYERS: [&str; 2] = ["decoder_layers", "num_decoder_layers"];
 const HEADS: [&str; 3] = ["num_attention_heads", "n_head", "n_heads"];
 const NEURONS: [&str; 4] = ["intermediate_size", "hidden_dim", "ffn_dim", "n_inner"];
 /// Entries that must be the teacher's.
@@ -49,7 +51,21 @@ const SAME: [&str; 7] = [
     "max_position_embeddings",
 ];
 
-/// What a student of some size has less than its teacher, whose configuration is given.
+/// Entries that must be the teacher's, too, where an encoder stays and its decoder loses layers.
+const SAME_BESIDE_ENCODER: [&str; 9] = [
+    "encoder_layers",
+    "num_layers",
+    "num_heads",
+    "d_kv",
+    "d_ff",
+    "encoder_attention_heads",
+    "encoder_ffn_dim",
+    "decoder_attention_heads",
+    "decoder_ffn_dim",
+];
+
+/// What a student of some size has less than its teacher, whose configuration is given. Layers are
+/// those of the decoder where it follows an encoder, which stays as it is.
 ///
 /// # Errors
 /// E001 for a model of an unknown family, more layers, heads or neurons than the teacher has, a
@@ -59,13 +75,22 @@ pub fn cuts(source: &Source<'_>, config: &Map<String, Json>, size: &Size) -> Res
     let model = model
         .ok_or_else(|| Error::format("the model's family is unknown, and so are its layers"))?;
     let count = |what: &str| model.dimension(what).filter(|count| *count > 0);
-    let layers = count("layers")
+    let has_encoder = model.has_encoder_and_decoder();
+    let counted = if has_encoder { LayerStack::Decoder } else { LayerStack::Only };
+    let layers = count(counted.dimension())
         .ok_or_else(|| Error::format("the configuration does not say how many layers there are"))?;
     let own = |keys: &[&str]| keys.iter().find_map(|key| config.get(*key)?.as_u64());
 
     let mut cuts = Cuts::default();
     let kept = match size {
         Size::Small => kept_layers(layers, layers.div_ceil(2))?,
+        Size::Tiny if has_encoder => {
+            return Err(Error::format(
+                "a tiny student has fewer heads and neurons, and those of a model of an encoder and \
+                 a decoder has fewer layers in its decoder alone: take a small one, or so many \
+                 layers",
+            ));
+        }
         Size::Tiny => {
             let heads = count("heads").unwrap_or(1);
             let groups = count("kv_heads").unwrap_or(heads);
@@ -84,7 +109,10 @@ pub fn cuts(source: &Source<'_>, config: &Map<String, Json>, size: &Size) -> Res
             kept.clone()
         }
         Size::Configured(asked) => {
-            check_same(config, asked)?;
+            check_same(config, asked, &SAME)?;
+            if has_encoder {
+                check_same(config, asked, &SAME_BESIDE_ENCODER)?;
+            }
             let less = |what: &str, keys: &[&str], own: Option<u64>| {
                 let asked = keys.iter().find_map(|key| asked.get(*key)?.as_u64());
                 match (own, asked) {
@@ -95,9 +123,13 @@ pub fn cuts(source: &Source<'_>, config: &Map<String, Json>, size: &Size) -> Res
                     _ => Ok(0),
                 }
             };
-            cuts.heads = less("heads", &HEADS, own(&HEADS))?;
-            cuts.neurons = less("neurons", &NEURONS, own(&NEURONS))?;
-            kept_layers(layers, layers - less("layers", &LAYERS, Some(layers))?)?
+            if has_encoder {
+                kept_layers(layers, layers - less("layers", &DECODER_LAYERS, Some(layers))?)?
+            } else {
+                cuts.heads = less("heads", &HEADS, own(&HEADS))?;
+                cuts.neurons = less("neurons", &NEURONS, own(&NEURONS))?;
+                kept_layers(layers, layers - less("layers", &LAYERS, Some(layers))?)?
+            }
         }
     };
 
@@ -111,9 +143,13 @@ pub fn cuts(source: &Source<'_>, config: &Map<String, Json>, size: &Size) -> Res
     Ok(cuts)
 }
 
-fn check_same(teacher: &Map<String, Json>, student: &Map<String, Json>) -> Result<()> {
-    for key in SAME {
-        if let (Some(own), Some(asked)) = (teacher.get(key), student.get(key))
+fn check_same(
+    teacher: &Map<String, Json>,
+    student: &Map<String, Json>,
+    keys: &[&str],
+) -> Result<()> {
+    for key in keys {
+        if let (Some(own), Some(asked)) = (teacher.get(*key), student.get(*key))
             && own != asked
         {
             return Err(Error::format(format!(

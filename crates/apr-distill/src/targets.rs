@@ -124,7 +124,7 @@ impl Targets {
         store: Box<dyn FactorStore>,
         done: &mut dyn FnMut(usize),
     ) -> RunResult<Self> {
-        let Student { rows, options, padding, .. } = student;
+        let Student { rows, options, padding, encoded, .. } = student;
         let mut targets = Self {
             goal,
             store,
@@ -141,7 +141,7 @@ impl Targets {
         let mut count = 0;
         for positions in order.chunks(options.batch.max(1)) {
             let batch = Batch::of(rows, positions);
-            let inputs = batch.inputs(&teacher.graph().body, *padding)?;
+            let inputs = batch.inputs(&teacher.graph().body, *padding, encoded.as_ref())?;
             let outcome = teacher.run(inputs, &wanted)?;
             targets.record(&batch, &outcome, options.temperature)?;
             count += positions.len();

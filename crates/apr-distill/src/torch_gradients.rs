@@ -1,6 +1,6 @@
 //! Gradients beside those that torch's autograd found (`xtask/interop/gradients.py`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ fn compared(
     let runnable = runner.parts().iter().find(|other| other.name == part);
     let runnable = runnable.ok_or_else(|| format!("the model has no part '{part}'"))?;
     let mut graph = runnable.graph.clone();
-    let all = parameters(&mut graph, runner.weights()).map_err(text)?;
+    let all = parameters(&mut graph, runner.weights(), &BTreeSet::new()).map_err(text)?;
     infer(&mut graph);
     let names: Vec<&str> = all.iter().map(|one| one.input.as_str()).collect();
     let family = source.family().map_err(text)?.ok_or("its family is not known")?;

@@ -1,6 +1,6 @@
 //! The training itself.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use apr_core::{Code, Error, Result};
 use apr_graph::{Intermediates, Node};
@@ -12,8 +12,10 @@ use sha2::{Digest, Sha256};
 
 use crate::adamw::AdamW;
 use crate::batch::{Batch, shuffled};
+use crate::encoded::Encoded;
 use crate::evaluate::Sums;
 use crate::graph::{LOSS, Terms, TrainingGraph};
+use crate::pairs::ENCODER;
 use crate::parameters::initial;
 use crate::report::{DistillReport, Scores};
 use crate::state::State;
@@ -81,8 +83,12 @@ pub struct Student<'s> {
     pub layers: Vec<u64>,
     /// What is learnt from.
     pub rows: Vec<Row>,
+    /// What the encoder makes of each row, where both are the decoders of models of two parts.
+    pub encoded: Option<Encoded>,
     /// Rows that were cut.
     pub cut: usize,
+    /// Rows whose text the teacher wrote.
+    pub written: usize,
     /// The token that fills up rows.
     pub padding: i64,
     /// How it is trained.
@@ -107,7 +113,8 @@ pub fn distill(
     let (learnt, held) = split(rows.len(), options);
     let teacher_part = teacher.prepare()?;
     let part = runner.part()?;
-    let goal = Goal::of(teacher_part.graph(), teacher_part.generates())?;
+    let generates = teacher_part.generates() || student.encoded.is_some();
+    let goal = Goal::of(teacher_part.graph(), generates)?;
     let own = Goal::of(&part.graph, goal.is_next)?;
     if own != goal {
         return Err(RunError::request(format!(
@@ -125,6 +132,7 @@ pub fn distill(
         temperature: options.temperature,
         labels: options.alpha < 1.0,
         layers: student.own_layers(&part.graph)?,
+        frozen: student.frozen(),
         intermediates: Intermediates::Kept,
     };
     let layers = student.teacher_layers(&terms.layers, teacher_part.graph())?;
@@ -174,12 +182,14 @@ pub fn distill(
         rows: learnt.len(),
         held_out: if held.len() == rows.len() { 0 } else { held.len() },
         cut: student.cut,
+        written: student.written,
         steps: state.step,
         best_step: state.best_step,
         planned_steps: steps,
         tokens: state.tokens,
         parameters: state.best.iter().map(|tensor| tensor.len() as u64).sum(),
         untrained: graph.untrained.clone(),
+        frozen: graph.frozen.clone(),
         recomputed: terms.intermediates == Intermediates::Recomputed,
         kept_predictions: targets.goal.is_cut().then_some(targets.goal.kept),
         teacher_perplexity: perplexity(&targets, &held),
@@ -236,6 +246,9 @@ fn run_of(student: &Student<'_>, graph: &TrainingGraph, values: &[Tensor]) -> Ru
         row.tokens.iter().for_each(|token| hasher.update(token.to_le_bytes()));
         hasher.update(row.second_text.map_or(u64::MAX, |second| second as u64).to_le_bytes());
     }
+    if let Some(encoded) = &student.encoded {
+        hasher.update(encoded.digest());
+    }
     for (parameter, values) in graph.parameters.iter().zip(values) {
         hasher.update(parameter.input.as_bytes());
         values.values::<f32>()?.iter().for_each(|value| hasher.update(value.to_le_bytes()));
@@ -270,6 +283,16 @@ fn perplexity(targets: &Targets, held: &[usize]) -> Option<f64> {
 }
 
 impl Student<'_> {
+    /// Tensors that the encoder uses, too: with others, its states would not be the teacher's.
+    fn frozen(&self) -> BTreeSet<String> {
+        if self.encoded.is_none() {
+            return BTreeSet::new();
+        }
+        let encoders = self.student.parts().iter().filter(|part| part.name == ENCODER);
+        let weights = encoders.flat_map(|part| part.graph.body.weights());
+        weights.map(|(_, weight)| weight.tensor.clone()).collect()
+    }
+
     /// Values of the student's layers, where their states are compared.
     fn own_layers(&self, graph: &apr_graph::Graph) -> RunResult<Vec<String>> {
         if self.options.hidden_loss == 0.0 {
@@ -368,7 +391,8 @@ impl Training<'_> {
         batch: &Batch<'_>,
     ) -> RunResult<(Vec<(String, Value)>, f64)> {
         let body = &self.student.student.part()?.graph.body;
-        let mut inputs = batch.inputs(body, self.student.padding)?;
+        let encoded = self.student.encoded.as_ref();
+        let mut inputs = batch.inputs(body, self.student.padding, encoded)?;
         let (targets, entropy) = self.targets.inputs(batch, &self.student.options)?;
         inputs.extend(targets);
         for (parameter, tensor) in self.graph.parameters.iter().zip(parameters) {

@@ -257,7 +257,7 @@ impl<'t> Transcriber<'t> {
             // The language is detected in the first window only.
             let begin = match &begin {
                 Some(begin) => begin,
-                None => begin.insert(self.begin(&states)?),
+                None => begin.insert(self.begin(&states, None)?),
             };
             let seconds = |frames: usize| frames as f64 / FRAMES_A_STEP as f64 * step;
             let written_here = self.write(states, begin, left)?;
@@ -340,12 +340,17 @@ impl<'t> Transcriber<'t> {
     }
 
     /// The tokens that a text begins with, and those that are written behind them for the encoder's
-    /// states of one window: `most` at most.
+    /// states of one window: `most` at most. `language` is that of the options by default.
     ///
     /// # Errors
     /// Those of [`transcribe`](Self::transcribe).
-    pub fn window_tokens(&self, states: &Value, most: usize) -> RunResult<(Vec<i64>, Vec<i64>)> {
-        let begin = self.begin(states)?;
+    pub fn window_tokens(
+        &self,
+        states: &Value,
+        language: Option<&str>,
+        most: usize,
+    ) -> RunResult<(Vec<i64>, Vec<i64>)> {
+        let begin = self.begin(states, language)?;
         let mut written = Vec::new();
         if most > 0 {
             written = self.write(states.clone(), &begin, most)?.tokens;
@@ -359,6 +364,21 @@ impl<'t> Transcriber<'t> {
     /// E001 where the tokenizer fails.
     pub fn text_of(&self, tokens: &[i64]) -> RunResult<String> {
         Ok(self.tokenizer.vocabulary().decode(&self.special.text_of(tokens))?)
+    }
+
+    /// The encoder's states of an audio file that is no longer than a window, with silence behind
+    /// it.
+    ///
+    /// # Errors
+    /// E001 for a longer one; those of [`transcribe`](Self::transcribe).
+    pub fn window_states(&self, name: &str, bytes: Vec<u8>) -> RunResult<Value> {
+        let AudioInput { inputs, samples, file } = self.hearing.read(&self.runner, name, bytes)?;
+        if samples.len() > self.hearing.window() {
+            let seconds = self.hearing.window() as f64 / f64::from(self.hearing.rate);
+            let message = format!("it is longer than the {seconds} s that the model hears at once");
+            return Err(Error::format(message).in_file(file.file).into());
+        }
+        self.states(inputs)
     }
 
     /// The encoder's states of a window, given as its inputs.
@@ -383,10 +403,10 @@ impl<'t> Transcriber<'t> {
 
     /// The tokens that a text begins with: the language, which the model detects where it is not
     /// given, and the task.
-    fn begin(&self, states: &Value) -> RunResult<Vec<i64>> {
+    fn begin(&self, states: &Value, language: Option<&str>) -> RunResult<Vec<i64>> {
         let special = &self.special;
         let mut begin = vec![special.start];
-        let wanted = self.options.language.as_deref();
+        let wanted = language.or(self.options.language.as_deref());
         if special.languages.is_empty() {
             if wanted.is_some() || self.options.translate {
                 return Err(RunError::with_remedy(

@@ -214,7 +214,7 @@ fn transcribed(runner: &Runner<'_>, name: &str, bytes: &[u8], most: usize) -> Ru
     let mut inputs = AudioFeatures::of(runner, body)?.inputs(name, bytes.to_vec())?;
     cut_to_window(body, &mut inputs)?;
     let states = transcriber.states(inputs)?;
-    let (given, added) = transcriber.window_tokens(&states, most)?;
+    let (given, added) = transcriber.window_tokens(&states, None, most)?;
     let text = (!added.is_empty()).then(|| transcriber.text_of(&added)).transpose()?;
     Ok(Written { given, encoder: Vec::new(), added, text })
 }

@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use apr_arch::FamilyModel;
 use apr_distill::{
-    Cuts, DistillOptions, DistillReport, Events, Progress, Row, Scores, Size, Student, Tokenize,
-    Trained, cuts, distill, read_rows,
+    Cuts, DECODER, DistillOptions, DistillReport, Events, Pairs, Progress, Row, Scores, Size,
+    Student, Tokenize, Trained, cuts, distill, read_pairs, read_rows,
 };
 use apr_io::{AtomicOutput, Target, io_error};
 use apr_prune::{Gradients, LayerChoice, WidthChoice, least_influential, plan_layers, plan_widths};
@@ -21,7 +22,7 @@ use super::convert::Changed;
 use super::lowrank::FactorFile;
 use super::prune::gradients;
 use super::run::{read_text, terse_host};
-use super::running::Opened;
+use super::running::{Opened, generating};
 use crate::args::{ConvertArgs, DistillArgs, StudentBy, StudentLayers};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -64,19 +65,31 @@ pub(super) fn distilled(
         cut_down(model, asked, (&opened, &args.model, data, &text), changed, context)?;
     let facts = Facts::of(&*model.reader)?;
 
-    let options = reading(context, opened.facts());
+    let mut options = reading(context, opened.facts());
+    let pairs = pairs(&opened, data, &text, context)?;
+    if pairs.is_some() {
+        options.part = Some(DECODER.to_owned());
+    }
     let teacher_source = context.source(&*opened.model().reader, opened.name())?;
     let student_source = context.source(&*model.reader, &model.name)?;
     let host = terse_host(context);
     let found = with_runner(&teacher_source, opened.facts(), &options, &host, |teacher| {
         with_runner(&student_source, &facts, &options, &host, |runner| {
-            let (rows, shortened) = rows(&text, data, teacher)?;
+            let (rows, shortened, written, encoded) = match pairs {
+                Some(Pairs { rows, cut, written, encoded }) => (rows, cut, written, Some(encoded)),
+                None => {
+                    let (rows, cut) = rows(&text, data, teacher)?;
+                    (rows, cut, 0, None)
+                }
+            };
             let student = Student {
                 teacher,
                 student: runner,
                 layers: cut.kept.clone(),
                 rows,
+                encoded,
                 cut: shortened,
+                written,
                 padding: padding(opened.facts()),
                 options: training(asked, context),
             };
@@ -342,16 +355,60 @@ impl Tokenize for Texts<'_> {
 
 /// The rows of a file, as a model's tokenizer reads them, and how many were cut.
 pub(super) fn rows(text: &str, path: &Path, teacher: &Runner<'_>) -> Outcome<(Vec<Row>, usize)> {
+    if teacher.parts().len() > 1 {
+        return Err(Failure::Usage(
+            "gradients and effects are measured for models of one part, and this one has an \
+             encoder and a decoder that run apart"
+                .to_owned(),
+        ));
+    }
     if !InputKind::Text.fits(&teacher.part()?.graph.body) {
         return Err(Failure::Usage("rows are texts, and the model takes none".to_owned()));
     }
-    let extension = path.extension().unwrap_or_default();
-    let is_json = ["jsonl", "json", "ndjson"].iter().any(|end| extension.eq_ignore_ascii_case(end));
+    let is_json = is_json(path);
     let texts = Texts { runner: teacher, tokenizer: teacher.tokenizer()? };
     let facts = teacher.facts();
     let most = facts.context().unwrap_or(usize::MAX);
     let read = read_rows(text, is_json, &texts, facts.vocabulary(), most);
     Ok(read.map_err(|error| error.in_file(path.display()))?)
+}
+
+/// Whether each line of a file is an object.
+fn is_json(path: &Path) -> bool {
+    let extension = path.extension().unwrap_or_default();
+    ["jsonl", "json", "ndjson"].iter().any(|end| extension.eq_ignore_ascii_case(end))
+}
+
+/// The rows of a model of an encoder and a decoder, and what the encoder makes of them; `None` for
+/// other models. Paths of sounds are relative to the folder of the data.
+fn pairs(opened: &Opened, data: &Path, text: &str, context: &Context) -> Outcome<Option<Pairs>> {
+    let source = context.source(&*opened.model().reader, opened.name())?;
+    if !source.family()?.is_some_and(FamilyModel::has_encoder_and_decoder) {
+        return Ok(None);
+    }
+    drop(source);
+    let folder = data.parent().unwrap_or(Path::new(""));
+    let open = |path: &str| {
+        let path = folder.join(path);
+        std::fs::read(&path).map_err(|error| io_error(&error, &path))
+    };
+    opened.with_runner(context, &generating(context), |teacher| {
+        let texts = Texts { runner: teacher, tokenizer: teacher.tokenizer()? };
+        let mut bar = None;
+        let mut done = |rows: usize, of: usize| {
+            let bar = bar.get_or_insert_with(|| Bar::counting(&context.printer, of as u64));
+            bar.reached(rows as u64);
+        };
+        let store = Box::new(FactorFile::create()?);
+        let read = read_pairs(teacher, (text, is_json(data)), &texts, store, &open, &mut done);
+        let located = |error| match error {
+            RunError::Model(error) if error.file().is_none() => {
+                RunError::Model(error.in_file(data.display()))
+            }
+            other => other,
+        };
+        Ok(Some(read.map_err(located)?))
+    })
 }
 
 /// The token that fills up rows.
@@ -545,9 +602,17 @@ pub(super) fn render(out: &mut dyn Write, report: &DistillReport) -> io::Result<
             Escaped(&names)
         )?;
     }
+    if !report.frozen.is_empty() {
+        let names = Escaped(&report.frozen.join(", ")).to_string();
+        writeln!(out, "  {ODD}not trained{ODD:#}, as the encoder uses them, too: {names}")?;
+    }
     if report.recomputed {
         let why = "the forward pass was computed again for the gradients, to fit the memory limit";
         writeln!(out, "  {DIM}{why}{DIM:#}")?;
+    }
+    if report.written > 0 {
+        let (written, all) = (report.written, report.rows + report.held_out);
+        writeln!(out, "  the teacher wrote the texts of {written} of {all} rows")?;
     }
     if report.cut > 0 {
         writeln!(out, "  {} rows were cut to the model's context", report.cut)?;

@@ -265,3 +265,119 @@ fn a_step_that_does_not_fit_the_memory_is_computed_again_layer_by_layer() {
         .apr(&format!("{line} -o less.safetensors --max-memory 20M"))
         .fails(1, &["E008", "fewer than 120 rows"]);
 }
+
+/// A folder with a fixture of two parts.
+fn two_parts(fixture: &str) -> Sandbox {
+    let sandbox = Sandbox::new();
+    for entry in fs::read_dir(locate::fixture(fixture)).expect("a fixture") {
+        let path = entry.expect("a file").path();
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+        sandbox.write(&format!("teacher/{name}"), fs::read(&path).expect("a file"));
+    }
+    sandbox
+}
+
+#[test]
+fn a_decoder_loses_layers_and_its_encoder_stays() {
+    let sandbox = two_parts("run/tiny-t5");
+    let row = |row: usize| {
+        format!("{{\"prompt\": \"what is {row}\", \"completion\": \"it is {}\"}}\n", row * 7 % 40)
+    };
+    sandbox.write("rows.jsonl", (0..40).map(row).collect::<String>());
+    let line = "distill teacher --distill-layers 1 --data rows.jsonl -o student --format \
+                safetensors --steps 20 --lr 5e-3 --json";
+    let report = sandbox.apr(line).ok().json();
+    let found = &report["distillation"];
+    let loss = |which: &str| found[which]["loss"].as_f64().expect("a loss");
+    assert!(loss("after") < 0.95 * loss("before"), "{found}");
+    assert_eq!(found["frozen"], json!(["shared.weight"]));
+    assert_eq!((&report["layers"]["of_decoder"], &found["layers"]), (&json!(true), &json!([0])));
+    let config: Value = serde_json::from_slice(&sandbox.read("student/config.json")).expect("JSON");
+    assert_eq!((&config["num_layers"], &config["num_decoder_layers"]), (&json!(2), &json!(1)));
+
+    // The encoder is the teacher's to the bit, and what is left of the decoder is not.
+    let teacher = tensors(&sandbox.read("teacher/model.safetensors"));
+    let student = tensors(&sandbox.read("student/model.safetensors"));
+    for (name, (_, _, bytes)) in &student {
+        let is_frozen = name.starts_with("encoder.") || name == "shared.weight";
+        assert_eq!(&teacher[name].2 == bytes, is_frozen, "{name}");
+    }
+    sandbox.apr("validate student").ok();
+    sandbox.apr("run student --prompt hello --max-tokens 3").ok();
+
+    // A file of prompts alone: the teacher writes what is learnt.
+    sandbox.write("prompts.txt", "one two\nthree\nfour five six\n");
+    let line = "distill teacher --distill small --data prompts.txt -o by_teacher.apr --steps 20 \
+                --lr 5e-3 --json";
+    let report = sandbox.apr(line).ok().json();
+    assert_eq!(report["distillation"]["written"], 3);
+}
+
+#[test]
+fn a_student_hears_what_its_teacher_hears() {
+    let sandbox = two_parts("run/tiny-whisper");
+    for name in ["a.wav", "b.wav"] {
+        let bytes = fs::read(locate::fixture("sound").join(name)).expect("a sound");
+        sandbox.write(&format!("clips/{name}"), bytes);
+    }
+    let settings: Value =
+        serde_json::from_slice(&sandbox.read("teacher/generation_config.json")).expect("JSON");
+    let mut settings = settings.as_object().cloned().expect("an object");
+    settings.insert("alignment_heads".to_owned(), json!([[0, 1], [1, 0], [1, 2]]));
+    sandbox.write("teacher/generation_config.json", json!(settings).to_string());
+    sandbox.write(
+        "clips/rows.jsonl",
+        "{\"audio\": \"a.wav\", \"text\": \"one\"}\n{\"audio\": \"b.wav\", \"language\": \"en\"}\n",
+    );
+    let line = "distill teacher --distill-layers 1 --data clips/rows.jsonl -o student --format \
+                safetensors --steps 12 --lr 5e-3 --json";
+    let report = sandbox.apr(line).ok().json();
+    let found = &report["distillation"];
+    let loss = |which: &str| found[which]["loss"].as_f64().expect("a loss");
+    assert!(loss("after") < 0.8 * loss("before"), "{found}");
+    assert_eq!((&found["written"], &found["rows"]), (&json!(1), &json!(2)));
+    let changed = json!(["decoder_layers", "alignment_heads"]);
+    assert_eq!(report["layers"]["configuration"], changed);
+    let settings: Value =
+        serde_json::from_slice(&sandbox.read("student/generation_config.json")).expect("JSON");
+    assert_eq!(settings["alignment_heads"], json!([[0, 1]]));
+    sandbox.apr("run student --input clips/a.wav --max-tokens 3").ok();
+}
+
+#[test]
+fn what_a_decoder_cannot_learn_from_is_refused() {
+    let sandbox = two_parts("run/tiny-t5");
+    sandbox.write("texts.jsonl", "{\"prompt\": \"a\"}\n{\"text\": \"b\"}\n");
+    sandbox.write("tokens.jsonl", "{\"tokens\": [5], \"labels\": [126]}\n");
+    sandbox.write("rows.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n");
+    for (options, code, message) in [
+        ("--distill small --data texts.jsonl", 4, "line 2: expected \"prompt\" or \"tokens\""),
+        ("--distill small --data tokens.jsonl", 4, "token 126 is not one of the model's 126"),
+        ("--distill tiny --data rows.jsonl", 2, "fewer layers in its decoder alone"),
+        ("--distill-layers 1-1 --data rows.jsonl", 4, "layer 0 must stay"),
+        ("--distill small --distill-by effect --data rows.jsonl", 2, "models of one part"),
+    ] {
+        let line = format!("distill teacher {options} -o student.apr");
+        sandbox.apr(&line).fails(code, &[message]);
+        assert!(!sandbox.path("student.apr").exists());
+    }
+
+    let sandbox = two_parts("run/tiny-whisper");
+    let short = fs::read(locate::fixture("sound").join("a.wav")).expect("a sound");
+    let (header, samples) = short.split_at(44);
+    let samples = samples.repeat(10);
+    let len = u32::try_from(samples.len()).expect("a length");
+    let mut long = [header, &samples].concat();
+    long[4..8].copy_from_slice(&(len + 36).to_le_bytes());
+    long[40..44].copy_from_slice(&len.to_le_bytes());
+    sandbox.write("long.wav", long);
+    sandbox.write("long.txt", "long.wav\n");
+    sandbox.write("absent.txt", "absent.wav\n");
+    for (data, code, message) in [
+        ("long.txt", 4, "longer than the 1 s that the model hears at once (line 1 of the data)"),
+        ("absent.txt", 3, "absent.wav: "),
+    ] {
+        let line = format!("distill teacher --distill small --data {data} -o student.apr");
+        sandbox.apr(&line).fails(code, &[message]);
+    }
+}
