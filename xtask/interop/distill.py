@@ -48,6 +48,15 @@ def shuffled(rows, seed, epoch):
     return [row for _, row in sorted((mixed(mixed(seed ^ mixed(epoch)) ^ row), row) for row in rows)]
 
 
+def batches(rows, lengths, seed, epoch):
+    """Rows of like length side by side, 16 steps at a time, and the steps in another order."""
+    order = shuffled(rows, seed, epoch)
+    parts = [sorted(order[at : at + 16 * BATCH], key=lengths.__getitem__) for at in range(0, len(order), 16 * BATCH)]
+    order = [row for part in parts for row in part]
+    steps = [order[at : at + BATCH] for at in range(0, len(order), BATCH)]
+    return [steps[place] for place in shuffled(list(range(len(steps))), seed, epoch)]
+
+
 def padded(rows, pad):
     width = max(len(row) for row in rows)
     tokens = torch.tensor([row + [pad] * (width - len(row)) for row in rows])
@@ -95,8 +104,8 @@ def with_torch(model, rows, steps):
     best, started = math.inf, time.monotonic()
     for step in range(steps):
         if step % each == 0:
-            order = shuffled(learnt, 0, step // each)
-        part = order[step % each * BATCH :][:BATCH]
+            parts = batches(learnt, [len(row) for row in rows], 0, step // each)
+        part = parts[step % each]
         rise = (step + 1) / max(warmup, 1)
         fall = 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
         for group in optimizer.param_groups:

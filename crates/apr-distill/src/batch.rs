@@ -92,6 +92,28 @@ fn is_own(name: &str) -> bool {
     name.starts_with(OWN)
 }
 
+/// Steps whose rows are put in the order of their lengths together.
+const SORTED: usize = 16;
+
+/// The rows of each step of an epoch, by their positions: shuffled, then of like length side by
+/// side, so that little is padding, and the steps shuffled again. They follow from the seed and the
+/// lengths alone.
+pub(crate) fn batches(
+    rows: &[usize],
+    len: impl Fn(usize) -> usize,
+    batch: usize,
+    seed: u64,
+    epoch: u64,
+) -> Vec<Vec<usize>> {
+    let mut order = shuffled(rows, seed, epoch);
+    for part in order.chunks_mut(batch.saturating_mul(SORTED)) {
+        part.sort_by_key(|row| len(*row));
+    }
+    let steps: Vec<&[usize]> = order.chunks(batch).collect();
+    let places: Vec<usize> = (0..steps.len()).collect();
+    shuffled(&places, seed, epoch).into_iter().map(|place| steps[place].to_vec()).collect()
+}
+
 /// The order of rows in an epoch, which follows from the seed alone.
 pub(crate) fn shuffled(rows: &[usize], seed: u64, epoch: u64) -> Vec<usize> {
     let mut keyed: Vec<(u64, usize)> =
@@ -121,6 +143,27 @@ mod tests {
         let mut sorted = second;
         sorted.sort_unstable();
         assert_eq!(sorted, rows);
+    }
+
+    #[test]
+    fn rows_of_like_length_are_a_step() {
+        let rows: Vec<usize> = (0..1000).collect();
+        let len = |row: usize| row * 37 % 101;
+        let steps = batches(&rows, len, 8, 7, 0);
+        assert_eq!(steps.len(), 125);
+        let mut sorted = steps.concat();
+        sorted.sort_unstable();
+        assert_eq!(sorted, rows);
+        let padding = |step: &Vec<usize>| {
+            let longest = step.iter().map(|row| len(*row)).max().unwrap_or(0);
+            step.iter().map(|row| longest - len(*row)).sum::<usize>()
+        };
+        let filled: usize = steps.iter().map(padding).sum();
+        let all: usize = rows.iter().map(|row| len(*row)).sum();
+        assert!(filled * 10 < all, "{filled} of {all} are padding");
+        let lengths: Vec<usize> = steps.iter().map(|step| len(step[0])).collect();
+        assert!(!lengths.is_sorted(), "steps are in no order of lengths");
+        assert_ne!(steps, batches(&rows, len, 8, 7, 1));
     }
 
     #[test]

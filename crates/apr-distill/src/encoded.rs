@@ -51,9 +51,9 @@ impl Encoded {
         self.hasher.clone().finalize().into()
     }
 
-    /// The longest row.
-    fn longest(&self, positions: &[usize]) -> usize {
-        positions.iter().map(|at| self.rows[*at].1).max().unwrap_or(0)
+    /// Places of a row.
+    pub(crate) fn len(&self, position: usize) -> usize {
+        self.rows[position].1
     }
 
     /// The states of some rows, zeros behind those of the shorter ones, and the mask of these: what
@@ -62,7 +62,7 @@ impl Encoded {
     /// # Errors
     /// What the store ends with.
     pub(crate) fn inputs(&self, body: &Body, positions: &[usize]) -> Result<Vec<(String, Value)>> {
-        let longest = self.longest(positions);
+        let longest = positions.iter().map(|at| self.len(*at)).max().unwrap_or(0);
         let mut inputs = Vec::new();
         let open = body.inputs.iter().map(|id| body.value(*id));
         for value in open.filter(|value| value.origin == ValueOrigin::Input) {
@@ -73,7 +73,7 @@ impl Encoded {
                 }
                 Meaning::AttentionMask => {
                     let is_there = |at: &usize| {
-                        let here = self.rows[*at].1;
+                        let here = self.len(*at);
                         (0..longest).map(move |place| i64::from(place < here))
                     };
                     let mask = positions.iter().flat_map(is_there).collect::<Vec<_>>();

@@ -10,8 +10,8 @@
 //! The loss is that of Hinton et al. 2015 (arXiv:1503.02531): the Kullback-Leibler divergence of
 //! softened predictions, times the square of the temperature, beside the cross-entropy of labels.
 //! Encoders without a head are trained on the cosines of their states and of the mean of these. Of
-//! an encoder and a decoder, the decoder is trained: the encoder stays the teacher's, and its states
-//! are computed once ([`Encoded`]; Gandhi et al. 2023, arXiv:2311.00430).
+//! an encoder and a decoder, the decoder is trained: the encoder stays the teacher's, and its
+//! states are computed once ([`Encoded`]; Gandhi et al. 2023, arXiv:2311.00430).
 //!
 //! The same gradients say how much weights matter ([`importance`]).
 #![forbid(unsafe_code)]

@@ -57,10 +57,10 @@ enum Written {
 }
 
 /// Reads rows and runs the encoder on each. JSON lines have `prompt` or `tokens`, or the path of a
-/// sound in `audio` and perhaps its `language`; and what is to be written, in `completion`, `labels`
-/// or, for sounds, `text`. Where that is absent, the teacher writes it. A file that is no JSON has a
-/// prompt, or the path of a sound, in each line. `open` reads a sound; `done` is told how many rows
-/// of how many are encoded.
+/// sound in `audio` and perhaps its `language`; and what is to be written, in `completion`,
+/// `labels` or, for sounds, `text`. Where that is absent, the teacher writes it. A file that is no
+/// JSON has a prompt, or the path of a sound, in each line. `open` reads a sound; `done` is told
+/// how many rows of how many are encoded.
 ///
 /// # Errors
 /// With the number of the line: E001 for what is no JSON object, has none of these fields, or has
@@ -180,7 +180,7 @@ struct Reading<'r, 't> {
 }
 
 enum Encoder<'r> {
-    Text { part: Prepared<'r>, generator: Box<Generator<'r>> },
+    Text { part: Box<Prepared<'r>>, generator: Box<Generator<'r>> },
     Sound(Box<Transcriber<'r>>),
 }
 
@@ -204,7 +204,7 @@ impl<'r, 't> Reading<'r, 't> {
         let part = part.ok_or_else(|| {
             RunError::request("the model has no encoder and decoder that write texts")
         })?;
-        let part = runner.prepared(part)?;
+        let part = Box::new(runner.prepared(part)?);
         let generator = Box::new(Generator::of(runner, GenerateOptions::default())?);
         Ok(Self { runner: *runner, tokenize, encoder: Encoder::Text { part, generator } })
     }

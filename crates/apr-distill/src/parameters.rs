@@ -22,8 +22,9 @@ pub(crate) struct Parameter {
     shape: Vec<u64>,
 }
 
-/// Makes every weight of the main body an input, but for those that are frozen. A tensor that is looked at in one way is given so,
-/// transposed where it is; others are given as they are, and looked at by nodes.
+/// Makes every weight of the main body an input, but for those that are frozen. A tensor that is
+/// looked at in one way is given so, transposed where it is; others are given as they are, and
+/// looked at by nodes.
 ///
 /// # Errors
 /// E003 for weights in functions or nodes, which graphs of families don't have; E001 for a tensor

@@ -134,7 +134,7 @@ impl Targets {
         };
         // Rows of like length together, so that little is padding.
         let mut order: Vec<usize> = (0..rows.len()).collect();
-        order.sort_by_key(|at| rows[*at].tokens.len());
+        order.sort_by_key(|at| student.len(*at));
         let mut wanted = vec![targets.goal.output.as_str().to_owned()];
         wanted.extend(layers.iter().cloned());
         let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();

@@ -11,7 +11,7 @@ use apr_run::{Host, Prepared, RunError, RunResult, Runner};
 use sha2::{Digest, Sha256};
 
 use crate::adamw::AdamW;
-use crate::batch::{Batch, shuffled};
+use crate::batch::{self, Batch, shuffled};
 use crate::encoded::Encoded;
 use crate::evaluate::Sums;
 use crate::graph::{LOSS, Terms, TrainingGraph};
@@ -211,7 +211,7 @@ fn try_out(student: &Student<'_>, terms: &Terms, targets: &Targets) -> RunResult
     let prepared = runner.prepared_with(&runnable, runner.weights())?;
     let parameters = initial(&graph.parameters, runner.weights(), student.options.max_memory)?;
     let mut longest: Vec<usize> = (0..rows.len()).collect();
-    longest.sort_by_key(|row| std::cmp::Reverse(rows[*row].tokens.len()));
+    longest.sort_by_key(|row| std::cmp::Reverse(student.len(*row)));
     longest.truncate(student.options.batch);
     let training =
         Training { student, prepared, graph: &graph, targets, held: &[], run: String::new() };
@@ -283,6 +283,12 @@ fn perplexity(targets: &Targets, held: &[usize]) -> Option<f64> {
 }
 
 impl Student<'_> {
+    /// How long a row is, for what a step takes: its tokens, and places of the encoder's states.
+    pub(crate) fn len(&self, row: usize) -> usize {
+        let encoded = self.encoded.as_ref().map_or(0, |encoded| encoded.len(row));
+        self.rows[row].tokens.len() + encoded
+    }
+
     /// Tensors that the encoder uses, too: with others, its states would not be the teacher's.
     fn frozen(&self) -> BTreeSet<String> {
         if self.encoded.is_none() {
@@ -350,16 +356,16 @@ impl Training<'_> {
         let options = &self.student.options;
         let each = learnt.len().div_ceil(options.batch) as u64;
         let interval = (steps / EVALUATIONS).max(1);
-        let (mut epoch, mut order) = (u64::MAX, Vec::new());
+        let (mut epoch, mut batches) = (u64::MAX, Vec::new());
         let mut tokens = 0;
         while state.step < steps && state.since_best < options.patience {
             if state.step / each != epoch {
                 epoch = state.step / each;
-                order = shuffled(learnt, options.seed, epoch);
+                let len = |row| self.student.len(row);
+                batches = batch::batches(learnt, len, options.batch, options.seed, epoch);
             }
-            let place = usize::try_from(state.step % each).unwrap_or(0) * options.batch;
-            let rows = &order[place..(place + options.batch).min(order.len())];
-            let batch = Batch::of(&self.student.rows, rows);
+            let place = usize::try_from(state.step % each).unwrap_or(0);
+            let batch = Batch::of(&self.student.rows, &batches[place]);
             let loss = self.step(state, steps, &batch)?;
             state.step += 1;
             state.tokens += batch.tokens() as u64;
@@ -435,7 +441,7 @@ impl Training<'_> {
 
     fn evaluated(&self, parameters: &[Tensor]) -> RunResult<Scores> {
         let mut order = self.held.to_vec();
-        order.sort_by_key(|row| self.student.rows[*row].tokens.len());
+        order.sort_by_key(|row| self.student.len(*row));
         let mut sums = Sums::default();
         for rows in order.chunks(self.student.options.batch) {
             let batch = Batch::of(&self.student.rows, rows);

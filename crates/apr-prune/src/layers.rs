@@ -98,7 +98,7 @@ pub fn plan_layers(source: &Source<'_>, choice: &LayerChoice) -> Result<LayerPla
             "layers of GGUF files can't be dropped: convert the model to safetensors or .apr first",
         ));
     }
-    let Some((stack, layers)) = layers_of(&model) else {
+    let Some((stack, layers)) = layers_of(model) else {
         return Err(Error::format(format!(
             "{title} models have neither one stack of layers nor a decoder behind an encoder"
         )));
@@ -141,7 +141,7 @@ pub fn plan_layers(source: &Source<'_>, choice: &LayerChoice) -> Result<LayerPla
     if gone == 0 {
         return Err(Error::format(format!("the file has no tensors of the {title}'s layers")));
     }
-    check_first(&model, stack, reader.tensors().len(), &dropped)?;
+    check_first(model, stack, reader.tensors().len(), &dropped)?;
     let report = LayerReport {
         of_decoder: stack == LayerStack::Decoder,
         layers,
