@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import mmap
 import operator
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -71,6 +73,40 @@ def _of_file(file: BinaryIO, password: Optional[str]) -> "_apr.Model":
     return _apr.Model.open_file(read, length, str(getattr(file, "name", "file object")), password)
 
 
+def _fill(memory: memoryview, place: Tuple[str, int]) -> bool:
+    """Reads from a file on an offset; ``False`` where it ends before."""
+    path, offset = place
+    with io.open(path, "rb", buffering=0) as file:
+        file.seek(offset)
+        while memory:
+            count = file.readinto(memory)
+            if not count:
+                return False
+            memory = memory[count:]
+    return True
+
+
+class _Maps:
+    """Maps of the files of a model, each made once."""
+
+    def __init__(self) -> None:
+        self._made: Dict[Tuple[str, int], mmap.mmap] = {}
+
+    def part(
+        self, place: Tuple[str, int], length: int, access: int
+    ) -> "Optional[np.ndarray[Any, Any]]":
+        """Bytes of a file from an offset on; ``None`` where it ends before."""
+        path, offset = place
+        made = self._made.get((path, access))
+        if made is None:
+            with io.open(path, "rb") as file:
+                made = mmap.mmap(file.fileno(), 0, access=access)
+            self._made[path, access] = made
+        if offset + length > len(made):
+            return None
+        return np.frombuffer(made, dtype=np.uint8, count=length, offset=offset)
+
+
 class Tensor:
     """A tensor of a model. Its bytes are read when they are asked for.
 
@@ -81,15 +117,17 @@ class Tensor:
     dtype('float32')
     """
 
-    __slots__ = ("_model", "_position", "name", "dtype", "shape", "nbytes")
+    __slots__ = ("_model", "_maps", "_position", "name", "dtype", "shape", "nbytes")
 
     def __init__(
         self,
         model: "_apr.Model",
+        maps: _Maps,
         position: int,
         entry: Tuple[str, str, Sequence[int], int],
     ) -> None:
         self._model = model
+        self._maps = maps
         self._position = position
         #: Name in the file.
         self.name = entry[0]
@@ -131,38 +169,47 @@ class Tensor:
         A view changes with the file: :meth:`copy` does not.
         """
         dtype = numpy_dtype(self.dtype)
-        flat = self._flat(dtype)
+        flat = self._flat(mmap.ACCESS_READ)
         if flat is not None:
-            return flat
+            return flat.view(dtype).reshape(self.shape)
         return self.copy()
 
     def copy(self) -> "np.ndarray[Any, Any]":
         """The elements in memory of their own, which may be written to."""
         dtype = numpy_dtype(self.dtype)
+        return self._stored().view(dtype).reshape(self.shape)
+
+    def _stored(self) -> "np.ndarray[Any, Any]":
+        """The stored bytes, in memory of their own."""
         place = self._model.flat(self._position) if self.nbytes >= _LARGE else None
         if place is not None:
             # Memory that is written once, where a bytearray is filled with zeros before.
-            path, offset = place
-            read = np.fromfile(path, dtype=dtype, count=self.size, offset=offset)
-            if read.size == self.size:
-                return read.reshape(self.shape)
-        return np.frombuffer(self.bytes(), dtype=dtype).reshape(self.shape)
+            bits = np.empty(self.nbytes, np.uint8)
+            if _fill(bits.data, place):
+                return bits
+        return np.frombuffer(self.bytes(), dtype=np.uint8)
 
-    def _flat(self, dtype: "np.dtype[Any]") -> "Optional[np.ndarray[Any, Any]]":
+    def _flat(self, access: int) -> "Optional[np.ndarray[Any, Any]]":
+        """The stored bytes as they lie in a file of this machine."""
         place = self._model.flat(self._position) if self.nbytes else None
-        if place is None:
-            return None
-        path, offset = place
-        return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=self.shape)
+        return None if place is None else self._maps.part(place, self.nbytes, access)
 
-    def torch(self) -> "torch.Tensor":
-        """The elements as a torch tensor, in memory of its own."""
+    def torch(self, *, copy: bool = False) -> "torch.Tensor":
+        """The elements as a torch tensor. Where they lie flat in a file of this machine, they are
+        read when they are used, and what is written to them stays in memory.
+
+        They change where the file is overwritten in place, which ``copy`` prevents: it reads all
+        into memory of its own.
+        """
         import torch
 
         dtype = torch_dtype(self.dtype)
         if self.nbytes == 0:
             return torch.empty(self.shape, dtype=dtype)
-        return torch.frombuffer(self.bytes(), dtype=torch.uint8).view(dtype).reshape(self.shape)
+        flat = None if copy else self._flat(mmap.ACCESS_COPY)
+        if flat is None or flat.ctypes.data % dtype.itemsize:
+            flat = self._stored()
+        return torch.from_numpy(flat).view(dtype).reshape(self.shape)
 
     def dequantize(self) -> "np.ndarray[Any, Any]":
         """The elements as ``float32``, whatever they are stored as."""
@@ -201,9 +248,9 @@ class Tensor:
             high, inner = low + 1, (0, *rest)
         if rest and (high - low) * row >= _LARGE:
             # A part of many rows: what is not taken of them need not be read.
-            flat = self._flat(dtype)
+            flat = self._flat(mmap.ACCESS_READ)
             if flat is not None:
-                return np.array(flat[index])
+                return np.array(flat.view(dtype).reshape(self.shape)[index])
         read = self._model.read(self._position, low * row, (high - low) * row)
         rows_read = np.frombuffer(read, dtype=dtype).reshape(high - low, *self.shape[1:])
         return np.asarray(rows_read[inner])
@@ -304,26 +351,25 @@ class Model(Mapping[str, Tensor]):
 
     def __init__(self, model: "_apr.Model") -> None:
         self._model = model
-        self._tensors = {
-            entry[0]: Tensor(model, position, entry)
-            for position, entry in enumerate(model.tensors())
-        }
+        self._maps = _Maps()
+        self._positions = {name: position for position, name in enumerate(model.names())}
         self._inspected: Optional[Dict[str, Any]] = None
 
     def __repr__(self) -> str:
         return f"<apr.Model {self.format}, {len(self)} tensors>"
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[name]
+        position = self._positions[name]
+        return Tensor(self._model, self._maps, position, self._model.entry(position))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter(self._positions)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self._positions)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tensors
+        return name in self._positions
 
     @property
     def format(self) -> str:
@@ -364,9 +410,13 @@ class Model(Mapping[str, Tensor]):
         """All tensors by :meth:`Tensor.numpy`."""
         return {name: tensor.numpy() for name, tensor in self.items()}
 
-    def torch(self) -> "Dict[str, torch.Tensor]":
+    def torch(self, *, copy: bool = False) -> "Dict[str, torch.Tensor]":
         """All tensors by :meth:`Tensor.torch`: a state dict."""
-        return {name: tensor.torch() for name, tensor in self.items()}
+        if not copy:
+            return {name: tensor.torch() for name, tensor in self.items()}
+        # Most of the time goes into memory that is new to the process, in which threads help.
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            return dict(zip(self, pool.map(lambda tensor: tensor.torch(copy=True), self.values())))
 
     def inspect(self) -> Dict[str, Any]:
         """What it is: the report of ``apr inspect --json``."""

@@ -18,14 +18,19 @@ __all__ = ["load", "save"]
 
 
 def load(
-    source: Union[PathLike, BinaryIO], *, map_location: Any = None, password: Optional[str] = None
+    source: Union[PathLike, BinaryIO],
+    *,
+    map_location: Any = None,
+    mmap: bool = False,
+    password: Optional[str] = None,
 ) -> "Dict[str, torch.Tensor]":
     """The tensors of a model as a state dict, whatever its format.
 
     ``torch.load`` of a pickle executes what the pickle says. Here it is read for its tensors by
-    their names; nothing of it is run, and what is no tensor is left out.
+    their names; nothing of it is run, and what is no tensor is left out. With ``mmap``, tensors are
+    read from the file when they are used.
     """
-    state = open(source, password=password).torch()
+    state = open(source, password=password).torch(copy=not mmap)
     if map_location is not None:
         state = {name: tensor.to(map_location) for name, tensor in state.items()}
     return state

@@ -28,7 +28,7 @@ pub(crate) fn options(password: Option<&str>) -> OpenOptions {
 }
 
 /// Name, dtype, shape, length in bytes.
-type Entry = (String, &'static str, Vec<u64>, u64);
+type Entry<'m> = (&'m str, &'static str, Vec<u64>, u64);
 
 /// A model whose header was read.
 #[pyclass(frozen, module = "apr._apr")]
@@ -87,14 +87,17 @@ impl Model {
         family.map_err(|error: Error| Failure::from(error).raised(py))
     }
 
-    /// Names, dtypes, shapes and lengths in bytes, in the order the tensors are stored.
-    fn tensors(&self) -> Vec<Entry> {
-        let tensors = self.model.tensors().iter();
-        let entry = |info: &apr::TensorInfo| {
-            let dims = info.shape.dims().to_vec();
-            (info.name.clone(), info.dtype.name(), dims, info.byte_len().unwrap_or_default())
-        };
-        tensors.map(entry).collect()
+    /// Names, in the order the tensors are stored.
+    fn names(&self) -> Vec<&str> {
+        self.model.tensors().iter().map(|info| info.name.as_str()).collect()
+    }
+
+    /// Name, dtype, shape and length in bytes of the tensor at a position.
+    fn entry(&self, position: usize) -> PyResult<Entry<'_>> {
+        let info = self.model.tensors().get(position);
+        let info = info.ok_or_else(|| PyKeyError::new_err(position))?;
+        let len = info.byte_len().unwrap_or_default();
+        Ok((&info.name, info.dtype.name(), info.shape.dims().to_vec(), len))
     }
 
     /// Bytes of the tensor at a position: `length` from `offset` on.
@@ -422,8 +425,10 @@ fn flat_tensors(model: &apr::Model, path: &Path) -> Vec<Option<(PathBuf, u64)>> 
             if !is_whole || !(start..=end).contains(&address) {
                 continue;
             }
+            // A file alone has them in the model's order.
             let same = |mine: &apr::TensorInfo| mine == info;
-            if let Some(position) = model.tensors().iter().position(same) {
+            let here = model.tensors().get(at).filter(|mine| same(mine)).map(|_| at);
+            if let Some(position) = here.or_else(|| model.tensors().iter().position(same)) {
                 found[position] = Some((file.clone(), (address - start) as u64));
             }
         }

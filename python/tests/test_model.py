@@ -62,7 +62,7 @@ class Reading(Folder):
             model = apr.open(path)
             for name, array in arrays.items():
                 view = model[name].numpy()
-                self.assertIsInstance(view, np.memmap, extension)
+                self.assertFalse(view.flags.owndata or view.flags.writeable, extension)
                 np.testing.assert_array_equal(view, array)
                 with self.assertRaises(ValueError):
                     view[...] = 0
@@ -79,7 +79,7 @@ class Reading(Folder):
         self.assertGreater(len(list(shards.glob("*.safetensors"))), 1)
         for name, tensor in apr.open(shards).items():
             np.testing.assert_array_equal(tensor.numpy(), expected[name])
-        self.assertIsInstance(apr.open(shards)["lm_head.weight"].numpy(), np.memmap)
+        self.assertFalse(apr.open(shards)["lm_head.weight"].numpy().flags.writeable)
 
     def test_slices_are_those_of_numpy_and_read_no_more(self):
         array = np.arange(40 * 6 * 5, dtype=np.int32).reshape(40, 6, 5)

@@ -70,7 +70,7 @@ class _Bits(Tensor):
         width = tensor.nbytes // tensor.size if tensor.size else 1
         dtype = {1: "u8", 2: "i16", 4: "i32", 8: "i64"}[width]
         entry = (tensor.name, dtype, tensor.shape, tensor.nbytes)
-        super().__init__(tensor._model, tensor._position, entry)
+        super().__init__(tensor._model, tensor._maps, tensor._position, entry)
 
 
 class safe_open:  # noqa: N801, the name is safetensors'
@@ -126,7 +126,7 @@ class safe_open:  # noqa: N801, the name is safetensors'
         return dict(found) if found else None
 
     def get_tensor(self, name: str) -> Any:
-        """A tensor in memory of its own."""
+        """A tensor: of NumPy in memory of its own, of torch as :meth:`apr.Tensor.torch` has it."""
         tensor = self._tensor(name)
         if self._framework == "np":
             return tensor.copy()

@@ -16,7 +16,7 @@ __all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
 
 
 def load_file(filename: PathLike, device: Union[str, int] = "cpu") -> "Dict[str, torch.Tensor]":
-    """All tensors of a file, in memory of their own."""
+    """All tensors of a file, as :meth:`apr.Tensor.torch` has them."""
     state = open(filename).torch()
     if device != "cpu":
         state = {name: tensor.to(device) for name, tensor in state.items()}
@@ -44,7 +44,8 @@ def save_file(
 def save(tensors: "Dict[str, torch.Tensor]", metadata: Optional[Dict[str, str]] = None) -> bytes:
     """The bytes of such a file."""
     _check(tensors)
-    return _numpy.save(tensors, metadata)
+    arrays: Dict[str, Any] = dict(tensors)
+    return _numpy.save(arrays, metadata)
 
 
 def _check(tensors: "Dict[str, torch.Tensor]") -> None:
@@ -125,7 +126,7 @@ def _length(tensor: "torch.Tensor") -> int:
 def _storage(tensor: "torch.Tensor") -> Any:
     # Before torch 2, storages had a dtype.
     untyped = getattr(tensor, "untyped_storage", None)
-    return tensor.storage() if untyped is None else untyped()
+    return getattr(tensor, "storage")() if untyped is None else untyped()  # noqa: B009
 
 
 def load_model(
