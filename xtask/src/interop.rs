@@ -102,6 +102,9 @@ fn graphs(steps: &mut Steps) {
     steps.run("GGUF files compute what transformers computes of their folders", || {
         reference::check_gguf_graphs(&apr()?)
     });
+    steps.run("onnxruntime runs what apr translates of Keras, TensorFlow and Core ML", || {
+        reference::check_translated(&apr()?)
+    });
     steps.run("apr run passes the official tests of ONNX", || reference::check_node_suite(&apr()?));
     steps.run("every layer's states and attention within apr run are transformers'", || {
         reference::check_inside(&apr()?)

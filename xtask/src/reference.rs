@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::process::{output, program, run, workspace};
+use crate::process::{output, program, run, say, workspace};
 use crate::steps::{Outcome, Stop};
 use crate::system::install_packages;
 
@@ -183,6 +183,20 @@ pub(crate) fn check_gguf_graphs(apr: &Path) -> Outcome {
 /// Runs all official tests of operators.
 pub(crate) fn check_node_suite(apr: &Path) -> Outcome {
     run(program(graph_python()).arg("xtask/interop/node_suite.py").arg(apr))
+}
+
+/// Runs what is translated of other formats in onnxruntime; files that other people wrote, too,
+/// where they are.
+pub(crate) fn check_translated(apr: &Path) -> Outcome {
+    let mut command = program(graph_python());
+    command.arg("xtask/interop/translated.py").arg(apr);
+    let shared = workspace().join("../shared/data");
+    if shared.is_dir() {
+        command.arg(shared);
+    } else {
+        say(format_args!("    without files that other people wrote, which are not here"));
+    }
+    run(&mut command)
 }
 
 /// Compares every layer's hidden states and attention with transformers'.
