@@ -20,6 +20,8 @@ pub struct Facts {
     /// Rows of the table of positions.
     pub(super) position_rows: Option<usize>,
     pooling: Option<i64>,
+    /// The token that a decoder behind an encoder begins with, in a GGUF file.
+    stated_start: Option<i64>,
 }
 
 /// Files that are read as JSON.
@@ -116,6 +118,7 @@ impl Facts {
         self.stated_context = number(&format!("{architecture}.context_length"))
             .and_then(|size| usize::try_from(size).ok());
         self.pooling = number(&format!("{architecture}.pooling_type"));
+        self.stated_start = number(&format!("{architecture}.decoder_start_token_id"));
         if let Some(Value::Array(apr_core::Array::String(labels))) =
             keys.get(&format!("{architecture}.classifier.output_labels"))
         {
@@ -177,9 +180,8 @@ impl Facts {
     }
 
     /// The token that a decoder begins with, where it stands behind an encoder: as the files say,
-    /// or
-    /// else as in transformers, by the class of the configuration or with the token that begins a
-    /// text.
+    /// or else as in transformers, by the class of the configuration or with the token that begins
+    /// a text.
     #[must_use]
     pub fn decoder_start(&self) -> Option<i64> {
         let id = |key: &str| {
@@ -191,7 +193,8 @@ impl Facts {
             Some("marian") => Some(58_100),
             _ => None,
         };
-        id("decoder_start_token_id").or(of_class).or_else(|| id("bos_token_id"))
+        let start = id("decoder_start_token_id").or(self.stated_start);
+        start.or(of_class).or_else(|| id("bos_token_id"))
     }
 
     /// The special tokens by their roles: `bos_token`, `eos_token`.

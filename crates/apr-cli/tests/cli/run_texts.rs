@@ -431,6 +431,12 @@ fn a_t5_answers_what_it_answers_in_transformers() {
         "--json",
     ]);
     assert_eq!(report.ok().json()["text"], "mEsativerigm");
+    // Which token a decoder begins with is a key of a GGUF file. Its answer is another one, since
+    // llama.cpp computes with another distance of positions, which is said.
+    let export = sandbox.apr("export t5.apr -o t5.gguf").ok();
+    export.says(&["'relative_attention_max_distance' is 20"]);
+    let run = sandbox.apr("run t5.gguf --prompt Licensor --max-tokens 4 --json").ok();
+    assert_eq!(run.json()["added"].as_array().map(Vec::len), Some(4));
     // A text that the encoder does not take is said, and what is for sounds is no option here.
     let long = "a ".repeat(80);
     sandbox
