@@ -12,6 +12,47 @@ pub(crate) enum Content {
     Stored(View),
     Quantized(Quantized),
     Sparse(Cells),
+    Joined(Joined),
+}
+
+/// The bytes of several parts, one after the other.
+#[derive(Debug, Clone)]
+pub(crate) struct Joined {
+    /// With where each ends in the tensor. There is one at least.
+    parts: Vec<(u64, View)>,
+}
+
+impl Joined {
+    /// `None` for no parts, or for more bytes than there can be.
+    pub(crate) fn new(parts: Vec<View>) -> Option<Self> {
+        let mut end = 0_u64;
+        let ends = parts.into_iter().map(|view| {
+            end = end.checked_add(view.len)?;
+            Some((end, view))
+        });
+        let parts: Vec<_> = ends.collect::<Option<_>>()?;
+        (!parts.is_empty()).then_some(Self { parts })
+    }
+
+    fn len(&self) -> u64 {
+        self.parts.last().map_or(0, |(end, _)| *end)
+    }
+
+    fn read(&self, source: &dyn ByteSource, start: u64, mut buf: &mut [u8]) -> Result<()> {
+        let mut start = start;
+        let first = self.parts.partition_point(|(end, _)| *end <= start);
+        for (end, view) in &self.parts[first..] {
+            let left = usize::try_from(end - start).unwrap_or(usize::MAX);
+            let (head, tail) = buf.split_at_mut(left.min(buf.len()));
+            view.read(source, start - (end - view.len), head)?;
+            start += head.len() as u64;
+            buf = tail;
+            if buf.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Content {
@@ -22,6 +63,7 @@ impl Content {
             // As many elements of four bytes; checked when it was made.
             Self::Quantized(quantized) => quantized.len,
             Self::Sparse(cells) => cells.len,
+            Self::Joined(joined) => joined.len(),
         }
     }
 
@@ -31,15 +73,17 @@ impl Content {
             Self::Stored(view) => view.cost(),
             Self::Quantized(quantized) => quantized.len.max(quantized.view.cost()),
             Self::Sparse(cells) => cells.len,
+            Self::Joined(joined) => joined.len(),
         }
     }
 
-    /// The part of the file that holds the values.
+    /// The part of the file that holds the values, or the first of several.
     pub(crate) fn view(&self) -> &View {
         match self {
             Self::Stored(view) => view,
             Self::Quantized(quantized) => &quantized.view,
             Self::Sparse(cells) => &cells.values,
+            Self::Joined(joined) => &joined.parts[0].1,
         }
     }
 
@@ -49,6 +93,7 @@ impl Content {
             Self::Stored(view) => view.read(source, start, buf),
             Self::Quantized(quantized) => quantized.read(source, start, buf),
             Self::Sparse(cells) => cells.read(source, start, buf),
+            Self::Joined(joined) => joined.read(source, start, buf),
         }
     }
 
@@ -58,7 +103,7 @@ impl Content {
         match self {
             Self::Stored(view) => Some((view, None)),
             Self::Quantized(quantized) => Some((&quantized.view, Some(quantized.only_scale()?))),
-            Self::Sparse(_) => None,
+            Self::Sparse(_) | Self::Joined(_) => None,
         }
     }
 }

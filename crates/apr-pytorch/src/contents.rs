@@ -6,7 +6,7 @@ use apr_archive::Entry;
 use apr_core::{ByteSource, DType, Error, Escaped, Result};
 use serde_json::{Map, Value};
 
-use crate::content::Content;
+use crate::content::{Content, Joined};
 use crate::flatten::PickledTensor;
 use crate::pickle::{Derived, Heap, Id, Indices, Scale, Sparse, Storage, Tensor};
 use crate::quantized::{Quantized, Scales};
@@ -129,6 +129,15 @@ impl Contents {
                     Content::Sparse(Cells::new(source, &indices, values, shape, budget)?),
                 ))
             }
+            Derived::Joined { parts, shape } => {
+                let parts: Vec<PartTensor<'_>> =
+                    parts.iter().map(|part| self.part(*part)).collect::<Result<_>>()?;
+                let dtype = parts.first().map(|part| part.dtype);
+                let joined = Joined::new(parts.into_iter().map(|part| part.view).collect());
+                let (dtype, joined) =
+                    dtype.zip(joined).ok_or_else(|| Error::corrupt("it is joined of no parts"))?;
+                Ok((dtype, shape.clone(), Content::Joined(joined)))
+            }
         }
     }
 
@@ -139,7 +148,7 @@ impl Contents {
             Derived::Quantized { scale: Scale::Channels { scales, zero_points, .. }, .. } => {
                 vec![scales, zero_points]
             }
-            Derived::Quantized { .. } => Vec::new(),
+            Derived::Quantized { .. } | Derived::Joined { .. } => Vec::new(),
             Derived::Sparse(Sparse { indices: Indices::Coo(indices), .. }) => vec![indices],
             Derived::Sparse(Sparse { indices: Indices::Csr(rows, columns), .. }) => {
                 vec![rows, columns]

@@ -43,6 +43,11 @@ impl<'a> Input<'a> {
         self.position
     }
 
+    /// Bytes of the whole source.
+    pub(crate) fn source_len(&self) -> u64 {
+        self.source.len()
+    }
+
     pub(crate) fn remaining(&self) -> u64 {
         self.end - self.position
     }

@@ -6,9 +6,11 @@ use std::collections::HashMap;
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
 use serde_json::Map;
 
-use crate::contents::Contents;
+use crate::contents::{ContentOrigin, Contents};
 use crate::input::Input;
+use crate::latin1::Latin1Source;
 use crate::options::OpenOptions;
+use crate::paddle;
 use crate::pickle::{Heap, Id, Node, Outcome, Persistent, Policy, run};
 use crate::rest;
 use crate::view::Range;
@@ -46,25 +48,32 @@ pub(crate) const PLAIN: Policy<'static> = Policy {
 };
 
 pub(crate) fn read(
-    source: &dyn ByteSource,
+    source: Box<dyn ByteSource>,
     options: &OpenOptions,
     limits: &Limits,
-) -> Result<Contents> {
-    let mut pickles = Pickles { source, limits, position: 0, end: source.len() };
+) -> Result<(Contents, Box<dyn ByteSource>)> {
+    let mut pickles = Pickles { source: &*source, limits, position: 0, end: source.len() };
     let (heap, magic) = pickles.next(&Policy { arrays: true, ..PLAIN })?;
     if matches!(heap.get(magic), Node::Dict(_)) && !heap.arrays.is_empty() {
-        return of_arrays(source, heap, magic, pickles.position, limits);
+        let end = pickles.position;
+        let texts = heap.texts.clone();
+        let contents = of_arrays(&*source, heap, magic, end, limits)?;
+        let source: Box<dyn ByteSource> =
+            if texts.is_empty() { source } else { Box::new(Latin1Source::new(source, texts)) };
+        return Ok((contents, source));
     }
-    let mut start = [0; 2];
-    source.read_at(0, &mut start)?;
-    // An older protocol does not state itself.
-    let is_old = start[0] != 0x80 || start[1] <= 2;
-    if is_old && has_arrays(&heap, magic) {
-        return Err(Error::version(
-            "the NumPy arrays of this pickle are written by protocol 2, which has bytes as text; \
-             those of protocols 3 to 5 are read",
-        ));
-    }
+    let contents = of_storages(pickles, &heap, magic, options)?;
+    Ok((contents, source))
+}
+
+/// PyTorch's file, of which the first pickle has been read.
+fn of_storages(
+    mut pickles: Pickles<'_>,
+    heap: &Heap,
+    magic: Id,
+    options: &OpenOptions,
+) -> Result<Contents> {
+    let source = pickles.source;
     if !matches!(heap.get(magic), Node::Int(MAGIC)) {
         return Err(Error::format(
             "this is a pickle, but not PyTorch's: it does not start with the magic number; `apr \
@@ -118,20 +127,18 @@ pub(crate) fn read(
     })
 }
 
-/// Whether a pickle is a dictionary with arrays whose bytes are not in the file as they are.
-fn has_arrays(heap: &Heap, root: Id) -> bool {
-    let is_array = |(_, value): &(Id, Id)| matches!(heap.get(*value), Node::NumpyArray);
-    matches!(heap.get(root), Node::Dict(pairs) if pairs.iter().any(is_array))
-}
-
 /// One pickle of NumPy's arrays by their names: what Paddle saves.
 fn of_arrays(
     source: &dyn ByteSource,
-    heap: Heap,
+    mut heap: Heap,
     root: Id,
     end: u64,
     limits: &Limits,
 ) -> Result<Contents> {
+    // Beyond the file are the bytes of texts, which lie elsewhere in it.
+    let decoded = heap.texts.iter().map(|text| (text.decoded.offset, text.text)).collect();
+    let origin = ContentOrigin { decoded, ..ContentOrigin::whole(source.len()) };
+    paddle::join(&mut heap, root)?;
     let mut warnings = rest::check_rest(source, end, source.len(), limits)?;
     if end < source.len() {
         warnings.push(format!("{} bytes after the pickle are not read", source.len() - end));
@@ -146,7 +153,7 @@ fn of_arrays(
         warnings,
         left_out: Vec::new(),
         code: Vec::new(),
-        origin: None,
+        origin: Some(origin),
     })
 }
 

@@ -89,7 +89,8 @@ fn read(
     } else if tar::recognise(&head) {
         tar_checkpoint::read(&*source, options, limits)?
     } else if head.starts_with(&[0x80]) {
-        legacy::read(&*source, options, limits)?
+        let (contents, source) = legacy::read(source, options, limits)?;
+        return PytorchReader::new(source, name, contents, options, limits);
     } else {
         // Protocols 0 and 1 have no mark of their own; PyTorch never used them for a file,
         // attackers do.

@@ -6,12 +6,6 @@ use super::value::{Derived, Id, Indices, Node, Scale, Sparse, Tensor};
 use super::vm::Vm;
 
 impl Vm<'_> {
-    fn add_derived(&mut self, derived: Derived) -> Result<Id> {
-        let position = u32::try_from(self.heap.derived.len()).unwrap_or(u32::MAX);
-        self.heap.derived.push(derived);
-        self.heap.add(Node::Derived(position))
-    }
-
     fn unsupported(&mut self, what: &str) -> Result<Id> {
         self.heap.add(Node::Unsupported(what.into()))
     }
@@ -46,7 +40,7 @@ impl Vm<'_> {
             .map_err(|_| self.bad("has a shape and strides of different lengths"))?;
 
         let stored = Tensor { storage, dtype, elements };
-        self.add_derived(Derived::Quantized { stored, scale })
+        self.heap.add_derived(Derived::Quantized { stored, scale })
     }
 
     /// `(scheme, scale, zero_point)`, or `(scheme, scales, zero_points, axis)` with two tensors.
@@ -105,6 +99,6 @@ impl Vm<'_> {
                 .unsupported("a sparse tensor whose indices or values are not plain tensors");
         };
         let shape = self.numbers(size)?;
-        self.add_derived(Derived::Sparse(Sparse { indices, values, shape }))
+        self.heap.add_derived(Derived::Sparse(Sparse { indices, values, shape }))
     }
 }

@@ -5,14 +5,15 @@
 //! anything, and NumPy unpickles objects out of some of their bytes, so a dtype that is not known
 //! to hold none refuses the file.
 
-use apr_core::{DType, Escaped, Result, Strided};
+use apr_core::{DType, Error, Escaped, Result, Strided};
 
 use super::build::global_meaning;
 use super::element::{ArrayDType, Element, Number};
 use super::globals::Meaning;
 use super::uses::{Action, Verdict};
-use super::value::{Bytes, Id, Node, Storage, Tensor};
+use super::value::{Bytes, Id, Lying, Node, Storage, Tensor};
 use super::vm::Vm;
+use crate::latin1::ArrayText;
 use crate::view::Range;
 
 impl Number {
@@ -91,16 +92,23 @@ fn number_of(kind: char, digits: &str) -> Option<Option<Number>> {
 impl Vm<'_> {
     /// `_codecs.encode(text, 'latin1')`
     pub(super) fn latin1(&mut self, args: &[Id]) -> Result<Id> {
-        let text = args.first().and_then(|&text| self.heap.text(text));
-        let text = text.ok_or_else(|| self.bad("encodes a value that is not text"))?;
         let codec = args.get(1).and_then(|&codec| self.heap.text(codec));
         if !matches!(codec, Some("latin1" | "latin-1" | "iso-8859-1")) {
             return Err(self.bad("encodes text otherwise than bytes are pickled"));
         }
+        if let Some(Node::Bytes(bytes)) = args.first().map(|&text| self.heap.get(text))
+            && bytes.at.is_some_and(|at| at.is_text)
+        {
+            return self.heap.add(Node::Bytes(*bytes));
+        }
+
+        let text = args.first().and_then(|&text| self.heap.text(text));
+        let text = text.ok_or_else(|| self.bad("encodes a value that is not text"))?;
+        let at = args.first().and_then(|text| self.strings.get(text)).copied();
         let bytes: Option<Vec<u8>> = text.chars().map(|letter| u8::try_from(letter).ok()).collect();
         let bytes = bytes.ok_or_else(|| self.bad("encodes text that is not Latin-1"))?;
         self.look_inside(&bytes, false);
-        self.heap.add(Node::Bytes(bytes[..].into()))
+        self.heap.add(Node::Bytes(Bytes::from(&bytes[..]).with_place(at)))
     }
 
     pub(super) fn numpy_dtype(&mut self, args: &[Id]) -> Result<Id> {
@@ -160,16 +168,29 @@ impl Vm<'_> {
         match self.heap.get(target) {
             Node::NumpyArray => {
                 let dtype = items.get(2).map(|&dtype| self.heap.get(dtype));
-                let values = items.get(4).map(|&values| self.heap.get(values));
-                match (dtype, values) {
-                    (Some(&Node::NumpyDType(dtype)), Some(&Node::Bytes(bytes))) => {
-                        let (shape, order) = (items.get(1).copied(), items.get(3).copied());
-                        self.place_array(target, dtype, bytes, shape, order)?;
-                        Ok(true)
+                let values = items.get(4).map(|&values| (values, self.heap.get(values)));
+                let (dtype, at) = match (dtype, values) {
+                    (Some(&Node::NumpyDType(dtype)), Some((_, Node::Bytes(bytes)))) => {
+                        (dtype, bytes.at)
                     }
-                    (Some(Node::NumpyDType(_)), Some(Node::Str(_) | Node::Opaque)) => Ok(true),
-                    _ => Err(self.bad("gives an array a state that is not a dtype and bytes")),
-                }
+                    (Some(&Node::NumpyDType(dtype)), Some((string, Node::Str(_)))) => {
+                        // Python 2 has no other bytes than its strings.
+                        let at = self.strings.get(&string).filter(|at| !at.is_text);
+                        (dtype, at.copied())
+                    }
+                    // `bytes()`, which protocol 2 has for none.
+                    (Some(&Node::NumpyDType(dtype)), Some((_, Node::Opaque))) => {
+                        (dtype, Some(Lying { offset: 0, len: 0, is_text: false }))
+                    }
+                    _ => {
+                        return Err(
+                            self.bad("gives an array a state that is not a dtype and bytes")
+                        );
+                    }
+                };
+                let (shape, order) = (items.get(1).copied(), items.get(3).copied());
+                self.place_array(target, dtype, at, shape, order)?;
+                Ok(true)
             }
             &Node::NumpyDType(mut dtype) => {
                 let order = items.get(1).and_then(|&order| self.heap.text(order));
@@ -193,12 +214,11 @@ impl Vm<'_> {
         &mut self,
         target: Id,
         dtype: ArrayDType,
-        bytes: Bytes,
+        at: Option<Lying>,
         shape: Option<Id>,
         order: Option<Id>,
     ) -> Result<()> {
-        let (Some((offset, len)), Some(element), Some(shape)) = (bytes.at, dtype.dtype, shape)
-        else {
+        let (Some(at), Some(element), Some(shape)) = (at, dtype.dtype, shape) else {
             return Ok(());
         };
         if !self.policy.arrays {
@@ -218,12 +238,17 @@ impl Vm<'_> {
         } else {
             Strided::contiguous(&dims)
         };
-        let key = format!("array at {offset}");
-        self.heap.arrays.push((key.clone(), Range { offset, len }));
+        let range = if at.is_text {
+            self.decoded_text(at, elements.checked_elements(), dtype.size)?
+        } else {
+            Range { offset: at.offset, len: at.len }
+        };
+        let key = format!("array at {}", range.offset);
+        self.heap.arrays.push((key.clone(), range));
         let storage = Storage {
             key,
             element: Element { dtype: Some(element), width: dtype.size, name: "numpy.ndarray" },
-            len: len / dtype.size,
+            len: range.len / dtype.size,
             view: None,
         };
         let storage = self.add_storage(storage);
@@ -234,6 +259,30 @@ impl Vm<'_> {
         };
         *self.heap.get_mut(target) = node;
         Ok(())
+    }
+
+    /// Where the bytes of an array that are text are once they are decoded: past the source, and
+    /// past those of earlier arrays.
+    fn decoded_text(&mut self, text: Lying, elements: Option<u64>, size: u64) -> Result<Range> {
+        let len = elements.and_then(|elements| elements.checked_mul(size));
+        // A character takes one byte or two.
+        let len = len.filter(|len| (text.len.div_ceil(2)..=text.len).contains(len));
+        let len = len.ok_or_else(|| {
+            let message = format!(
+                "an array has {} bytes of text, more or fewer than its shape takes",
+                text.len
+            );
+            Error::corrupt(message).at(text.offset)
+        })?;
+        let before = self.heap.texts.last();
+        let offset =
+            before.map_or(self.input.source_len(), |text| text.decoded.offset + text.decoded.len);
+        offset.checked_add(len).ok_or_else(|| self.bad("has arrays of over 2^64 bytes"))?;
+        let decoded = Range { offset, len };
+        self.heap
+            .texts
+            .push(ArrayText { text: Range { offset: text.offset, len: text.len }, decoded });
+        Ok(decoded)
     }
 
     /// joblib writes the bytes of an array right after the state that describes it, so that it can

@@ -5,6 +5,7 @@ use apr_core::{DType, Error, Result, Strided};
 
 use super::element::{ArrayDType, Element};
 use super::globals::Meaning;
+use crate::latin1::ArrayText;
 use crate::view::Range;
 
 /// Position of a value in its [`Heap`].
@@ -53,8 +54,19 @@ pub(crate) struct Bytes {
     head: [u8; 8],
     /// Length, where it is no more than that.
     len: Option<u8>,
-    /// Offset and length in the source, where they lie there as they are.
-    pub(crate) at: Option<(u64, u64)>,
+    /// Where they lie in the source, if they are not kept.
+    pub(crate) at: Option<Lying>,
+}
+
+/// Where the bytes of a value lie in the source, and how they are written there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lying {
+    pub(crate) offset: u64,
+    /// Bytes in the source.
+    pub(crate) len: u64,
+    /// Whether they are text in UTF-8 of which each character is a byte: protocols before 3 have
+    /// no opcode for bytes.
+    pub(crate) is_text: bool,
 }
 
 impl From<&[u8]> for Bytes {
@@ -67,9 +79,14 @@ impl From<&[u8]> for Bytes {
 
 impl Bytes {
     /// Bytes that lie in the source, of which these are the first.
-    pub(crate) fn lying(first: &[u8], offset: u64, len: u64) -> Self {
-        let own = u8::try_from(len).ok().filter(|len| *len <= 8);
-        Self { len: own, at: Some((offset, len)), ..Self::from(first) }
+    pub(crate) fn lying(first: &[u8], at: Lying) -> Self {
+        let own = u8::try_from(at.len).ok().filter(|len| *len <= 8 && !at.is_text);
+        Self { len: own, at: Some(at), ..Self::from(first) }
+    }
+
+    /// The same bytes, and where they lie in the source.
+    pub(crate) fn with_place(self, at: Option<Lying>) -> Self {
+        Self { at, ..self }
     }
 
     /// All of the bytes, where they are few.
@@ -113,6 +130,9 @@ pub(crate) enum Derived {
     Quantized { stored: Tensor, scale: Scale },
     /// Zero except for some elements.
     Sparse(Sparse),
+    /// The elements of tensors of one dimension, one after the other. They are positions in
+    /// [`Heap::tensors`] and have one dtype.
+    Joined { parts: Vec<u32>, shape: Vec<u64> },
 }
 
 /// Scale and zero point.
@@ -148,8 +168,10 @@ pub(crate) struct Heap {
     pub(crate) storages: Vec<Storage>,
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) derived: Vec<Derived>,
-    /// Storages that are NumPy's arrays, and where they lie.
+    /// Storages that are NumPy's arrays, and where they lie; decoded texts lie past the source.
     pub(crate) arrays: Vec<(String, Range)>,
+    /// The texts among them.
+    pub(crate) texts: Vec<ArrayText>,
     max_nodes: usize,
     /// Items that may still be copied or searched.
     work: usize,
@@ -186,6 +208,7 @@ impl Heap {
             tensors: Vec::new(),
             derived: Vec::new(),
             arrays: Vec::new(),
+            texts: Vec::new(),
             max_nodes,
             work: 4 * max_nodes,
         }
@@ -246,6 +269,12 @@ impl Heap {
         })?;
         self.nodes.push(node);
         Ok(id)
+    }
+
+    pub(crate) fn add_derived(&mut self, derived: Derived) -> Result<Id> {
+        let position = u32::try_from(self.derived.len()).unwrap_or(u32::MAX);
+        self.derived.push(derived);
+        self.add(Node::Derived(position))
     }
 
     pub(crate) fn get(&self, id: Id) -> &Node {

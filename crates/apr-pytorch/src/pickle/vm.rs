@@ -17,7 +17,9 @@ use super::opcode as op;
 use super::sweep::sweep;
 use super::text;
 use super::uses::Uses;
-use super::value::{EMPTY_TUPLE, FALSE, Heap, Id, NONE, Node, OPAQUE, Storage, TRUE, Tensor};
+use super::value::{
+    EMPTY_TUPLE, FALSE, Heap, Id, Lying, NONE, Node, OPAQUE, Storage, TRUE, Tensor,
+};
 use crate::input::Input;
 
 /// Containers open at a time. Python's own pickler stops at a thousand.
@@ -90,6 +92,7 @@ pub(crate) fn run(input: Input<'_>, policy: &Policy<'_>, limits: &Limits) -> Out
         stack: Vec::new(),
         marks: Vec::new(),
         memo: HashMap::new(),
+        strings: HashMap::new(),
         at: 0,
         opcode: 0,
     };
@@ -123,6 +126,8 @@ pub(super) struct Vm<'a> {
     stack: Vec<Id>,
     marks: Vec<usize>,
     memo: HashMap<u64, Id>,
+    /// Where texts lie in the source, where arrays are read: some are the bytes of one.
+    pub(super) strings: HashMap<Id, Lying>,
     /// Offset of the opcode at work.
     at: u64,
     opcode: u8,

@@ -32,41 +32,86 @@ fn every_array_is_what_paddle_reads() {
             }
         }
     }
-    let reader = open(fixture("model.pdparams")).expect("a checkpoint");
-    let values = reader.metadata().object("pytorch").expect("names of parameters");
-    assert_eq!(values["StructuredToParameterName@@.0.weight"], "linear_0.w_0");
-    assert!(reader.warnings().is_empty(), "{:?}", reader.warnings());
+    for name in ["model.pdparams", "text.pdparams"] {
+        let reader = open(fixture(name)).expect("a checkpoint");
+        let values = reader.metadata().object("pytorch").expect("names of parameters");
+        assert_eq!(values["StructuredToParameterName@@.0.weight"], "linear_0.w_0");
+        assert!(reader.warnings().is_empty(), "{:?}", reader.warnings());
+    }
 }
 
 #[test]
 fn arrays_take_no_memory_before_they_are_read() {
     // Arrays lie in the pickle, which may be longer than what is kept of one.
-    let file = fixture("model.pdparams");
     let mut limits = Limits::default();
     limits.max_metadata = 4096;
-    let reader = apr_pytorch::open(file, "model.pdparams", &limits).expect("arrays don't count");
-    assert_eq!(reader.tensors().len(), 9);
+    let reader = apr_pytorch::open(fixture("model.pdparams"), "model.pdparams", &limits);
+    assert_eq!(reader.expect("arrays don't count").tensors().len(), 9);
+
+    // Text does from 64 KiB on only: no name is longer.
+    let file = python2_array(&[200; 70_000], 70_000);
+    let reader = apr_pytorch::open(file, "large.pdparams", &limits).expect("nor do strings");
+    assert_eq!(bytes_of(&reader, 0, 1 << 20), [200; 70_000]);
 }
 
 #[test]
 fn broken_files_are_errors_or_readable_within_bounded_memory() {
-    let file = fixture("columns.pdparams");
-    let flips = corrupt::bit_flips(&file, 0..file.len());
-    for broken in corrupt::truncations(&file).chain(flips) {
-        let ((), peak) = peak_memory(|| {
-            if let Ok(reader) = open(broken) {
-                let _ = read_everything(&reader);
-            }
-        });
-        assert!(peak < 64 << 20, "{peak} bytes");
+    for name in ["columns.pdparams", "split2.pdparams"] {
+        let file = fixture(name);
+        let flips = corrupt::bit_flips(&file, 0..file.len());
+        for broken in corrupt::truncations(&file).chain(flips) {
+            let ((), peak) = peak_memory(|| {
+                if let Ok(reader) = open(broken) {
+                    let _ = read_everything(&reader);
+                }
+            });
+            assert!(peak < 64 << 20, "{name}: {peak} bytes");
+        }
+    }
+}
+
+/// `{'w': array}` of `u1`, as Python 2 pickles it: bytes are its strings. The shape is `[dim]`.
+fn python2_array(bytes: &[u8], dim: u32) -> Vec<u8> {
+    let mut file =
+        b"\x80\x02}U\x01wcnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n".to_vec();
+    file.extend(b"K\0\x85U\x01b\x87R(K\x01J");
+    file.extend(dim.to_le_bytes());
+    file.extend(b"\x85cnumpy\ndtype\nU\x02u1K\0K\x01\x87R\x89T");
+    file.extend((bytes.len() as u32).to_le_bytes());
+    file.extend(bytes);
+    file.extend(b"tbs.");
+    file
+}
+
+#[test]
+fn strings_of_python_2_are_the_bytes_of_arrays() {
+    // Whether they happen to be UTF-8 or not.
+    for bytes in [&b"plain"[..], &[1, 200, 3, 255, 0]] {
+        let reader = open(python2_array(bytes, 5)).expect("an array");
+        assert_eq!(reader.tensors()[0].name, "w");
+        assert_eq!(bytes_of(&reader, 0, 2), bytes);
+    }
+    for dim in [6, 1 << 30] {
+        assert_eq!(refused(python2_array(b"plain", dim)).code(), Code::Corrupt);
     }
 }
 
 #[test]
-fn arrays_whose_bytes_are_text_are_told_by_their_protocol() {
-    let error = refused(fixture("text.pdparams"));
-    assert_eq!(error.code(), Code::Version, "{error}");
-    assert!(error.to_string().contains("protocol 2"), "{error}");
+fn split_arrays_must_add_up() {
+    let file = fixture("split3.pdparams");
+    for (from, to, message) in [
+        (&b"split@@.2"[..], &b"split@@.1"[..], "in it twice"),
+        (b"OriginShape", b"originShape", "without a shape"),
+        (b"slices", b"Slices", "no list of parts"),
+        (b"K\x02K\x03K\x04\x87", b"K\x02K\x03K\x05\x87", "do not add up"),
+    ] {
+        let at = file.windows(from.len()).rposition(|window| window == from).expect("it is there");
+        let mut broken = file.clone();
+        broken[at..at + to.len()].copy_from_slice(to);
+        let error = refused(broken);
+        assert_eq!(error.code(), Code::Corrupt, "{error}");
+        assert!(error.to_string().contains(message), "{error}");
+    }
 }
 
 #[test]

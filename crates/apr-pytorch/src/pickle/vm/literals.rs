@@ -5,7 +5,18 @@ use apr_core::Result;
 use super::Vm;
 use crate::pickle::opcode as op;
 use crate::pickle::text;
-use crate::pickle::value::{Bytes, Node};
+use crate::pickle::value::{Bytes, Lying, Node};
+
+/// Bytes of the longest string that is kept where arrays are read: no name is longer.
+const MAX_STRING: u64 = 65_535;
+
+/// Python 2's string: text in every checkpoint, unless it is the bytes of a value.
+fn string_of(bytes: Vec<u8>) -> Node {
+    match String::from_utf8(bytes) {
+        Ok(text) => Node::Str(text.into()),
+        Err(error) => Node::Bytes(error.as_bytes().into()),
+    }
+}
 
 impl Vm<'_> {
     pub(super) fn number(&mut self) -> Result<()> {
@@ -66,20 +77,42 @@ impl Vm<'_> {
             },
             op::SHORT_BINSTRING => {
                 let len = self.input.byte()?.into();
-                self.input.take(len)?
+                return self.lying_string(len, false);
             }
             _ => {
                 let len = self.len32()?;
-                self.input.take(len)?
+                return self.lying_string(len, false);
             }
         };
 
-        self.look_inside(&bytes, self.opcode != op::STRING);
-        let node = match String::from_utf8(bytes) {
-            Ok(text) => Node::Str(text.into()),
-            Err(error) => Node::Bytes(error.as_bytes().into()),
+        self.look_inside(&bytes, false);
+        self.push_node(string_of(bytes))
+    }
+
+    /// A string that lies in the source as it is, which may be the bytes of an array.
+    fn lying_string(&mut self, len: u64, is_text: bool) -> Result<()> {
+        let at = Lying { offset: self.input.position(), len, is_text };
+        if self.policy.arrays && len > MAX_STRING {
+            self.input.skip(len)?;
+            return self.push_node(Node::Bytes(Bytes::lying(&[], at)));
+        }
+
+        let bytes = self.input.take(len)?;
+        self.look_inside(&bytes, true);
+        let node = match string_of(bytes) {
+            // Python lets lone surrogates through; no name has them.
+            Node::Bytes(_) if is_text => {
+                self.refuse("holds text that is not UTF-8")?;
+                Node::Opaque
+            }
+            Node::Bytes(bytes) => Node::Bytes(bytes.with_place(Some(at))),
+            node => node,
         };
-        self.push_node(node)
+        let id = self.heap.add(node)?;
+        if self.policy.arrays {
+            self.strings.insert(id, at);
+        }
+        self.push(id)
     }
 
     pub(super) fn string(&mut self) -> Result<()> {
@@ -97,17 +130,7 @@ impl Vm<'_> {
             _ => self.len64()?,
         };
 
-        // Python lets lone surrogates through; no name has them.
-        let bytes = self.input.take(len)?;
-        self.look_inside(&bytes, true);
-        let node = match String::from_utf8(bytes) {
-            Ok(text) => Node::Str(text.into()),
-            Err(_) => {
-                self.refuse("holds text that is not UTF-8")?;
-                Node::Opaque
-            }
-        };
-        self.push_node(node)
+        self.lying_string(len, true)
     }
 
     pub(super) fn bytes(&mut self) -> Result<()> {
@@ -118,10 +141,10 @@ impl Vm<'_> {
         };
         if self.policy.arrays {
             // All of a model's weights may be in one pickle.
-            let start = self.input.position();
+            let at = Lying { offset: self.input.position(), len, is_text: false };
             let first = self.input.take(len.min(8))?;
             self.input.skip(len - first.len() as u64)?;
-            return self.push_node(Node::Bytes(Bytes::lying(&first, start, len)));
+            return self.push_node(Node::Bytes(Bytes::lying(&first, at)));
         }
         let bytes = self.input.take(len)?;
         self.look_inside(&bytes, true);
