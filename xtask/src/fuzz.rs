@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 27] = [
+const TARGETS: [&str; 28] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
@@ -31,6 +31,7 @@ const TARGETS: [&str; 27] = [
     "read_safetensors",
     "read_tensorflow",
     "read_tflite",
+    "read_vectors",
     "roundtrip_apr2",
     "roundtrip_gguf",
     "scan_any",
@@ -88,6 +89,7 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/tensorflow",
         "fixtures/tflite",
         "fixtures/torch",
+        "fixtures/vectors",
         "fixtures/wrapped",
         "fixtures/merge",
         "fixtures/lora/patterns",

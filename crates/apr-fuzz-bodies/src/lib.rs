@@ -63,6 +63,13 @@ pub fn read_flax(data: &[u8]) {
     }
 }
 
+/// Reads the input as word vectors.
+pub fn read_vectors(data: &[u8]) {
+    if let Ok(reader) = apr_registry::vectors::open(data.to_vec(), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
 /// Reads the input as a Core ML model, whose other files are the input too, and looks for what it
 /// would run.
 pub fn read_coreml(data: &[u8]) {

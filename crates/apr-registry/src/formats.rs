@@ -324,6 +324,10 @@ pub(crate) static FORMATS: &[Registration] = &[
         in_folder: InFolder { rank: 6, extensions: &["msgpack"], ..InFolder::NONE },
         ..told_apart(&apr_flax::FORMAT)
     },
+    #[cfg(feature = "vectors")]
+    Registration { open: Some(open_vectors), ..told_apart(&apr_vectors::FASTTEXT) },
+    #[cfg(feature = "vectors")]
+    Registration { open: Some(open_vectors), ..told_apart(&apr_vectors::WORD2VEC) },
     #[cfg(feature = "tflite")]
     Registration {
         open: Some(|source, name, options| {
@@ -449,6 +453,11 @@ pub fn may_hold_code(format: &Format) -> bool {
 #[cfg(feature = "keras")]
 fn open_keras(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {
     Ok(Box::new(apr_keras::open(source, name, &options.limits)?))
+}
+
+#[cfg(feature = "vectors")]
+fn open_vectors(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {
+    Ok(Box::new(apr_vectors::open(source, name, &options.limits)?))
 }
 
 #[cfg(feature = "pytorch")]

@@ -71,6 +71,8 @@ pub use apr_tensorflow as tensorflow;
 pub use apr_tflite as tflite;
 #[cfg(feature = "torchscript")]
 pub use apr_torchscript as torchscript;
+#[cfg(feature = "vectors")]
+pub use apr_vectors as vectors;
 pub use folder::{FolderCheckpoint, alone, open_folder, with_companions, with_config};
 #[cfg(feature = "graphs")]
 pub use formats::{NamedGraphs, graphs_of};

@@ -39,6 +39,8 @@ pub use apr_registry::tensorflow::{
 pub use apr_registry::tflite::FORMAT as TFLITE;
 #[cfg(feature = "formats")]
 pub use apr_registry::torchscript::FORMAT as TORCHSCRIPT;
+#[cfg(feature = "formats")]
+pub use apr_registry::vectors::{FASTTEXT, WORD2VEC};
 pub use apr_registry::{
     formats as all, recognise, recognise_file, target_by_extension, targets as writable,
 };

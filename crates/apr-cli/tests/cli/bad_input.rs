@@ -277,7 +277,7 @@ fn messages_about_files_and_prefixes_are_whole_sentences() {
         .with("flat.safetensors", safetensors(&[("weight", "F32", &[1], f32s(&[1.0]))]));
     sandbox
         .apr("inspect unknown.bin")
-        .fails(4, &["unknown model format: neither a PyTorch checkpoint nor a file of GGML"]);
+        .fails(4, &["unknown model format: neither a PyTorch checkpoint, a file of GGML"]);
     // The start of a Parakeet file, as whisper.cpp's converter writes it.
     let mut head = vec![
         0x6767_6d6c_u32,

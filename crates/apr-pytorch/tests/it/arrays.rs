@@ -77,7 +77,7 @@ fn python2_array(bytes: &[u8], dim: u32) -> Vec<u8> {
     file.extend(b"K\0\x85U\x01b\x87R(K\x01J");
     file.extend(dim.to_le_bytes());
     file.extend(b"\x85cnumpy\ndtype\nU\x02u1K\0K\x01\x87R\x89T");
-    file.extend((bytes.len() as u32).to_le_bytes());
+    file.extend(u32::try_from(bytes.len()).expect("few").to_le_bytes());
     file.extend(bytes);
     file.extend(b"tbs.");
     file
