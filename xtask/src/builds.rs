@@ -14,7 +14,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 
 /// Layers 0 to 2, which build for wasm32 and use no files, threads, clocks or processes.
-pub(crate) const PORTABLE: [&str; 44] = [
+pub(crate) const PORTABLE: [&str; 45] = [
     "apr-core",
     "apr-tensor",
     "apr-archive",
@@ -25,6 +25,7 @@ pub(crate) const PORTABLE: [&str; 44] = [
     "apr-inputs",
     "apr-gguf",
     "apr-flax",
+    "apr-orbax",
     "apr-vectors",
     "apr-keras",
     "apr-numpy",
@@ -210,7 +211,7 @@ fn features(steps: &mut Steps) {
             (&["apr-registry"], "std,onnx"),
             (
                 &["apr-registry"],
-                "std,coreml,flax,keras,numpy,ort,pytorch,tensorflow,tflite,vectors",
+                "std,coreml,flax,keras,numpy,orbax,ort,pytorch,tensorflow,tflite,vectors",
             ),
             (&["apr"], "std"),
             (&["apr"], "native"),

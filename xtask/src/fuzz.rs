@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 28] = [
+const TARGETS: [&str; 29] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
@@ -25,6 +25,7 @@ const TARGETS: [&str; 28] = [
     "read_merge",
     "read_numpy",
     "read_onnx",
+    "read_orbax",
     "read_ort",
     "read_plan",
     "read_pytorch",
@@ -83,6 +84,8 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/keras",
         "fixtures/numpy",
         "fixtures/onnx",
+        "fixtures/orbax/deep/d",
+        "fixtures/orbax/ocdbt",
         "fixtures/ort",
         "fixtures/paddle",
         "fixtures/scan",

@@ -28,6 +28,7 @@ extern crate std;
 
 mod checkpoint;
 mod container;
+mod crc32c;
 pub mod digest;
 mod dtype;
 mod due;
@@ -64,6 +65,7 @@ pub use checkpoint::{
 pub use container::{
     Container, ContainerFacts, Extent, ExtentKind, Features, FileChecksum, Signed, Unlisted,
 };
+pub use crc32c::Crc32c;
 pub use dtype::{DType, DTypeKind};
 pub use due::Due;
 pub use error::{Code, Error, IoCause, Result};

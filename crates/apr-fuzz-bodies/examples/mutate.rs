@@ -12,7 +12,7 @@ use apr_testkit::{excessive, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 28] = [
+const BODIES: [(&str, Body); 29] = [
     ("decode_block", bodies::decode_block),
     ("dequantize_any", bodies::dequantize_any),
     ("open_encrypted", bodies::open_encrypted),
@@ -24,6 +24,7 @@ const BODIES: [(&str, Body); 28] = [
     ("read_aprn", bodies::read_aprn),
     ("read_coreml", bodies::read_coreml),
     ("read_flax", bodies::read_flax),
+    ("read_orbax", bodies::read_orbax),
     ("read_vectors", bodies::read_vectors),
     ("read_ggml", bodies::read_ggml),
     ("read_gguf", bodies::read_gguf),

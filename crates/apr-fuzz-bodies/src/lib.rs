@@ -63,6 +63,40 @@ pub fn read_flax(data: &[u8]) {
     }
 }
 
+/// Reads the input as files of an Orbax checkpoint: as those of a database, or as the description of
+/// an array, a line, and its chunks.
+pub fn read_orbax(data: &[u8]) {
+    use apr_registry::orbax;
+
+    /// What the files hold.
+    struct Input<'a>(&'a [u8]);
+
+    impl apr_registry::SourceSet for Input<'_> {
+        fn open(&self, name: &str) -> apr_registry::Result<Box<dyn apr_registry::ByteSource>> {
+            let is_database = self.0.starts_with(&[0x0c, 0xdb]);
+            let end = self.0.iter().position(|&byte| byte == b'\n').unwrap_or(self.0.len());
+            let bytes = match name {
+                orbax::METADATA => format!(
+                    r#"{{"tree_metadata":{{"a":{{"key_metadata":[{{"key":"a"}}],"value_metadata":{{}}}}}},"use_ocdbt":{is_database}}}"#
+                )
+                .into_bytes(),
+                "a/.zarray" => self.0[..end].to_vec(),
+                _ if is_database => self.0.to_vec(),
+                _ => self.0.get(end + 1..).unwrap_or_default().to_vec(),
+            };
+            Ok(Box::new(bytes))
+        }
+
+        fn list(&self) -> apr_registry::Result<Vec<String>> {
+            Ok(Vec::new())
+        }
+    }
+
+    if let Ok(reader) = orbax::open_in(&Input(data), orbax::METADATA, &limits()) {
+        use_reader(&reader);
+    }
+}
+
 /// Reads the input as word vectors.
 pub fn read_vectors(data: &[u8]) {
     if let Ok(reader) = apr_registry::vectors::open(data.to_vec(), NAME, &limits()) {

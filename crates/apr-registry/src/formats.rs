@@ -1,10 +1,12 @@
 //! The formats that apr knows, an entry for each: readers, writers and messages follow from it.
 
+#[cfg(any(feature = "onnx", feature = "orbax"))]
+use apr_core::Error;
+#[cfg(feature = "onnx")]
+use apr_core::Limits;
 use apr_core::{
     ByteSource, CheckpointReader, CheckpointWriter, Format, Metadata, Result, SourceSet, TensorInfo,
 };
-#[cfg(feature = "onnx")]
-use apr_core::{Error, Limits};
 use apr_format::apr2::{self, CompanionFile};
 #[cfg(feature = "typed")]
 use apr_format::aprn;
@@ -323,6 +325,19 @@ pub(crate) static FORMATS: &[Registration] = &[
         }),
         in_folder: InFolder { rank: 6, extensions: &["msgpack"], ..InFolder::NONE },
         ..told_apart(&apr_flax::FORMAT)
+    },
+    #[cfg(feature = "orbax")]
+    Registration {
+        open: Some(|_, name, _| {
+            let message = "this describes a checkpoint of Orbax, whose arrays are in files beside \
+                it: open the folder";
+            Err(Error::format(message).in_file(name))
+        }),
+        open_set: Some(|set, name, options| {
+            Ok(Box::new(apr_orbax::open_in(set, name, &options.limits)?))
+        }),
+        in_folder: InFolder { rank: 5, names: &[apr_orbax::METADATA], ..InFolder::NONE },
+        ..told_apart(&apr_orbax::FORMAT)
     },
     #[cfg(feature = "vectors")]
     Registration { open: Some(open_vectors), ..told_apart(&apr_vectors::FASTTEXT) },

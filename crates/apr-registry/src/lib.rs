@@ -60,6 +60,8 @@ pub use apr_keras as keras;
 pub use apr_numpy as numpy;
 #[cfg(feature = "onnx")]
 pub use apr_onnx as onnx;
+#[cfg(feature = "orbax")]
+pub use apr_orbax as orbax;
 #[cfg(feature = "ort")]
 pub use apr_ort as ort;
 #[cfg(feature = "pytorch")]

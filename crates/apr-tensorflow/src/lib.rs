@@ -60,7 +60,6 @@
 
 mod bundle;
 mod constants;
-mod crc32c;
 mod dtype;
 mod graph;
 mod js;

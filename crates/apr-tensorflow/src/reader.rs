@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, ContainerFacts, DType, Error, FileInfo, Format,
-    Metadata, Result, Shape, Stored, StoredRange, TensorInfo, Unlisted, check_range, has_own,
+    ByteSource, CheckpointReader, Companion, ContainerFacts, Crc32c, DType, Error, FileInfo,
+    Format, Metadata, Result, Shape, Stored, StoredRange, TensorInfo, Unlisted, check_range,
+    has_own,
 };
 use apr_skeleton::Cut;
 use serde_json::{Map, Value, json};
 
 use crate::METADATA;
-use crate::crc32c::Crc32c;
 
 /// A source that readers share.
 pub(crate) type Shared = Arc<dyn ByteSource>;

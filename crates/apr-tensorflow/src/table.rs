@@ -1,9 +1,9 @@
 //! The sorted table that an index of a checkpoint is: keys and values in blocks.
 
 use apr_core::protobuf::decode_varint;
-use apr_core::{ByteSource, Error, Limits, Result, read_vec};
+use apr_core::{ByteSource, Crc32c, Error, Limits, Result, read_vec};
 
-use crate::{crc32c, snappy};
+use crate::snappy;
 
 /// Bytes of the footer: two places of blocks, padding, and the mark.
 const FOOTER: u64 = 48;
@@ -71,7 +71,7 @@ fn block(
     let mut bytes = read_vec(source, offset, whole)?;
     let trailer = bytes.split_off(bytes.len() - 5);
     let stored = u32::from_le_bytes([trailer[1], trailer[2], trailer[3], trailer[4]]);
-    let mut sum = crc32c::Crc32c::new();
+    let mut sum = Crc32c::new();
     sum.update(&bytes);
     sum.update(&trailer[..1]);
     if sum.masked() != stored {

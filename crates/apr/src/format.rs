@@ -26,6 +26,8 @@ pub use apr_registry::numpy::{NPY, NPZ};
 #[cfg(feature = "formats")]
 pub use apr_registry::onnx::FORMAT as ONNX;
 #[cfg(feature = "formats")]
+pub use apr_registry::orbax::FORMAT as ORBAX;
+#[cfg(feature = "formats")]
 pub use apr_registry::ort::FORMAT as ORT;
 #[cfg(feature = "formats")]
 pub use apr_registry::pytorch::FORMAT as PYTORCH;

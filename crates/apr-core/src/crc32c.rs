@@ -1,4 +1,4 @@
-//! CRC-32C (Castagnoli), by which TensorFlow checks blocks and tensors.
+//! CRC-32C (Castagnoli), by which TensorFlow checks blocks and tensors, and TensorStore its trees.
 
 /// The polynomial, bits reversed.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -38,14 +38,23 @@ const fn tables() -> [[u32; 256]; 8] {
 
 /// A checksum that is being computed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Crc32c(u32);
+pub struct Crc32c(u32);
+
+impl Default for Crc32c {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Crc32c {
-    pub(crate) const fn new() -> Self {
+    /// The checksum of nothing.
+    #[must_use]
+    pub const fn new() -> Self {
         Self(u32::MAX)
     }
 
-    pub(crate) fn update(&mut self, bytes: &[u8]) {
+    /// Adds bytes to it.
+    pub fn update(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         for word in words {
             let word = u64::from_le_bytes(*word) ^ u64::from(self.0);
@@ -57,14 +66,23 @@ impl Crc32c {
         }
     }
 
+    /// The checksum.
+    #[must_use]
+    pub const fn value(self) -> u32 {
+        !self.0
+    }
+
     /// The checksum as TensorFlow stores it.
-    pub(crate) const fn masked(self) -> u32 {
-        (!self.0).rotate_right(15).wrapping_add(MASK)
+    #[must_use]
+    pub const fn masked(self) -> u32 {
+        self.value().rotate_right(15).wrapping_add(MASK)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
 
     #[test]
@@ -79,7 +97,7 @@ mod tests {
                 let mut sum = Crc32c::new();
                 sum.update(&bytes[..cut]);
                 sum.update(&bytes[cut..]);
-                assert_eq!(!sum.0, expected, "{bytes:?} cut at {cut}");
+                assert_eq!(sum.value(), expected, "{bytes:?} cut at {cut}");
             }
         }
     }

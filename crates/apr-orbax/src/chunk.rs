@@ -1,0 +1,257 @@
+//! Chunks of arrays: bytes as they are, or one compressed stream.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use apr_archive::{Inflated, Wrapper};
+use apr_core::{ByteSource, Error, Result, Work, read_vec};
+
+use crate::array::Compressor;
+use crate::zstd::{INPUT, Stream};
+
+/// Bytes of a page, which is decoded and kept as one.
+const PAGE: u64 = 1 << 20;
+
+/// Pages and streams that are kept. A row of an array may go through as many chunks.
+const MAX_PAGES: usize = 16;
+const MAX_STREAMS: usize = 8;
+
+/// How often a stream may be decoded, on average, and bytes more.
+const TIMES: u64 = 8;
+const FREE: u64 = 64 << 20;
+
+/// Bytes that a format makes of one: Zstandard's longest runs take four bytes for 128 KiB.
+const ZSTD_RATIO: u64 = 1 << 15;
+
+/// Bytes of the longest header of gzip that is looked at, and of what follows the stream.
+const GZIP_HEAD: u64 = 512;
+const GZIP_TAIL: u64 = 8;
+
+/// A chunk of an array.
+pub(crate) enum Chunk {
+    /// Nothing but the fill value.
+    Filled,
+    Plain {
+        source: Arc<dyn ByteSource>,
+        offset: u64,
+    },
+    Inflated(Box<Inflated<Arc<dyn ByteSource>>>),
+    Zstd(Compressed),
+}
+
+/// A stream of Zstandard.
+pub(crate) struct Compressed {
+    source: Arc<dyn ByteSource>,
+    offset: u64,
+    encoded: u64,
+    len: u64,
+    /// Its number among those of the checkpoint.
+    id: u64,
+    work: Work,
+}
+
+/// What was decoded last.
+#[derive(Default)]
+pub(crate) struct Cache {
+    inflated: Arc<apr_archive::Cache>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    next: u64,
+    pages: VecDeque<(u64, u64, Arc<[u8]>)>,
+    streams: VecDeque<(u64, Decoder)>,
+}
+
+/// A stream in the middle.
+struct Decoder {
+    stream: Stream,
+    /// Bytes that were read and not decoded, and where the next ones are.
+    input: Vec<u8>,
+    at: u64,
+    /// The page that comes next.
+    page: u64,
+}
+
+impl Chunk {
+    /// A chunk whose `encoded` bytes from `offset` on are `len` once they are decoded.
+    pub(crate) fn new(
+        source: Arc<dyn ByteSource>,
+        (offset, encoded): (u64, u64),
+        len: u64,
+        compressor: Compressor,
+        cache: &Cache,
+    ) -> Result<Self> {
+        let wrong = |what: &str| {
+            Err(Error::corrupt(format!("{what} for {encoded} bytes of a chunk of {len}"))
+                .at(offset))
+        };
+        let inflate = |source: &Arc<dyn ByteSource>, at: u64, encoded: u64, wrapper| {
+            let shared = Arc::clone(source);
+            let inflated = Inflated::new(shared, (at, encoded), len, wrapper, &cache.inflated)?;
+            Ok(Self::Inflated(Box::new(inflated)))
+        };
+        match compressor {
+            Compressor::None if encoded != len => wrong("the length is wrong"),
+            Compressor::None => Ok(Self::Plain { source, offset }),
+            Compressor::Zlib => inflate(&source, offset, encoded, Wrapper::Zlib),
+            Compressor::Gzip => {
+                let head = read_vec(&source, offset, encoded.min(GZIP_HEAD))?;
+                let start = gzip_header(&head)
+                    .filter(|start| start + GZIP_TAIL <= encoded)
+                    .ok_or_else(|| Error::corrupt("a header of gzip is damaged").at(offset))?;
+                inflate(&source, offset + start, encoded - start - GZIP_TAIL, Wrapper::Raw)
+            }
+            Compressor::Zstd if len > encoded.saturating_mul(ZSTD_RATIO) => wrong("too much"),
+            Compressor::Zstd => {
+                let mut kept = cache.kept.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.next += 1;
+                let work = Work::of_file(len.saturating_mul(TIMES).saturating_add(FREE));
+                Ok(Self::Zstd(Compressed { source, offset, encoded, len, id: kept.next, work }))
+            }
+        }
+    }
+
+    /// Fills `buf` with the decoded bytes from `offset` on, which must be there. Those of a filled
+    /// chunk are left as they are.
+    pub(crate) fn read(&self, cache: &Cache, offset: u64, buf: &mut [u8]) -> Result<()> {
+        match self {
+            Self::Filled => Ok(()),
+            Self::Plain { source, offset: start } => source.read_at(start + offset, buf),
+            Self::Inflated(inflated) => inflated.read_at(offset, buf),
+            Self::Zstd(compressed) => compressed.read(cache, offset, buf),
+        }
+    }
+}
+
+/// Length of the header in front of a gzip member's stream (RFC 1952, section 2.3).
+fn gzip_header(head: &[u8]) -> Option<u64> {
+    let &[0x1f, 0x8b, 8, flags, ..] = head else { return None };
+    let mut at = 10;
+    if flags & 4 != 0 {
+        at += 2 + usize::from(u16::from_le_bytes([*head.get(at)?, *head.get(at + 1)?]));
+    }
+    for flag in [8, 16] {
+        if flags & flag != 0 {
+            at += head.get(at..)?.iter().position(|&byte| byte == 0)? + 1;
+        }
+    }
+    Some(at as u64 + if flags & 2 != 0 { 2 } else { 0 })
+}
+
+impl Compressed {
+    fn read(&self, cache: &Cache, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let (mut at, mut rest) = (offset, buf);
+        while !rest.is_empty() {
+            let page = self.page(cache, at / PAGE)?;
+            let from = usize::try_from(at % PAGE).unwrap_or_default();
+            let bytes = page.get(from..).unwrap_or_default();
+            let len = bytes.len().min(rest.len());
+            if len == 0 {
+                return Err(Error::corrupt("a range past the end of a chunk").at(self.offset));
+            }
+            let (head, tail) = rest.split_at_mut(len);
+            head.copy_from_slice(&bytes[..len]);
+            at += len as u64;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// A page, kept or decoded.
+    fn page(&self, cache: &Cache, number: u64) -> Result<Arc<[u8]>> {
+        // The lock is held while pages are decoded, so that no two threads decode the same one.
+        let mut kept = cache.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = kept.pages.iter().position(|(id, page, _)| (*id, *page) == (self.id, number));
+        if let Some((id, page, bytes)) = found.and_then(|at| kept.pages.remove(at)) {
+            kept.pages.push_back((id, page, Arc::clone(&bytes)));
+            return Ok(bytes);
+        }
+
+        let found = kept.streams.iter().position(|(id, _)| *id == self.id);
+        let decoder = found.and_then(|at| kept.streams.remove(at)).map(|(_, decoder)| decoder);
+        let mut decoder = match decoder.filter(|decoder| decoder.page <= number) {
+            Some(decoder) => decoder,
+            None => {
+                let stream = Stream::new()?;
+                let mut decoder = Decoder { stream, input: Vec::new(), at: self.offset, page: 0 };
+                self.fill(&mut decoder)?;
+                decoder
+            }
+        };
+        loop {
+            let page = decoder.page;
+            let bytes: Arc<[u8]> = self.decode(&mut decoder)?.into();
+            if kept.pages.len() == MAX_PAGES {
+                kept.pages.pop_front();
+            }
+            kept.pages.push_back((self.id, page, Arc::clone(&bytes)));
+            if page == number {
+                if kept.streams.len() == MAX_STREAMS {
+                    kept.streams.pop_front();
+                }
+                kept.streams.push_back((self.id, decoder));
+                return Ok(bytes);
+            }
+        }
+    }
+
+    /// The page that comes next.
+    fn decode(&self, decoder: &mut Decoder) -> Result<Vec<u8>> {
+        let len = PAGE.min(self.len.saturating_sub(decoder.page * PAGE));
+        self.work.spend(len)?;
+        let mut page = vec![0; usize::try_from(len).unwrap_or_default()];
+        let mut filled = 0;
+        while filled < page.len() {
+            let written = self.step(decoder, &mut page[filled..])?;
+            if written == 0 && (decoder.stream.is_finished() || !self.fill(decoder)?) {
+                let message = format!("a chunk ends before the {} bytes that it has", self.len);
+                return Err(Error::corrupt(message).at(self.offset));
+            }
+            filled += written;
+        }
+        decoder.page += 1;
+        if decoder.page * PAGE >= self.len {
+            self.finish(decoder)?;
+        }
+        Ok(page)
+    }
+
+    /// The end of the stream, and no byte more, must follow the last byte.
+    fn finish(&self, decoder: &mut Decoder) -> Result<()> {
+        let mut more = self.step(decoder, &mut [0])?;
+        while more == 0 && !decoder.stream.is_finished() && self.fill(decoder)? {
+            more = self.step(decoder, &mut [0])?;
+        }
+        let ends = decoder.stream.is_finished() && decoder.input.is_empty();
+        if more > 0 || !ends || decoder.at < self.offset + self.encoded {
+            let message = format!("a chunk does not end after the {} bytes that it has", self.len);
+            return Err(Error::corrupt(message).at(self.offset));
+        }
+        Ok(())
+    }
+
+    /// Decodes what is there, as far as it goes.
+    fn step(&self, decoder: &mut Decoder, out: &mut [u8]) -> Result<usize> {
+        let mut filled = 0;
+        loop {
+            let step = decoder.stream.step(&decoder.input, &mut out[filled..]);
+            let (read, written) = step.map_err(|error| error.at(self.offset))?;
+            decoder.input.drain(..read);
+            filled += written;
+            if (read == 0 && written == 0) || filled == out.len() {
+                return Ok(filled);
+            }
+        }
+    }
+
+    /// Reads more input; `false` at its end.
+    fn fill(&self, decoder: &mut Decoder) -> Result<bool> {
+        let len = (self.offset + self.encoded - decoder.at).min(INPUT as u64);
+        let bytes = read_vec(&self.source, decoder.at, len)?;
+        decoder.input.extend_from_slice(&bytes);
+        decoder.at += len;
+        Ok(len > 0)
+    }
+}
