@@ -179,6 +179,9 @@ impl Contents {
                 self.weights.append(&mut program.weights);
                 self.settings.append(&mut program.settings);
                 self.refused.append(&mut program.refused);
+                if !program.labels.is_empty() {
+                    fields.insert("labels".into(), std::mem::take(&mut program.labels).into());
+                }
                 self.count(&mut fields, &program.operations, prefix, "program", "operation");
             }
             300 | 400 => self.add_linear(context, &own, prefix)?,

@@ -14,15 +14,20 @@ use std::sync::Arc;
 
 use apr_core::protobuf::{Field, Message, Walker};
 use apr_core::{Code, DType, Error, Escaped, Limits, Result};
+use serde_json::Value;
 
 use crate::blob::Files;
 use crate::constexpr::{Bound, Operands, PREFIX};
 use crate::model::Found;
 use crate::tensor::Tensor;
-use crate::value::Constant;
+use crate::value::{Constant, list_of};
 
 /// The function that a program has where there are no others.
 const MAIN: &str = "main";
+
+/// The operation of a classifier, and its input with the classes.
+const CLASSIFY: &str = "classify";
+const CLASSES: &str = "classes";
 
 /// What is in a program.
 #[derive(Debug, Default)]
@@ -34,6 +39,8 @@ pub(crate) struct Program {
     pub(crate) settings: Vec<String>,
     /// Constants that can't be read, and why.
     pub(crate) refused: Vec<Error>,
+    /// The classes that the function without a prefix tells apart: texts or integers.
+    pub(crate) labels: Vec<Value>,
 }
 
 /// A function that is being read.
@@ -138,9 +145,17 @@ impl Program {
                     self.add_constant(context, &operation, prefix, scope)?;
                 } else {
                     for input in operation.inputs {
-                        for binding in bindings(context.walker, input)?.1 {
-                            if let Binding::Name(name) = binding {
-                                scope.used.insert(name);
+                        let (input, bindings) = bindings(context.walker, input)?;
+                        let has_labels = operation.kind == CLASSIFY && input == CLASSES;
+                        for binding in bindings {
+                            match binding {
+                                Binding::Name(name) => {
+                                    scope.used.insert(name);
+                                }
+                                Binding::Value(value) if has_labels && prefix.is_empty() => {
+                                    self.labels = list_of(context.walker, value)?;
+                                }
+                                Binding::Value(_) => {}
                             }
                         }
                     }

@@ -4,13 +4,15 @@
 //! Value       2: type  3: immediate value  5: blob in a file
 //! type        1: tensor type               tensor type    1: elements  2: rank  3: dimension
 //! dimension   1: constant  2: unknown      constant       1: size
-//! immediate   1: tensor value              blob           1: file name  2: place of its header
+//! immediate   1: tensor value  3: list (1: value)
+//!                                          blob           1: file name  2: place of its header
 //! tensor value, of which each has its values as field 1:
 //!             1: floats  2: ints  3: bools  4: texts  5: long ints  6: doubles  7: bytes
 //! ```
 
 use apr_core::protobuf::{Element, Field, Message, Runs, Span, Value, Walker};
 use apr_core::{DType, Error, Result, StoredRange};
+use serde_json::Value as Label;
 
 use crate::blob::Files;
 use crate::tensor::{Bytes, Encoding, Tensor};
@@ -178,6 +180,52 @@ fn tensor_value(walker: &mut Walker<'_>, mut immediate: Message) -> Result<Optio
         }
     }
     Ok(found)
+}
+
+/// The texts or integers of a list: the classes that a classifier tells apart.
+///
+/// # Errors
+/// E001 and E002 for a damaged one, E007 when reading fails, E008 over the limit.
+pub(crate) fn list_of(walker: &mut Walker<'_>, value: Message) -> Result<Vec<Label>> {
+    /// The fields of an immediate value that a list is.
+    const LIST: u32 = 3;
+
+    let mut labels = Vec::new();
+    let immediates = |walker: &mut Walker<'_>, mut value: Message| {
+        let mut found = None;
+        while let Some(field) = value.next(walker)? {
+            if field.number == 3 {
+                found = Some(field.message()?);
+            }
+        }
+        Ok::<_, Error>(found)
+    };
+    let Some(mut immediate) = immediates(walker, value)? else { return Ok(labels) };
+    while let Some(field) = immediate.next(walker)? {
+        if field.number != LIST {
+            continue;
+        }
+        let mut list = field.message()?;
+        while let Some(item) = list.next(walker)? {
+            let item = immediates(walker, item.message()?)?;
+            let Some(item) = item else { continue };
+            let Some((tensor, kind)) = tensor_value(walker, item)? else { continue };
+            walker.keep(size_of::<Label>() as u64)?;
+            let mut values = tensor.message()?;
+            while let Some(field) = values.next(walker)? {
+                match kind {
+                    4 => labels.push(field.text(walker)?.into()),
+                    2 | 5 => {
+                        let mut numbers = Vec::new();
+                        field.integers(walker, &mut numbers)?;
+                        labels.extend(numbers.into_iter().map(Label::from));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    Ok(labels)
 }
 
 /// The bytes of an immediate tensor: where they are, or, of numbers that are written one by one,

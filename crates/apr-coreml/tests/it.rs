@@ -506,14 +506,16 @@ fn classifiers_return_scores() {
             lowered.body.outputs.iter().map(|id| &*lowered.body.value(*id).name).collect();
         assert_eq!(found, [output], "{name}");
     }
-    let reader = open_fixture("recurrent/classes.mlmodel").expect("a model");
-    let own = reader.metadata().object(METADATA).expect("what the model says");
-    assert_eq!(own["labels"], json!(["cat", "dog", "cow"]));
+    for name in ["classes.mlmodel", "classes.mlpackage"] {
+        let reader = open_fixture(&format!("recurrent/{name}")).expect("a model");
+        let own = reader.metadata().object(METADATA).expect("what the model says");
+        assert_eq!(own["labels"], json!(["cat", "dog", "cow"]), "{name}");
+    }
 }
 
 #[test]
 fn what_can_not_be_lowered_is_named() {
-    // Recurrent layers and branches, and what is not as its layer says.
+    // Recurrent layers that are given no states, branches, and what is not as its layer says.
     let network = "a graph that returns nothing, batchnorm, biDirectionalLSTM, branch, \
                    convolution, embedding, embeddingND, gru, innerProduct, simpleRecurrent, \
                    uniDirectionalLSTM";

@@ -311,6 +311,10 @@ fn fields(walker: &mut Walker<'_>, own: &Field, known: &'static str) -> Result<V
 fn value(walker: &mut Walker<'_>, field: &Field, kind: &str) -> Result<Option<AttributeValue>> {
     Ok(Some(match (kind, field.value) {
         ("text", _) => AttributeValue::Text(field.bytes(walker)?),
+        ("activation", _) => {
+            walker.keep(EACH)?;
+            AttributeValue::Texts(vec![activation(walker, field.message()?)?.into_bytes()])
+        }
         ("message", _) => AttributeValue::Int(1),
         // Sizes at a start and an end, which are left away where they are 0.
         ("edges", _) => {
@@ -343,6 +347,32 @@ fn value(walker: &mut Walker<'_>, field: &Field, kind: &str) -> Result<Option<At
     }))
 }
 
+/// An activation of a recurrent layer: its name, and its two settings, which are 0 where they are
+/// left away.
+fn activation(walker: &mut Walker<'_>, mut message: Message) -> Result<String> {
+    /// The numbers of activations, as of the fields of the layer of activations.
+    const ACTIVATION: u32 = 130;
+
+    let (mut name, mut settings) = ("?", [0.0_f32; 2]);
+    let known = name_of(FIELDS, ACTIVATION).unwrap_or_default();
+    while let Some(field) = message.next(walker)? {
+        let place = field.number.to_string();
+        let found = known.split(' ').find_map(|text| {
+            let (name, rest) = text.split_once(':')?;
+            (rest.split_once(':')?.0 == place).then_some(name)
+        });
+        let Some(found) = found else { continue };
+        (name, settings) = (found, [0.0; 2]);
+        let mut own = field.message()?;
+        while let Some(field) = own.next(walker)? {
+            if let (1 | 2, Value::Fixed32(bits)) = (field.number, field.value) {
+                settings[usize::from(field.number == 2)] = f32::from_bits(bits);
+            }
+        }
+    }
+    Ok(format!("{name} {} {}", settings[0], settings[1]))
+}
+
 /// A number, or the member of an enumeration that it is.
 fn member(kind: &str, number: i64) -> AttributeValue {
     let members = kind.split(',').filter_map(|member| member.split_once('='));
@@ -361,6 +391,7 @@ fn join(list: &mut AttributeValue, more: AttributeValue) {
             *list = AttributeValue::Floats(vec![*first, more]);
         }
         (AttributeValue::Floats(list), AttributeValue::Float(more)) => list.push(more),
+        (AttributeValue::Texts(list), AttributeValue::Texts(more)) => list.extend(more),
         (_, more) => *list = more,
     }
 }

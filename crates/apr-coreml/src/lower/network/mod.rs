@@ -11,6 +11,7 @@ mod layer;
 mod matrix;
 mod movement;
 mod normalization;
+mod recurrent;
 mod reduce;
 
 use apr_graph::{Body, Dim, ElementType, Graph, Node, ValueId, ValueOrigin, ValueType};
@@ -93,6 +94,9 @@ impl<'g> Lowering<'g> {
     fn layer(&mut self, layer: &Layer<'_>) -> Option<Vec<Blob>> {
         match layer.op() {
             "split" | "splitND" => return self.split(layer),
+            "simpleRecurrent" | "gru" | "uniDirectionalLSTM" | "biDirectionalLSTM" => {
+                return self.recurrent(layer);
+            }
             "arrayInputShapeMapping" | "imageInputShapeMapping" => {
                 return self.mapping(layer).map(|blob| vec![blob]);
             }
