@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use apr_graph::{
-    BodyBuilder, Dim, ElementType, Graph, IncrementalInference, Meaning, NodeBuilder, Opset,
-    TensorType, ValueId, ValueType, View, WeightRef,
+    AttributeValue, Body, BodyBuilder, Dim, ElementType, Graph, IncrementalInference, Meaning,
+    Node, NodeBuilder, Opset, TensorType, ValueId, ValueOrigin, ValueType, View, WeightRef,
 };
 
 use crate::order::{Order, Placed, to_channels_first, to_natural};
@@ -233,6 +233,7 @@ impl Writer {
     #[must_use]
     pub fn finish(self) -> Graph {
         let mut body = self.main.finish();
+        share_weights(&mut body);
         // An output takes its name, which another value may have had: each value has its own.
         let outputs: HashSet<ValueId> = body.outputs.iter().copied().collect();
         let mut taken: HashSet<String> =
@@ -260,6 +261,44 @@ impl Writer {
     }
 }
 
+/// Lets bodies of nodes read a weight of this body where several read it: each that has its own
+/// would be a tensor of its own in a file.
+fn share_weights(body: &mut Body) {
+    let mut shared: HashMap<WeightRef, ValueId> = HashMap::new();
+    for (at, value) in (0..).map(ValueId).zip(&body.values) {
+        if let ValueOrigin::Weight(weight) = &value.origin {
+            shared.entry(weight.clone()).or_insert(at);
+        }
+    }
+    let mut seen: HashSet<WeightRef> = HashSet::new();
+    let mut more = Vec::new();
+    for inner in body.nodes.iter().flat_map(Node::bodies) {
+        for value in &inner.values {
+            if let ValueOrigin::Weight(weight) = &value.origin
+                && !shared.contains_key(weight)
+                && !seen.insert(weight.clone())
+            {
+                more.push((value.name.clone(), value.kind.clone(), weight.clone()));
+            }
+        }
+    }
+    for (name, kind, weight) in more {
+        let origin = ValueOrigin::Weight(weight.clone());
+        shared.entry(weight).or_insert_with(|| body.add_value(name, kind, origin));
+    }
+    let attributes = body.nodes.iter_mut().flat_map(|node| node.attributes.iter_mut());
+    for attribute in attributes {
+        let AttributeValue::Body(inner) = &mut attribute.value else { continue };
+        for value in &mut inner.values {
+            if let ValueOrigin::Weight(weight) = &value.origin
+                && let Some(outer) = shared.get(weight)
+            {
+                value.origin = ValueOrigin::Outer(*outer);
+            }
+        }
+    }
+}
+
 fn opsets() -> Vec<Opset> {
     vec![Opset { domain: "".into(), version: OPSET }]
 }
@@ -270,5 +309,44 @@ fn suffix(rank: usize) -> &'static str {
         3 => "/ncw",
         4 => "/nchw",
         _ => "/ncdhw",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A body that adds weights of these names up.
+    fn body(names: &[&str]) -> Box<Body> {
+        let mut out = Writer::new();
+        let ids: Vec<ValueId> =
+            names.iter().map(|name| out.main.weight(name, ElementType::F32, [2])).collect();
+        let sum = out.main.op("Sum", ids.iter().copied()).output("sum");
+        out.output("sum", sum);
+        Box::new(out.finish().body)
+    }
+
+    fn weights(body: &Body) -> Vec<&str> {
+        let weight = |value: &apr_graph::Value| matches!(value.origin, ValueOrigin::Weight(_));
+        body.values.iter().filter(|value| weight(value)).map(|value| &*value.name).collect()
+    }
+
+    #[test]
+    fn a_weight_that_several_bodies_read_is_one() {
+        let mut out = Writer::new();
+        let which = out.input("which", &ValueType::tensor(ElementType::Bool, [])).id;
+        let own = out.main.weight("around", ElementType::F32, [2]);
+        let made = out
+            .main
+            .op("If", [which])
+            .attribute("then_branch", AttributeValue::Body(body(&["around", "both", "one"])))
+            .attribute("else_branch", AttributeValue::Body(body(&["both", "around"])))
+            .output("made");
+        let sum = out.main.op("Add", [made, own]).output("sum");
+        out.output("sum", sum);
+        let body = out.finish().body;
+        assert_eq!(weights(&body), ["around", "both"]);
+        let inner: Vec<_> = body.nodes.iter().flat_map(Node::bodies).map(weights).collect();
+        assert_eq!(inner, [vec!["one"], vec![]]);
     }
 }

@@ -336,6 +336,7 @@ pub(crate) static FORMATS: &[Registration] = &[
         open_set: Some(|set, name, options| {
             Ok(Box::new(apr_orbax::open_in(set, name, &options.limits)?))
         }),
+        spans_files: true,
         in_folder: InFolder { rank: 5, names: &[apr_orbax::METADATA], ..InFolder::NONE },
         ..told_apart(&apr_orbax::FORMAT)
     },

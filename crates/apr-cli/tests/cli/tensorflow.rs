@@ -86,6 +86,34 @@ fn weights_of_flax_nemo_and_llamafile_are_read_where_they_lie() {
 }
 
 #[test]
+fn folders_of_orbax_word_vectors_and_paddle_are_read() {
+    let sandbox = Sandbox::new();
+    copy(&sandbox, &fixture("orbax"), "orbax");
+    copy(&sandbox, &fixture("vectors"), "vectors");
+    copy(&sandbox, &fixture("paddle"), "paddle");
+    for name in ["orbax/ocdbt", "orbax/zarr/_METADATA", "orbax/deep", "orbax/codecs"] {
+        sandbox.apr(&format!("tensors {name}")).ok().says(&["params/", "f32"]);
+        sandbox.apr(&format!("convert {name} -o out.safetensors --overwrite")).ok();
+        sandbox.apr(&format!("diff {name} out.safetensors")).ok().says(&["SAME"]);
+    }
+    sandbox.apr("inspect orbax/ocdbt").ok().says(&["Orbax (JAX)"]);
+    for name in ["vectors/gensim.bin", "vectors/lines.bin", "vectors/supervised.bin"] {
+        sandbox.apr(&format!("validate {name}")).ok();
+        sandbox.apr(&format!("import {name} -o out.apr --overwrite")).ok();
+        sandbox.apr(&format!("diff {name} out.apr")).ok().says(&["SAME"]);
+    }
+    sandbox.apr("inspect vectors/gensim.bin").ok().says(&["word2vec", "words.txt"]);
+    sandbox.apr("tensors vectors/quantized.ftz").fails(4, &["product quantizer"]);
+    for name in ["paddle/text.pdparams", "paddle/split2.pdparams"] {
+        sandbox.apr(&format!("convert {name} -o out.safetensors --overwrite")).ok();
+        sandbox.apr(&format!("diff {name} out.safetensors")).ok().says(&["SAME"]);
+    }
+    fs::remove_file(sandbox.path("orbax/zarr/params.dense.kernel/1.1")).expect("it was there");
+    let missing = ["E002", "params.dense.kernel/1.1", "params/dense/kernel"];
+    sandbox.apr("tensors orbax/zarr").fails(5, &missing);
+}
+
+#[test]
 fn what_is_compiled_for_a_device_is_named_with_what_to_use_instead() {
     let sandbox = Sandbox::new()
         .with("m.engine", b"ptrt\0\0\0\0\0\0\0\0")

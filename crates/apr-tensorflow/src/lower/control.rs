@@ -487,6 +487,8 @@ impl<'g> Lowering<'g> {
         let made = made.attribute("body", AttributeValue::Body(Box::new(body)));
         let made = made.list_of_outputs(&name, states.len() + items);
         let (states, items) = made.split_at(states.len());
+        let is_round = |count: &Count| matches!(count, Count::Known(1..));
+        let has_rounds = own.limits.as_ref().is_some_and(|limits| limits.iter().all(is_round));
         let (mut states, mut items) = (states.iter(), items.iter());
         for (at, variable) in own.variables.iter().enumerate() {
             let source = match variable {
@@ -494,7 +496,17 @@ impl<'g> Lowering<'g> {
                 Variable::State => Source::Made(Placed::natural(*states.next()?)),
                 Variable::Items { is_last, .. } => {
                     let all = *items.next()?;
-                    let own = if *is_last { self.last(all, &name) } else { all };
+                    let mut own = all;
+                    if *is_last {
+                        // Without a round, it is as it was before.
+                        let before = match self.source(node, at)?.clone() {
+                            source @ Source::List { .. } if !has_rounds => {
+                                self.written(&source, Order::Natural, 0)
+                            }
+                            _ => None,
+                        };
+                        own = self.last(before, all, &name);
+                    }
                     Source::Made(Placed::natural(own))
                 }
             };
@@ -505,9 +517,16 @@ impl<'g> Lowering<'g> {
         Some(())
     }
 
-    /// The last item of a list, as a list of one.
-    fn last(&mut self, all: ValueId, name: &str) -> ValueId {
+    /// The last item of a list, as a list of one; `before` is what there is if it has none.
+    fn last(&mut self, before: Option<ValueId>, all: ValueId, name: &str) -> ValueId {
         let main = &mut self.out.main;
+        let all = match before {
+            Some(before) => {
+                let both = main.op("Concat", [before, all]).attribute("axis", 0);
+                both.output(&format!("{name}/all"))
+            }
+            None => all,
+        };
         let (start, end) = (main.ints(&[-1]), main.ints(&[i64::MAX]));
         main.op("Slice", [all, start, end]).output(&format!("{name}/last"))
     }
