@@ -561,6 +561,7 @@ fn broken_models_are_lowered_or_not_within_bounded_memory() {
         ("lowered/pieces.mlpackage", 97),
         ("lowered/kinds.mlpackage", 397),
         ("recurrent/both.mlpackage", 397),
+        ("recurrent/control.mlpackage", 97),
         ("recurrent/classes.mlpackage", 29),
     ] {
         let whole = Package::read(&folder().join(name));

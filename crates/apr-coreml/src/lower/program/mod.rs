@@ -3,6 +3,7 @@
 //! A program states the shape of every value, so that what is written is compared with it: an
 //! operation whose outputs would have another shape is not translated.
 
+mod control;
 mod elementwise;
 mod image;
 mod indexing;
@@ -13,6 +14,9 @@ mod recurrent;
 mod reduce;
 mod source;
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use apr_graph::{Body, Dim, ElementType, Graph, Node, ValueId, ValueOrigin, ValueType};
 use apr_lower::{Untranslated, Weights, Writer};
 
@@ -22,18 +26,16 @@ use super::element::computed;
 use crate::graph::DOMAIN;
 use source::Source;
 
+/// Operations of all bodies that are written, at most, unless a program has more.
+const MOST_NODES: usize = 1 << 16;
+
 /// The graph of a program.
 ///
 /// # Errors
 /// The operations that are not translated, by their names.
 pub(super) fn lower(body: &Body, weights: &dyn Weights) -> Result<Graph, Untranslated> {
     let mut lowering = Lowering::new(body, weights);
-    for node in &body.nodes {
-        if lowering.node(node).is_none() {
-            count(&mut lowering.untranslated, node);
-            lowering.leave(node);
-        }
-    }
+    lowering.operations();
     if body.outputs.iter().all(|id| is_label(body, *id)) {
         lowering.untranslated.insert("a graph that returns nothing".into(), 1);
     }
@@ -76,13 +78,18 @@ struct Lowering<'g> {
     /// What stands for the values of `from`.
     values: Vec<Option<Source>>,
     untranslated: Untranslated,
+    /// How many bodies are around.
+    depth: usize,
+    /// Operations that may still be written: a condition is written twice, and so is what is in it.
+    nodes_left: Rc<Cell<usize>>,
 }
 
 impl<'g> Lowering<'g> {
     fn new(from: &'g Body, weights: &'g dyn Weights) -> Self {
         let values = from.values.iter().map(Source::fixed).collect();
-        let mut lowering =
-            Self { from, weights, out: Writer::new(), values, untranslated: Untranslated::new() };
+        let (out, untranslated) = (Writer::new(), Untranslated::new());
+        let nodes_left = Rc::new(Cell::new(MOST_NODES.max(2 * from.nodes.len())));
+        let mut lowering = Self { from, weights, out, values, untranslated, depth: 0, nodes_left };
         for id in &from.inputs {
             let value = from.value(*id);
             let made = lowering.out.input(&value.name, &value.kind).id;
@@ -97,9 +104,26 @@ impl<'g> Lowering<'g> {
         lowering
     }
 
+    /// Lowers all operations; those that can't be are counted by their names.
+    fn operations(&mut self) {
+        let from = self.from;
+        for node in &from.nodes {
+            let left = self.nodes_left.get().checked_sub(1);
+            self.nodes_left.set(left.unwrap_or_default());
+            if left.is_none() || self.node(node).is_none() {
+                count(&mut self.untranslated, node);
+                self.leave(node);
+            }
+        }
+    }
+
     /// Lowers an operation; `None` where that can't be done.
-    fn node(&mut self, node: &Node) -> Option<()> {
-        (&*node.op.domain == DOMAIN && node.bodies().next().is_none()).then_some(())?;
+    fn node(&mut self, node: &'g Node) -> Option<()> {
+        (&*node.op.domain == DOMAIN).then_some(())?;
+        if node.bodies().next().is_some() {
+            let made = self.control(node)?;
+            return self.set(&node.outputs, made);
+        }
         let call = Call::new(node, self.from)?;
         call.ignore("name");
         if call.op == CLASSIFY {
@@ -109,8 +133,14 @@ impl<'g> Lowering<'g> {
             return Some(());
         }
         let made = self.call(&call)?;
-        (call.is_understood() && made.len() == call.outputs.len()).then_some(())?;
-        for (id, made) in call.outputs.iter().zip(made) {
+        call.is_understood().then_some(())?;
+        self.set(call.outputs, made)
+    }
+
+    /// Lets values stand for the outputs of an operation.
+    fn set(&mut self, outputs: &[Option<ValueId>], made: Vec<ValueId>) -> Option<()> {
+        (made.len() == outputs.len()).then_some(())?;
+        for (id, made) in outputs.iter().zip(made) {
             let Some(id) = id else { continue };
             self.is_stated(*id, made).then_some(())?;
             self.values[id.0 as usize] = Some(Source::Made(made));
