@@ -63,8 +63,8 @@ pub fn read_flax(data: &[u8]) {
     }
 }
 
-/// Reads the input as files of an Orbax checkpoint: as those of a database, or as the description of
-/// an array, a line, and its chunks.
+/// Reads the input as files of an Orbax checkpoint: as those of a database, or as the description
+/// of an array, a line, and its chunks.
 pub fn read_orbax(data: &[u8]) {
     use apr_registry::orbax;
 
@@ -76,10 +76,11 @@ pub fn read_orbax(data: &[u8]) {
             let is_database = self.0.starts_with(&[0x0c, 0xdb]);
             let end = self.0.iter().position(|&byte| byte == b'\n').unwrap_or(self.0.len());
             let bytes = match name {
-                orbax::METADATA => format!(
-                    r#"{{"tree_metadata":{{"a":{{"key_metadata":[{{"key":"a"}}],"value_metadata":{{}}}}}},"use_ocdbt":{is_database}}}"#
-                )
-                .into_bytes(),
+                orbax::METADATA => {
+                    let leaf = r#"{"key_metadata":[{"key":"a"}],"value_metadata":{}}"#;
+                    let tree = format!(r#"{{"tree_metadata":{{"a":{leaf}}}"#);
+                    format!(r#"{tree},"use_ocdbt":{is_database}}}"#).into_bytes()
+                }
                 "a/.zarray" => self.0[..end].to_vec(),
                 _ if is_database => self.0.to_vec(),
                 _ => self.0.get(end + 1..).unwrap_or_default().to_vec(),

@@ -2,8 +2,8 @@
 //! values lie in files of data.
 //!
 //! ```text
-//! manifest, node   u32 (big-endian) magic, u64 length, varint version 0, varint 0 or 1 (Zstandard),
-//!                  body, u32 CRC-32C of all before
+//! manifest, node   u32 (big-endian) magic, u64 length, varint version 0, varint 0 or 1
+//!                  (Zstandard), body, u32 CRC-32C of all before
 //! manifest's body  16 bytes uuid, varint kind, varint bytes of an inline value, varint bytes of a
 //!                  node, u8 arity of the tree of versions, varint compression [i32 level], files,
 //!                  versions, nodes of versions

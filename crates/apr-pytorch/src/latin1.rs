@@ -1,9 +1,9 @@
 //! Bytes that are written as text, as a source that is read at any place.
 //!
 //! Pickle has an opcode for bytes since protocol 3. Before, a program of Python 3 writes the text
-//! that has each byte as a character (Latin-1), in UTF-8, and a call that turns it into bytes: those
-//! above 127 take two bytes in the file. Where a byte of an array lies is found by counting, at its
-//! first read; the places counted so far are kept, one for each page.
+//! that has each byte as a character (Latin-1), in UTF-8, and a call that turns it into bytes:
+//! those above 127 take two bytes in the file. Where a byte of an array lies is found by counting,
+//! at its first read; the places counted so far are kept, one for each page.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};

@@ -74,8 +74,8 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Goes past a word and the byte that ends it, and adds the word to `text`; returns the bytes of
-    /// the word.
+    /// Goes past a word and the byte that ends it, and adds the word to `text`; returns the bytes
+    /// of the word.
     pub(crate) fn word(&mut self, end: u8, mut text: Option<&mut Vec<u8>>) -> Result<u64> {
         let from = self.at;
         loop {

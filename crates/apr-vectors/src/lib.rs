@@ -5,8 +5,8 @@
 //! ├─ "5 300\n"   words and dimensions          ├─ magic      i32 793712314
 //! └─ for each word                             ├─ version    i32 11 or 12
 //!    ├─ word     bytes up to a space           ├─ arguments  12 x i32, f64
-//!    ├─ f32      as many as dimensions         ├─ dictionary i32 entries, words, labels; i64 tokens,
-//!    └─ "\n"     in files of the original tool │             pruned n-grams
+//!    ├─ f32      as many as dimensions         ├─ dictionary i32 entries, words, labels;
+//!    └─ "\n"     in files of the original tool │             i64 tokens, pruned n-grams
 //!                                              │  └─ for each entry: bytes up to NUL, i64 count,
 //!                                              │     i8: 0 for a word, 1 for a label
 //!                                              ├─ u8 quantized?  input:  i64 rows, columns; f32
@@ -14,9 +14,9 @@
 //! ```
 //!
 //! All numbers are little-endian. The vectors of word2vec are one tensor, `embedding`; where each
-//! begins is found at the first read, since a word may have any length. The matrices of fastText are
-//! `input`, with a row for each word and after those one for each bucket of n-grams, and `output`.
-//! Words and labels are companions, a line for each: `words.txt`, `labels.txt`.
+//! begins is found at the first read, since a word may have any length. The matrices of fastText
+//! are `input`, with a row for each word and after those one for each bucket of n-grams, and
+//! `output`. Words and labels are companions, a line for each: `words.txt`, `labels.txt`.
 //!
 //! # What is refused, by name
 //!

@@ -43,8 +43,8 @@ enum Text {
 /// Opens a file of word2vec or fastText. No vectors are read, besides the first.
 ///
 /// # Errors
-/// E001 for what is neither, E002 for a damaged file, E003 for a quantized model or another version,
-/// E007 when reading fails.
+/// E001 for what is neither, E002 for a damaged file, E003 for a quantized model or another
+/// version, E007 when reading fails.
 pub fn open<S: ByteSource + 'static>(
     source: S,
     name: &str,

@@ -158,8 +158,7 @@ impl Rows {
         Ok(())
     }
 
-    /// All words, a line for each, of which there are as many bytes as [`words_len`](Self::words_len)
-    /// says.
+    /// All words, a line for each; [`words_len`](Self::words_len) says of how many bytes.
     pub(crate) fn read_words(&self, source: &dyn ByteSource) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         let mut cursor = Cursor::new(source, self.start);

@@ -94,7 +94,7 @@
 //! | none | [`open`] and [`plan`] for `.apr` and safetensors, for browsers too | 30 | 49 |
 //! | `std` | kernels chosen by the processor's features at run time | 33 | 63 |
 //! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 44 | 72 |
-//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Core ML, Flax, NeMo, llamafile | 65 | 143 |
+//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Core ML, Flax, Orbax, word vectors, NeMo, llamafile | 65 | 143 |
 //! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 102 | 283 |
 //! | `quantize` | tensors get ggml's types; they are read without it | 102 | 290 |
 //! | `prune` | pruning and sparse tensors: the module `prune` | 103 | 277 |

@@ -88,8 +88,8 @@ impl Lowering<'_> {
         let (x, states) = layer.inputs.split_first()?;
         let count = sides.len();
         (states.is_empty() || states.len() == kind.states * count).then_some(())?;
-        // A network of five dimensions is given a sequence as one more dimension of its input, which
-        // is not written: what gets its states is called step by step.
+        // A network of five dimensions is given a sequence as one more dimension of its input,
+        // which is not written: what gets its states is called step by step.
         (!x.is_rank_5 || !states.is_empty()).then_some(())?;
         let units = u64::try_from(layer.int("outputVectorSize")).ok()?;
         let input = self.vectors(layer, *x, "x")?;
