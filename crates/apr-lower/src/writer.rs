@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use apr_graph::{
     AttributeValue, Body, BodyBuilder, Dim, ElementType, Graph, IncrementalInference, Meaning,
-    Node, NodeBuilder, Opset, TensorType, ValueId, ValueOrigin, ValueType, View, WeightRef,
+    Node, NodeBuilder, Opset, TensorType, Value, ValueId, ValueOrigin, ValueType, View, WeightRef,
 };
 
 use crate::order::{Order, Placed, to_channels_first, to_natural};
@@ -270,14 +270,12 @@ fn share_weights(body: &mut Body) {
             shared.entry(weight.clone()).or_insert(at);
         }
     }
-    let mut seen: HashSet<WeightRef> = HashSet::new();
-    let mut more = Vec::new();
+    let (mut seen, mut more) = (HashSet::new(), Vec::new());
     for inner in body.nodes.iter().flat_map(Node::bodies) {
-        for value in &inner.values {
-            if let ValueOrigin::Weight(weight) = &value.origin
-                && !shared.contains_key(weight)
-                && !seen.insert(weight.clone())
-            {
+        let mut own = HashSet::new();
+        for (weight, value) in weights_within(inner) {
+            let is_new = own.insert(weight.clone()) && !shared.contains_key(weight);
+            if is_new && !seen.insert(weight.clone()) {
                 more.push((value.name.clone(), value.kind.clone(), weight.clone()));
             }
         }
@@ -286,16 +284,51 @@ fn share_weights(body: &mut Body) {
         let origin = ValueOrigin::Weight(weight.clone());
         shared.entry(weight).or_insert_with(|| body.add_value(name, kind, origin));
     }
+    lend(body, &shared);
+}
+
+/// The weights of a body and of those within it.
+fn weights_within(body: &Body) -> Vec<(&WeightRef, &Value)> {
+    let (mut found, mut open) = (Vec::new(), vec![body]);
+    while let Some(body) = open.pop() {
+        for value in &body.values {
+            if let ValueOrigin::Weight(weight) = &value.origin {
+                found.push((weight, value));
+            }
+        }
+        open.extend(body.nodes.iter().flat_map(Node::bodies));
+    }
+    found
+}
+
+/// Lets the bodies of a body's nodes read these weights of it.
+fn lend(body: &mut Body, shared: &HashMap<WeightRef, ValueId>) {
+    if shared.is_empty() {
+        return;
+    }
     let attributes = body.nodes.iter_mut().flat_map(|node| node.attributes.iter_mut());
     for attribute in attributes {
         let AttributeValue::Body(inner) = &mut attribute.value else { continue };
-        for value in &mut inner.values {
+        let mut own: HashMap<WeightRef, ValueId> = HashMap::new();
+        for (at, value) in (0..).map(ValueId).zip(&mut inner.values) {
             if let ValueOrigin::Weight(weight) = &value.origin
                 && let Some(outer) = shared.get(weight)
             {
+                own.insert(weight.clone(), at);
                 value.origin = ValueOrigin::Outer(*outer);
             }
         }
+        // A body reads values of the one right around it, which hands on what is around that.
+        let further: Vec<(String, ValueType, WeightRef)> = weights_within(inner)
+            .into_iter()
+            .filter(|(weight, _)| shared.contains_key(*weight) && !own.contains_key(*weight))
+            .map(|(weight, value)| (value.name.clone(), value.kind.clone(), weight.clone()))
+            .collect();
+        for (name, kind, weight) in further {
+            let origin = ValueOrigin::Outer(shared[&weight]);
+            own.entry(weight).or_insert_with(|| inner.add_value(name, kind, origin));
+        }
+        lend(inner, &own);
     }
 }
 
@@ -327,7 +360,7 @@ mod tests {
     }
 
     fn weights(body: &Body) -> Vec<&str> {
-        let weight = |value: &apr_graph::Value| matches!(value.origin, ValueOrigin::Weight(_));
+        let weight = |value: &Value| matches!(value.origin, ValueOrigin::Weight(_));
         body.values.iter().filter(|value| weight(value)).map(|value| &*value.name).collect()
     }
 
@@ -348,5 +381,31 @@ mod tests {
         assert_eq!(weights(&body), ["around", "both"]);
         let inner: Vec<_> = body.nodes.iter().flat_map(Node::bodies).map(weights).collect();
         assert_eq!(inner, [vec!["one"], vec![]]);
+    }
+
+    #[test]
+    fn a_weight_is_handed_on_to_a_body_within_a_body() {
+        let branch = |inner: Box<Body>, weight: Option<&str>| {
+            let mut out = Writer::new();
+            let which = out.input("which", &ValueType::tensor(ElementType::Bool, [])).id;
+            let own = weight.map(|weight| out.main.weight(weight, ElementType::F32, [2]));
+            let node = out.main.op("If", [which]);
+            let made = node.attribute("then_branch", AttributeValue::Body(inner)).output("made");
+            let sum = out.main.op("Sum", [Some(made), own].into_iter().flatten()).output("sum");
+            out.output("sum", sum);
+            out.finish().body
+        };
+        let between = branch(body(&["around", "one"]), None);
+        assert_eq!(weights(&between), [""; 0]);
+        let outermost = branch(Box::new(between), Some("around"));
+        assert_eq!(weights(&outermost), ["around"]);
+        let between = outermost.nodes.iter().flat_map(Node::bodies).next().expect("a body");
+        let innermost = between.nodes.iter().flat_map(Node::bodies).next().expect("a body");
+        assert_eq!((weights(between), weights(innermost)), (vec![], vec!["one"]));
+        let outer = |body: &Body| {
+            let is_outer = |value: &&Value| matches!(value.origin, ValueOrigin::Outer(_));
+            body.values.iter().filter(is_outer).count()
+        };
+        assert_eq!((outer(between), outer(innermost)), (1, 1));
     }
 }
