@@ -255,3 +255,80 @@ impl Compressed {
         Ok(len > 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use structured_zstd::encoding::{CompressionLevel, compress_slice_to_vec};
+
+    use super::*;
+
+    /// Three pages and a half, which compress a little.
+    fn values() -> Vec<u8> {
+        (0_u32..(7 << 19)).map(|at| (at.wrapping_mul(at >> 7) >> 5).to_le_bytes()[0]).collect()
+    }
+
+    fn chunk(stream: &[u8], len: u64, cache: &Cache) -> Result<Chunk> {
+        let file = [b"before", stream, b"after"].concat();
+        let encoded = (6, u64::try_from(stream.len()).unwrap_or(u64::MAX));
+        Chunk::new(Arc::new(file), encoded, len, Compressor::Zstd, cache)
+    }
+
+    #[test]
+    fn streams_are_read_at_any_place_in_any_order() {
+        let (values, cache) = (values(), Cache::default());
+        let stream = compress_slice_to_vec(&values, CompressionLevel::Fastest);
+        let all = u64::try_from(values.len()).expect("small");
+        let chunks: Vec<Chunk> =
+            (0..12).map(|_| chunk(&stream, all, &cache).expect("a chunk")).collect();
+        // More streams than are kept, each at several places, also back and over pages.
+        for at in [0, all - 5, PAGE - 3, 2 * PAGE + 9, 17] {
+            for chunk in &chunks {
+                let mut read = [0; 5];
+                chunk.read(&cache, at, &mut read).expect("in range");
+                let from = usize::try_from(at).expect("small");
+                assert_eq!(read, values[from..from + 5], "{at}");
+            }
+        }
+        let mut read = vec![0; values.len()];
+        chunks[0].read(&cache, 0, &mut read).expect("in range");
+        assert!(read == values);
+    }
+
+    #[test]
+    fn streams_of_another_length_are_errors() {
+        let (values, cache) = (values(), Cache::default());
+        let stream = compress_slice_to_vec(&values, CompressionLevel::Fastest);
+        let all = u64::try_from(values.len()).expect("small");
+        for (stream, len, message) in [
+            (&stream[..], all + 1, "ends before"),
+            (&stream[..], all - 1, "does not end"),
+            (&stream[..], 4 * PAGE, "ends before"),
+            (&stream[..stream.len() - 9], all, ""),
+            (&[&stream[..], b"more"].concat(), all, "does not end"),
+        ] {
+            let chunk = chunk(stream, len, &cache).expect("a chunk");
+            let error = chunk.read(&cache, len - 1, &mut [0]).expect_err("another length");
+            assert_eq!(error.code(), apr_core::Code::Corrupt);
+            assert!(error.to_string().contains(message), "{error}");
+        }
+        assert!(chunk(b"\x28\xb5\x2f\xfd", 1 << 40, &cache).is_err());
+    }
+
+    #[test]
+    fn reading_back_and_forth_ends_at_the_budget() {
+        let (values, cache) = (values(), Cache::default());
+        let stream = compress_slice_to_vec(&values, CompressionLevel::Fastest);
+        let all = u64::try_from(values.len()).expect("small");
+        let chunks: Vec<Chunk> =
+            (0..9).map(|_| chunk(&stream, all, &cache).expect("a chunk")).collect();
+        let read = |_| {
+            let mut all_read = chunks.iter().map(|chunk| {
+                chunk.read(&cache, all - 1, &mut [0])?;
+                chunk.read(&cache, 0, &mut [0])
+            });
+            all_read.try_for_each(|read| read)
+        };
+        let error = (0..100).map(read).find_map(Result::err).expect("too much work");
+        assert_eq!(error.code(), apr_core::Code::Memory, "{error}");
+    }
+}
