@@ -32,6 +32,36 @@
 //!
 //! Written from the documentation of TensorStore's `ocdbt` and `zarr` drivers, zarr's
 //! specification 2, and Orbax' files.
+//!
+//! ```
+//! use apr_core::{ByteSource, CheckpointReader, Error, IoCause, Limits, Result, SourceSet};
+//!
+//! /// A checkpoint with one number.
+//! struct Folder;
+//!
+//! impl SourceSet for Folder {
+//!     fn open(&self, name: &str) -> Result<Box<dyn ByteSource>> {
+//!         let zarray = r#"{"shape": [], "chunks": [], "dtype": "<f4", "order": "C",
+//!             "compressor": null, "fill_value": null, "filters": null, "zarr_format": 2}"#;
+//!         let tree = r#"{"tree_metadata": {"('step',)":
+//!             {"key_metadata": [{"key": "step"}], "value_metadata": {}}}}"#;
+//!         Ok(Box::new(match name {
+//!             apr_orbax::METADATA => tree.as_bytes().to_vec(),
+//!             "step/.zarray" => zarray.as_bytes().to_vec(),
+//!             "step/0" => 7_f32.to_le_bytes().to_vec(),
+//!             _ => return Err(Error::io(IoCause::NotFound, "no such file")),
+//!         }))
+//!     }
+//!
+//!     fn list(&self) -> Result<Vec<String>> {
+//!         Ok(Vec::new())
+//!     }
+//! }
+//!
+//! let reader = apr_orbax::open_in(&Folder, apr_orbax::METADATA, &Limits::default())?;
+//! assert_eq!(reader.tensors()[0].name, "step");
+//! # Ok::<(), Error>(())
+//! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
