@@ -7,7 +7,7 @@ use crate::process::{cargo, output, program, run as run_program, say, workspace}
 use crate::steps::{Outcome, Steps, Stop};
 use crate::tools::Tool;
 
-const PUBLIC_API: Tool = Tool::new("cargo-public-api", "0.52.0");
+const PUBLIC_API: Tool = Tool::new("cargo-public-api", "0.51.0");
 const SEMVER_CHECKS: Tool = Tool::new("cargo-semver-checks", "0.51.0");
 
 /// The list, beside what it is of.
