@@ -121,9 +121,10 @@ impl Latin1Source {
                         return Err(Error::corrupt(message).at(at + used - 1));
                     }
                 };
-                let (first, rest) = buf.split_first_mut().unwrap_or_else(|| unreachable!());
-                *first = character;
-                buf = rest;
+                if let Some((first, rest)) = std::mem::take(&mut buf).split_first_mut() {
+                    *first = character;
+                    buf = rest;
+                }
             }
             at += used;
         }
