@@ -7,7 +7,6 @@ import json
 import mmap
 import operator
 import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -206,10 +205,14 @@ class Tensor:
         dtype = torch_dtype(self.dtype)
         if self.nbytes == 0:
             return torch.empty(self.shape, dtype=dtype)
-        flat = None if copy else self._flat(mmap.ACCESS_COPY)
-        if flat is None or flat.ctypes.data % dtype.itemsize:
-            flat = self._stored()
-        return torch.from_numpy(flat).view(dtype).reshape(self.shape)
+        place = self._model.flat(self._position)
+        bits = None
+        if place is not None and place[1] % dtype.itemsize == 0:
+            bits = self._maps.part(place, self.nbytes, mmap.ACCESS_COPY)
+        if bits is None:
+            return torch.from_numpy(self._stored()).view(dtype).reshape(self.shape)
+        view = torch.from_numpy(bits).view(dtype).reshape(self.shape)
+        return view.clone() if copy else view
 
     def dequantize(self) -> "np.ndarray[Any, Any]":
         """The elements as ``float32``, whatever they are stored as."""
@@ -412,11 +415,7 @@ class Model(Mapping[str, Tensor]):
 
     def torch(self, *, copy: bool = False) -> "Dict[str, torch.Tensor]":
         """All tensors by :meth:`Tensor.torch`: a state dict."""
-        if not copy:
-            return {name: tensor.torch() for name, tensor in self.items()}
-        # Most of the time goes into memory that is new to the process, in which threads help.
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            return dict(zip(self, pool.map(lambda tensor: tensor.torch(copy=True), self.values())))
+        return {name: tensor.torch(copy=copy) for name, tensor in self.items()}
 
     def inspect(self) -> Dict[str, Any]:
         """What it is: the report of ``apr inspect --json``."""

@@ -1,5 +1,6 @@
 //! An opened model.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -147,10 +148,11 @@ impl Model {
     }
 
     /// Where the bytes of a tensor lie as they are: a file of this machine, and an offset in it.
-    fn flat(&self, py: Python<'_>, position: usize) -> Option<(PathBuf, u64)> {
+    fn flat(&self, py: Python<'_>, position: usize) -> Option<(OsString, u64)> {
         let path = self.path.as_deref()?;
         let found = py.detach(|| self.flat.get_or_init(|| flat_tensors(&self.model, path)));
-        found.get(position).cloned().flatten()
+        let (path, offset) = found.get(position)?.as_ref()?;
+        Some((path.as_os_str().to_owned(), *offset))
     }
 
     /// Metadata as JSON.
