@@ -87,7 +87,8 @@ pub(crate) struct DistillArgs {
     #[arg(long, value_name = "MEASURE", value_enum, requires = "data")]
     pub(crate) distill_by: Option<StudentBy>,
     /// What is learnt from: JSON lines with text, text and text_pair, prompt and completion,
-    /// messages, or tokens; in any other file, a text in each line
+    /// messages, tokens, or audio and text; in any other file, a text or the path of a sound in
+    /// each line
     #[arg(long, value_name = "FILE")]
     pub(crate) data: Option<PathBuf>,
     /// What logits are divided by before predictions are compared [default: 2]
