@@ -10,6 +10,7 @@ use crate::file::{Condition, FamilyFile, RangesEntry, TensorEntry};
 use crate::gguf::{Gguf, TensorLayout};
 use crate::graph::GraphTable;
 use crate::kind::{TensorExpectation, TensorKind};
+use crate::layer_stack::LayerStack;
 use crate::mapper::TensorNameMapper;
 use crate::pattern::{Entry, Pattern, PatternIndex};
 
@@ -96,40 +97,6 @@ pub(crate) struct NamedTensor<'a> {
     pub(crate) tensor: usize,
     /// Placeholders and what they stand for.
     pub(crate) numbers: Vec<(&'a str, u64)>,
-}
-
-/// The index of layers, in families that have one stack of them.
-const LAYER: &str = "layer";
-/// The index of a decoder's layers, in families that have an encoder beside it.
-const DECODER_LAYER: &str = "decoder_layer";
-
-/// Layers in a row of which a model can have fewer, and be one of its family still.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LayerStack {
-    /// The only one that the model has.
-    Only,
-    /// The decoder's, which follows an encoder.
-    Decoder,
-}
-
-impl LayerStack {
-    /// The index of its layers in the names of tensors.
-    pub(crate) fn index(self) -> &'static str {
-        match self {
-            Self::Only => LAYER,
-            Self::Decoder => DECODER_LAYER,
-        }
-    }
-
-    /// The dimension that counts its layers.
-    #[must_use]
-    pub fn dimension(self) -> &'static str {
-        match self {
-            Self::Only => "layers",
-            Self::Decoder => "decoder_layers",
-        }
-    }
 }
 
 impl NamedTensor<'_> {
@@ -494,8 +461,8 @@ impl Family {
         let is_of_layers = |index: &&String| index.ends_with("layer") || *index == "stage";
         let of_layers: BTreeSet<&str> = indices.filter(is_of_layers).map(String::as_str).collect();
         match of_layers.len() {
-            1 if of_layers.contains(LAYER) => Some(LayerStack::Only),
-            2 if of_layers.contains(DECODER_LAYER) => Some(LayerStack::Decoder),
+            1 if of_layers.contains(LayerStack::Only.index()) => Some(LayerStack::Only),
+            2 if of_layers.contains(LayerStack::Decoder.index()) => Some(LayerStack::Decoder),
             _ => None,
         }
     }

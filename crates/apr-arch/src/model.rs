@@ -11,9 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use apr_core::{Metadata, Shape, TensorInfo};
 
 use crate::dimensions::{Dimensions, Told};
-use crate::family::{Family, GGUF, LayerStack, Naming};
+use crate::family::{Family, GGUF, Naming};
 use crate::gguf::TensorLayout;
 use crate::kind::{Range, TensorExpectation};
+use crate::layer_stack::LayerStack;
 use crate::names::NameGroups;
 use member::{Member, counts, inputs, member, numbers, tell_namesakes};
 

@@ -2,27 +2,29 @@
 //! compute what it does.
 
 mod effect;
+mod rows;
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use apr_arch::FamilyModel;
 use apr_distill::{
-    Cuts, DECODER, DistillOptions, DistillReport, Events, Pairs, Progress, Row, Scores, Size,
-    Student, Tokenize, Trained, cuts, distill, read_pairs, read_rows,
+    Cuts, DECODER, DistillOptions, DistillReport, Events, Pairs, Progress, Scores, Size, Student,
+    Trained, cuts, distill,
 };
 use apr_io::{AtomicOutput, Target, io_error};
 use apr_prune::{Gradients, LayerChoice, WidthChoice, least_influential, plan_layers, plan_widths};
 use apr_registry::{Error, Escaped, IoCause, Sink};
-use apr_run::{Facts, InputKind, RunError, RunOptions, Runner, Tokenizer, chat_text, with_runner};
+use apr_run::{Facts, RunOptions, with_runner};
 use serde_json::{Map, Value as Json};
 
+use self::rows::pairs;
+pub(super) use self::rows::{padding, rows};
 use super::convert::Changed;
 use super::lowrank::FactorFile;
 use super::prune::gradients;
 use super::run::{read_text, terse_host};
-use super::running::{Opened, generating};
+use super::running::Opened;
 use crate::args::{ConvertArgs, DistillArgs, StudentBy, StudentLayers};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -314,106 +316,6 @@ fn size(asked: &DistillArgs) -> Outcome<Size> {
         }
         (None, None) => Size::Small,
     })
-}
-
-/// The model's tokenizer, as rows are read by it.
-struct Texts<'t> {
-    runner: &'t Runner<'t>,
-    tokenizer: Option<Tokenizer<'t>>,
-}
-
-impl Texts<'_> {
-    fn tokenizer(&self) -> apr_core::Result<&Tokenizer<'_>> {
-        let missing = "the model has no tokenizer: give rows of \"tokens\"";
-        self.tokenizer.as_ref().ok_or_else(|| Error::version(missing))
-    }
-}
-
-impl Tokenize for Texts<'_> {
-    fn text(&self, text: &str, special: bool) -> apr_core::Result<Vec<i64>> {
-        self.tokenizer()?.encode(text, special)
-    }
-
-    fn pair(&self, [first, second]: [&str; 2]) -> apr_core::Result<(Vec<i64>, Option<usize>)> {
-        let (ids, types) = self.tokenizer()?.encode_pair(first, second)?;
-        Ok((ids, types.iter().position(|kind| *kind == 1)))
-    }
-
-    fn chat(&self, messages: &[(String, String)]) -> apr_core::Result<Vec<i64>> {
-        let text = chat_text(self.runner, messages).map_err(|error| match error {
-            RunError::Model(error) | RunError::Lacking { error, .. } => error,
-            RunError::Request { message, .. } => Error::format(message),
-            other => Error::format(other.to_string()),
-        })?;
-        self.tokenizer()?.encode(&text, false)
-    }
-
-    fn end(&self) -> Option<i64> {
-        self.runner.facts().ends().first().copied()
-    }
-}
-
-/// The rows of a file, as a model's tokenizer reads them, and how many were cut.
-pub(super) fn rows(text: &str, path: &Path, teacher: &Runner<'_>) -> Outcome<(Vec<Row>, usize)> {
-    if teacher.parts().len() > 1 {
-        return Err(Failure::Usage(
-            "gradients and effects are measured for models of one part, and this one has an \
-             encoder and a decoder that run apart"
-                .to_owned(),
-        ));
-    }
-    if !InputKind::Text.fits(&teacher.part()?.graph.body) {
-        return Err(Failure::Usage("rows are texts, and the model takes none".to_owned()));
-    }
-    let is_json = is_json(path);
-    let texts = Texts { runner: teacher, tokenizer: teacher.tokenizer()? };
-    let facts = teacher.facts();
-    let most = facts.context().unwrap_or(usize::MAX);
-    let read = read_rows(text, is_json, &texts, facts.vocabulary(), most);
-    Ok(read.map_err(|error| error.in_file(path.display()))?)
-}
-
-/// Whether each line of a file is an object.
-fn is_json(path: &Path) -> bool {
-    let extension = path.extension().unwrap_or_default();
-    ["jsonl", "json", "ndjson"].iter().any(|end| extension.eq_ignore_ascii_case(end))
-}
-
-/// The rows of a model of an encoder and a decoder, and what the encoder makes of them; `None` for
-/// other models. Paths of sounds are relative to the folder of the data.
-fn pairs(opened: &Opened, data: &Path, text: &str, context: &Context) -> Outcome<Option<Pairs>> {
-    let source = context.source(&*opened.model().reader, opened.name())?;
-    if !source.family()?.is_some_and(FamilyModel::has_encoder_and_decoder) {
-        return Ok(None);
-    }
-    drop(source);
-    let folder = data.parent().unwrap_or(Path::new(""));
-    let open = |path: &str| {
-        let path = folder.join(path);
-        std::fs::read(&path).map_err(|error| io_error(&error, &path))
-    };
-    opened.with_runner(context, &generating(context), |teacher| {
-        let texts = Texts { runner: teacher, tokenizer: teacher.tokenizer()? };
-        let mut bar = None;
-        let mut done = |rows: usize, of: usize| {
-            let bar = bar.get_or_insert_with(|| Bar::counting(&context.printer, of as u64));
-            bar.reached(rows as u64);
-        };
-        let store = Box::new(FactorFile::create()?);
-        let read = read_pairs(teacher, (text, is_json(data)), &texts, store, &open, &mut done);
-        let located = |error| match error {
-            RunError::Model(error) if error.file().is_none() => {
-                RunError::Model(error.in_file(data.display()))
-            }
-            other => other,
-        };
-        Ok(Some(read.map_err(located)?))
-    })
-}
-
-/// The token that fills up rows.
-pub(super) fn padding(facts: &Facts) -> i64 {
-    facts.config("pad_token_id").and_then(Json::as_i64).filter(|id| *id >= 0).unwrap_or(0)
 }
 
 /// The state of a training on disk.
