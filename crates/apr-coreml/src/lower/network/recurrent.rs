@@ -5,8 +5,8 @@
 //! ONNX      X [sequence, batch, in]            gates of an LSTM  i o f c    of a GRU  z r h
 //! ```
 //!
-//! Inputs of activations are clipped to 50 in both. The state of a cell is clipped by Core ML alone,
-//! to 50 or more unless a file says otherwise: no cell gets there within 50 steps.
+//! Inputs of activations are clipped to 50 in both. The state of a cell is clipped by Core ML
+//! alone, to 50 or more unless a file says otherwise: no cell gets there within 50 steps.
 
 use apr_graph::{AttributeValue, ValueId};
 
