@@ -8,6 +8,7 @@ Nothing of a file is ever run, headers alone are read when a model is opened, an
 memory. :func:`command` runs whatever the command ``apr`` does.
 """
 
+from ._chats import Conversation
 from ._errors import (
     CheckError,
     ChecksumError,
@@ -39,7 +40,9 @@ from ._jobs import (
     validate,
     writable_formats,
 )
-from ._model import Completion, Conversation, Generation, Model, Tensor, Tokenizer, open
+from ._model import Model, open
+from ._tensors import Tensor
+from ._texts import Completion, Generation, Tokenizer
 
 __all__ = [
     "CheckError",

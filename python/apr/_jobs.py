@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple
 
 from . import _apr, _errors
 from ._arrays import stored
-from ._model import Model, PathLike, Tensor, open
+from ._model import Model, open
+from ._tensors import PathLike, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,8 +40,8 @@ def save(
     format: Optional[str] = None,
     replace: bool = False,
 ) -> Saved:
-    """Writes arrays, torch tensors or tensors of a model to a file, in the format that its extension
-    names.
+    """Writes arrays, torch tensors or tensors of a model to a file, in the format that its
+    extension names.
 
     The file appears when it is complete. Nothing that is there is replaced without ``replace``. A
     file of safetensors without metadata says ``{"format": "pt"}``, as transformers asks for it.

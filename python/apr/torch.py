@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, BinaryIO, Dict, Mapping, Optional, Union
 
 from . import _jobs
-from ._model import PathLike, open
+from ._model import open
+from ._tensors import PathLike
 
 if TYPE_CHECKING:
     import torch

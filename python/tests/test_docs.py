@@ -9,16 +9,17 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import apr
 import places
 
-MODULES = ["apr", "apr._model", "apr._jobs", "apr.safetensors"]
+MODULES = ["apr", "apr._model", "apr._tensors", "apr._texts", "apr._jobs", "apr.safetensors"]
 
 
 class Examples(unittest.TestCase):
     def test_examples_of_modules(self):
         for name in MODULES:
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:
-                globs = {"MODEL": str(places.TINY_LLAMA), "FOLDER": folder}
+                globs = {"MODEL": str(places.TINY_LLAMA), "FOLDER": folder, "apr": apr}
                 failed, tried = doctest.testmod(importlib.import_module(name), extraglobs=globs)
                 self.assertEqual(failed, 0)
                 self.assertGreater(tried, 0)

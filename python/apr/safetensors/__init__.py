@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple, Ty
 
 from .. import _errors
 from .._arrays import numpy_dtype, torch_dtype
-from .._model import Model, PathLike, Tensor, open
+from .._model import Model, open
+from .._tensors import PathLike, Tensor
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,8 @@ import numpy as np
 
 from .. import _jobs
 from .._arrays import stored
-from .._model import PathLike, open
+from .._model import open
+from .._tensors import PathLike
 
 __all__ = ["load", "load_file", "save", "save_file"]
 

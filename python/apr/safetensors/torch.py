@@ -6,7 +6,8 @@ import io
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple, Union
 
 from .. import _errors
-from .._model import PathLike, open
+from .._model import open
+from .._tensors import PathLike
 from . import numpy as _numpy
 
 if TYPE_CHECKING:
