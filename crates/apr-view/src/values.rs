@@ -121,11 +121,15 @@ pub fn read(
             .for_tensor(&info.name));
     }
 
-    let width = info.dtype.block_bytes();
-    let mut bytes = vec![0; in_memory((elements.end - elements.start) * width)?];
-    reader.read_tensor(tensor, elements.start * width, &mut bytes)?;
+    // Floats of 4 and 6 bits share bytes: the range may want a part of those at its ends.
+    let (unit, width) = (info.dtype.block_len(), info.dtype.block_bytes());
+    let (first, last) = (elements.start / unit, elements.end.div_ceil(unit));
+    let mut bytes = vec![0; in_memory((last - first) * width)?];
+    reader.read_tensor(tensor, first * width, &mut bytes)?;
     let mut values = Vec::new();
     widen_f64(info.dtype, &bytes, &mut values);
+    values.drain(..in_memory(elements.start - first * unit)?);
+    values.truncate(in_memory(elements.end - elements.start)?);
     Ok(values)
 }
 
@@ -259,6 +263,23 @@ pub fn beyond_range(info: &TensorInfo, offset: u64, bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn elements_that_share_bytes_are_read_from_any_on() {
+        let header = br#"{"w":{"dtype":"F4","shape":[2,3],"data_offsets":[0,3]}}"#;
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend_from_slice(header);
+        file.extend_from_slice(&[0x21, 0x43, 0x65]);
+        let model = apr_registry::open(file, "w.safetensors", &apr_core::Limits::default())
+            .expect("the file is whole");
+        let all = [0.5, 1.0, 1.5, 2.0, 3.0, 4.0];
+        for start in 0..=all.len() {
+            for end in start..=all.len() {
+                let found = read(&*model, 0, start as u64..end as u64);
+                assert_eq!(found.expect("the range is within"), all[start..end], "{start}..{end}");
+            }
+        }
+    }
 
     #[test]
     fn every_element_begins_in_one_of_consecutive_ranges() {
