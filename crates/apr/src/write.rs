@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use apr_core::{
-    DType, Entries, Error, Format, KeyValue, Loss, Metadata, Notes, Result, TensorInfo, keys,
+    CheckpointWriter, DType, Entries, Error, Format, KeyValue, Loss, Metadata, Notes, Result, Sink,
+    TensorInfo, keys,
 };
 use apr_format::apr2::CompanionFile;
 use apr_io::{AtomicOutput, Target};
@@ -160,7 +161,39 @@ impl<'a> ModelWriter<'a> {
     /// E001 for an extension that names no format that is written, and for what the format can't
     /// hold as a whole: dtypes, names that come twice, a tensor with more or fewer
     /// elements than its shape says; E007 where something is at the path, or writing fails.
-    pub fn finish(self) -> Result<WriteReport> {
+    pub fn finish(mut self) -> Result<WriteReport> {
+        let mut writer = self.plan()?;
+        let layout = writer.layout().clone();
+        let names = layout.files.iter().map(|file| file.name.as_str());
+        let mut output =
+            AtomicOutput::create(Target::File(self.path.clone()), self.replace, names)?;
+        self.write_to(&mut *writer, &mut output)?;
+        Ok(WriteReport {
+            bytes: writer.layout().total_len(),
+            losses: layout.losses,
+            warnings: output.commit()?.warnings().collect(),
+        })
+    }
+
+    /// The file in memory: the path names its format, and nothing is written there.
+    ///
+    /// ```
+    /// let bytes = apr::write("bias.safetensors").tensor("bias", [2], &[0.5_f32, -0.5]).into_bytes()?;
+    /// assert_eq!(apr::Model::from_source(bytes, "bias", &Default::default())?.tensors().len(), 1);
+    /// # Ok::<(), apr::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish), but for those of files.
+    pub fn into_bytes(mut self) -> Result<Vec<u8>> {
+        let mut writer = self.plan()?;
+        let mut bytes = Vec::new();
+        self.write_to(&mut *writer, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The writer of the format, which knows the layout of the file.
+    fn plan(&mut self) -> Result<Box<dyn CheckpointWriter>> {
         let format = self.target()?;
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         for (info, elements) in &self.tensors {
@@ -177,27 +210,20 @@ impl<'a> ModelWriter<'a> {
         let infos: Vec<TensorInfo> = self.tensors.iter().map(|(info, _)| info.clone()).collect();
         let metadata = metadata_of(format, &self.metadata, self.adds_metadata)?;
         let options = PlanOptions::new(format, name);
-        let mut writer = plan(&infos, &metadata, self.companions, &options)?;
-        let layout = writer.layout().clone();
-        let names = layout.files.iter().map(|file| file.name.as_str());
-        let mut output =
-            AtomicOutput::create(Target::File(self.path.clone()), self.replace, names)?;
+        plan(&infos, &metadata, std::mem::take(&mut self.companions), &options)
+    }
 
-        writer.begin(&mut output)?;
+    fn write_to(&self, writer: &mut dyn CheckpointWriter, sink: &mut dyn Sink) -> Result<()> {
+        writer.begin(sink)?;
         let mut piece = Vec::with_capacity(PIECE);
-        for planned in &layout.tensors {
+        for planned in &writer.layout().tensors.clone() {
             let elements = &self.tensors[planned.source].1;
             let mut from = 0;
             while elements.take(&mut from, &mut piece)? {
-                writer.write_chunk(&mut output, &piece, None)?;
+                writer.write_chunk(sink, &piece, None)?;
             }
         }
-        writer.finish(&mut output, &Notes::default())?;
-        Ok(WriteReport {
-            bytes: writer.layout().total_len(),
-            losses: layout.losses,
-            warnings: output.commit()?.warnings().collect(),
-        })
+        writer.finish(sink, &Notes::default())
     }
 
     fn target(&self) -> Result<&'static Format> {
