@@ -156,10 +156,46 @@ pub(crate) fn save(
     wishes: SaveWishes,
     read: Py<PyAny>,
 ) -> PyResult<(u64, Vec<String>)> {
-    let format = wishes.format.as_deref().map(format_named).transpose()?;
-    let dtypes = tensors.iter().map(|(_, dtype, _, _)| stored_dtype(dtype));
-    let dtypes = dtypes.collect::<PyResult<Vec<_>>>()?;
-    let read = &read;
+    let (format, dtypes) = wishes.checked(&tensors)?;
+    let write = || writer(path, format, wishes, tensors.into_iter().zip(dtypes), &read).finish();
+    let report = py.detach(write).map_err(|error| Failure::from(error).raised(py))?;
+    let lost = |loss: apr::Loss| format!("{}: {}: {}", loss.name, loss.what, loss.why);
+    let losses = report.losses.into_iter().map(lost).chain(report.warnings);
+    Ok((report.bytes, losses.collect()))
+}
+
+/// The bytes of a file that [`save`] would write.
+#[pyfunction]
+pub(crate) fn pack<'py>(
+    py: Python<'py>,
+    tensors: Vec<Entry>,
+    wishes: SaveWishes,
+    read: Py<PyAny>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let (format, dtypes) = wishes.checked(&tensors)?;
+    let entries = tensors.into_iter().zip(dtypes);
+    let write = || writer(PathBuf::new(), format, wishes, entries, &read).into_bytes();
+    let bytes = py.detach(write).map_err(|error| Failure::from(error).raised(py))?;
+    Ok(PyBytes::new(py, &bytes))
+}
+
+impl SaveWishes {
+    /// The format, where one is named, and the dtypes of tensors.
+    fn checked(&self, tensors: &[Entry]) -> PyResult<(Option<&'static Format>, Vec<DType>)> {
+        let format = self.format.as_deref().map(format_named).transpose()?;
+        let dtypes = tensors.iter().map(|(_, dtype, _, _)| stored_dtype(dtype));
+        Ok((format, dtypes.collect::<PyResult<_>>()?))
+    }
+}
+
+/// A writer of tensors. It works with the interpreter let go, which it takes for each piece.
+fn writer<'a>(
+    path: PathBuf,
+    format: Option<&'static Format>,
+    wishes: SaveWishes,
+    tensors: impl Iterator<Item = (Entry, DType)>,
+    read: &'a Py<PyAny>,
+) -> apr::ModelWriter<'a> {
     let mut writer = apr::write(path);
     if let Some(format) = format {
         writer = writer.format(format);
@@ -173,7 +209,7 @@ pub(crate) fn save(
     for (key, value) in wishes.metadata {
         writer = writer.metadata(key, value);
     }
-    for (position, ((name, _, shape, len), dtype)) in tensors.into_iter().zip(dtypes).enumerate() {
+    for (position, ((name, _, shape, len), dtype)) in tensors.enumerate() {
         writer = writer.tensor_read(name, dtype, shape, len, move |offset, piece| {
             Python::attach(|py| {
                 let bytes = read.call1(py, (position, offset, piece.len()))?;
@@ -187,10 +223,7 @@ pub(crate) fn save(
             .map_err(|error| of_python(&error))
         });
     }
-    let report = writer.finish().map_err(|error| Failure::from(error).raised(py))?;
-    let lost = |loss: apr::Loss| format!("{}: {}: {}", loss.name, loss.what, loss.why);
-    let losses = report.losses.into_iter().map(lost).chain(report.warnings);
-    Ok((report.bytes, losses.collect()))
+    writer
 }
 
 /// Any dtype that a file can have, by its name.

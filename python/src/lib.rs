@@ -22,7 +22,7 @@ mod _apr {
     #[pymodule_export]
     use crate::generation::{Generation, History};
     #[pymodule_export]
-    use crate::jobs::{convert, save, scan, schemes, writable_formats};
+    use crate::jobs::{convert, pack, save, scan, schemes, writable_formats};
     #[pymodule_export]
     use crate::main;
     #[pymodule_export]
