@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -31,18 +31,25 @@ _NUMPY: Dict[str, str] = {
 _ML_DTYPES: Dict[str, str] = {
     "bf16": "bfloat16",
     "f8_e4m3": "float8_e4m3fn",
+    "f8_e4m3fnuz": "float8_e4m3fnuz",
     "f8_e5m2": "float8_e5m2",
+    "f8_e5m2fnuz": "float8_e5m2fnuz",
     "f8_e8m0": "float8_e8m0fnu",
+    "f4_e2m1": "float4_e2m1fn",
 }
 
-_TORCH: Dict[str, str] = {
+#: By the names that paddle has for them, too.
+TORCH: Dict[str, str] = {
     "f64": "float64",
     "f32": "float32",
     "f16": "float16",
     "bf16": "bfloat16",
     "f8_e4m3": "float8_e4m3fn",
+    "f8_e4m3fnuz": "float8_e4m3fnuz",
     "f8_e5m2": "float8_e5m2",
+    "f8_e5m2fnuz": "float8_e5m2fnuz",
     "f8_e8m0": "float8_e8m0fnu",
+    "f4_e2m1": "float4_e2m1fn_x2",
     "i64": "int64",
     "i32": "int32",
     "i16": "int16",
@@ -55,12 +62,21 @@ _TORCH: Dict[str, str] = {
     "c64": "complex64",
 }
 
+#: Two values in a byte, the first in the lower half. An element of ml_dtypes is one value in a byte
+#: of its own; one of torch is both.
+F4 = "f4_e2m1"
+
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """NumPy's dtype for one of a file."""
     if name in _NUMPY:
         return np.dtype(_NUMPY[name])
     if name in _ML_DTYPES:
+        try:
+            # NumPy knows the dtypes of ml_dtypes by name once that was imported.
+            return np.dtype(_ML_DTYPES[name])
+        except TypeError:
+            pass
         try:
             import ml_dtypes
         except ImportError as error:
@@ -72,11 +88,21 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     raise VersionError(f"NumPy has no {name}: dequantize() gives float32, bytes() what is stored")
 
 
+def elements(
+    bits: "np.ndarray[Any, Any]", name: str, shape: Sequence[int]
+) -> "np.ndarray[Any, Any]":
+    """Stored bytes as elements of a dtype; a view of them, unless they are packed."""
+    dtype = numpy_dtype(name)
+    if name == F4:
+        bits = np.stack([bits & 15, bits >> 4], axis=-1)
+    return bits.view(dtype).reshape(shape)
+
+
 def torch_dtype(name: str) -> "torch.dtype":
     """torch's dtype for one of a file."""
     import torch
 
-    found: Optional[torch.dtype] = getattr(torch, _TORCH.get(name, ""), None)
+    found: Optional[torch.dtype] = getattr(torch, TORCH.get(name, ""), None)
     if found is None:
         raise VersionError(
             f"torch has no {name}: dequantize() gives float32, bytes() what is stored"
@@ -84,24 +110,38 @@ def torch_dtype(name: str) -> "torch.dtype":
     return found
 
 
+def torch_shape(name: str, shape: Sequence[int]) -> Tuple[int, ...]:
+    """The shape of a tensor of torch: that of the file, and half as long where an element is two
+    values."""
+    if name != F4:
+        return tuple(shape)
+    if not shape or shape[-1] % 2:
+        raise VersionError(f"torch has two values of {name} in an element: {list(shape)} is odd")
+    return (*shape[:-1], shape[-1] // 2)
+
+
 _OF_NUMPY: Dict[str, str] = {
     np.dtype(code).str.lstrip("<|="): name for name, code in _NUMPY.items()
 }
 _OF_ML_DTYPES = {dtype: name for name, dtype in _ML_DTYPES.items()}
-_OF_TORCH = {f"torch.{dtype}": name for name, dtype in _TORCH.items()}
+OF_TORCH = {dtype: name for name, dtype in TORCH.items()}
 
 
-def stored(value: Any) -> Tuple[str, Tuple[int, ...], "np.ndarray[Any, Any]"]:
-    """Dtype, shape and the bytes, little-endian and row by row, of an array or a torch tensor."""
+class Stored(NamedTuple):
+    """A tensor as it lies in a file."""
+
+    #: As apr calls it.
+    dtype: str
+    #: In elements, outermost dimension first.
+    shape: Tuple[int, ...]
+    #: Its bytes, little-endian and row by row.
+    bits: "np.ndarray[Any, Any]"
+
+
+def stored(value: Any) -> Stored:
+    """An array or a torch tensor as it lies in a file."""
     if type(value).__module__.split(".")[0] == "torch":
-        import torch
-
-        tensor: torch.Tensor = value.detach().cpu().contiguous()
-        name = _OF_TORCH.get(str(tensor.dtype))
-        if name is None:
-            raise VersionError(f"no file has {tensor.dtype}")
-        flat = tensor.reshape(-1).view(torch.uint8).numpy()
-        return name, tuple(tensor.shape), flat
+        return _stored_torch(value)
     array = np.asarray(value)
     shape = array.shape
     name = _OF_ML_DTYPES.get(array.dtype.name)
@@ -111,5 +151,23 @@ def stored(value: Any) -> Tuple[str, Tuple[int, ...], "np.ndarray[Any, Any]"]:
         if name is None:
             raise VersionError(f"no file has NumPy's {array.dtype}")
         array = array.astype(little, copy=False)
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return name, shape, flat
+    bits: np.ndarray[Any, Any] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    if name == F4:
+        if bits.size % 2:
+            raise VersionError(f"an odd number of elements of {name} does not fill its bytes")
+        bits = (bits[::2] & 15) | (bits[1::2] << 4)
+    return Stored(name, shape, bits)
+
+
+def _stored_torch(value: "torch.Tensor") -> Stored:
+    import torch
+
+    tensor = value.detach().cpu().contiguous()
+    name = OF_TORCH.get(str(tensor.dtype).split(".")[-1])
+    if name is None:
+        raise VersionError(f"no file has {tensor.dtype}")
+    bits = tensor.reshape(-1).view(torch.uint8).numpy()
+    shape = tuple(tensor.shape)
+    if name == F4 and shape:
+        shape = (*shape[:-1], 2 * shape[-1])
+    return Stored(name, shape, bits)

@@ -6,10 +6,21 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+    Union,
+)
 
 from . import _apr, _errors
-from ._arrays import stored
+from ._arrays import Stored, stored
 from ._model import Model, open
 from ._tensors import PathLike, Tensor
 
@@ -50,46 +61,62 @@ def save(
     >>> save(FOLDER + "/new.safetensors", {"bias": np.zeros(3, np.float32)}).losses
     []
     """
-    return write(path, tensors, metadata or {}, format=format, replace=replace)
+    wishes = _wishes(metadata or {}, format, replace=replace)
+    entries, read = _contents(tensors)
+    return Saved(*_apr.save(os.fspath(path), entries, wishes, read))
 
 
-def write(
-    path: PathLike,
-    tensors: Mapping[str, Any],
+def save_safetensors(
+    path: PathLike, tensors: Mapping[str, Stored], metadata: Mapping[str, str]
+) -> None:
+    """Writes a file of safetensors with these metadata and no other; what is there is replaced."""
+    wishes = _wishes(metadata, "safetensors", replace=True, adds_metadata=False)
+    entries, read = _contents(tensors)
+    _apr.save(os.fspath(path), entries, wishes, read)
+
+
+def pack_safetensors(tensors: Mapping[str, Stored], metadata: Mapping[str, str]) -> bytes:
+    """The bytes that :func:`save_safetensors` writes."""
+    wishes = _wishes(metadata, "safetensors", adds_metadata=False)
+    entries, read = _contents(tensors)
+    return _apr.pack(entries, wishes, read)
+
+
+def _wishes(
     metadata: Mapping[str, str],
-    *,
     format: Optional[str],
-    replace: bool,
+    *,
+    replace: bool = False,
     adds_metadata: bool = True,
-) -> Saved:
-    """:func:`save`, which may leave out the metadata that were not asked for."""
+) -> Dict[str, Any]:
+    return {
+        "metadata": list(metadata.items()),
+        "format": format,
+        "replace": replace,
+        "adds_metadata": adds_metadata,
+    }
+
+
+def _contents(
+    tensors: Mapping[str, Any],
+) -> Tuple[List[Tuple[str, str, List[int], int]], Callable[[int, int, int], bytes]]:
+    """Name, dtype, shape and length of each tensor, and a function that reads of the one at a
+    position, from an offset on, a number of bytes."""
     entries, readers = [], []
     for name, value in tensors.items():
         if isinstance(value, Tensor):
             dtype, shape, length = value.dtype, value.shape, value.nbytes
             readers.append(_reader_of(value))
         else:
-            dtype, shape, flat = stored(value)
-            length = flat.nbytes
-            readers.append(_reader_of_bytes(flat))
+            dtype, shape, bits = value if isinstance(value, Stored) else stored(value)
+            length = bits.nbytes
+            readers.append(_reader_of_bytes(bits))
         entries.append((name, dtype, list(shape), length))
-    wishes = {
-        "metadata": list(metadata.items()),
-        "format": format,
-        "replace": replace,
-        "adds_metadata": adds_metadata,
-    }
-    written = _apr.save(
-        os.fspath(path),
-        entries,
-        wishes,
-        lambda at, offset, count: readers[at](offset, count),
-    )
-    return Saved(*written)
+    return entries, lambda at, offset, count: readers[at](offset, count)
 
 
-def _reader_of_bytes(flat: "np.ndarray[Any, Any]") -> Callable[[int, int], bytes]:
-    return lambda offset, count: flat[offset : offset + count].tobytes()
+def _reader_of_bytes(bits: "np.ndarray[Any, Any]") -> Callable[[int, int], bytes]:
+    return lambda offset, count: bits[offset : offset + count].tobytes()
 
 
 def _reader_of(tensor: Tensor) -> Callable[[int, int], bytes]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from . import _apr
 from ._chats import Conversation
-from ._tensors import Maps, PathLike, Tensor
+from ._tensors import Maps, PathLike, Tensor, read_all
 from ._texts import CacheType, Completion, Generation, Tokenizer, cache_type_name, completion
 
 if TYPE_CHECKING:
@@ -124,13 +124,17 @@ class Model(Mapping[str, Tensor]):
 
     def torch(self, *, copy: bool = False) -> "Dict[str, torch.Tensor]":
         """All tensors by :meth:`Tensor.torch`: a state dict."""
-        return {name: tensor.torch(copy=copy) for name, tensor in self.items()}
+        if copy:
+            bits = read_all(list(self.values()))
+            return {name: tensor._torch_of(own) for (name, tensor), own in zip(self.items(), bits)}
+        return {name: tensor.torch() for name, tensor in self.items()}
 
     def inspect(self) -> Dict[str, Any]:
         """What it is: the report of ``apr inspect --json``."""
-        if self._inspected is None:
-            self._inspected = json.loads(self._model.inspect())
-        return self._inspected
+        report = self._inspected
+        if report is None:
+            report = self._inspected = json.loads(self._model.inspect())
+        return report
 
     def validate(self) -> Dict[str, Any]:
         """Whether it is sound: the report of ``apr validate --json``.

@@ -6,33 +6,112 @@ import io
 import mmap
 import operator
 import os
-from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Tuple, Union
+from collections import deque
+from contextlib import ExitStack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Deque,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 
 from . import _apr
-from ._arrays import numpy_dtype, torch_dtype
+from ._arrays import F4, elements, numpy_dtype, torch_dtype, torch_shape
 
 if TYPE_CHECKING:
     import torch
 
 #: Bytes from which on it pays to find out whether they lie flat in a file.
 _LARGE = 1 << 20
+#: Bytes of a tensor from which on Python reads them from there.
+_SMALL = 1 << 16
+#: Bytes that a thread reads at a time.
+_PIECE = 4 << 20
+#: More threads than these read no faster.
+_THREADS = 4
 
 PathLike = Union[str, "os.PathLike[str]"]
 
 
-def _fill(memory: memoryview, place: Tuple[str, int]) -> bool:
-    """Reads from a file on an offset; ``False`` where it ends before."""
-    path, offset = place
-    with io.open(path, "rb", buffering=0) as file:
-        file.seek(offset)
-        while memory:
-            count = file.readinto(memory)
-            if not count:
-                return False
-            memory = memory[count:]
-    return True
+def read_all(tensors: "Sequence[Tensor]") -> "List[np.ndarray[Any, Any]]":
+    """The stored bytes of tensors, each in memory of its own.
+
+    What lies flat in files of this machine is read by several threads: much of the time goes to
+    memory that is used for the first time.
+    """
+    made: List[np.ndarray[Any, Any]] = []
+    pieces: Deque[_Piece] = deque()
+    is_large = sum(tensor.nbytes for tensor in tensors) >= _LARGE
+    for tensor in tensors:
+        place = None
+        if is_large and tensor.nbytes >= _SMALL:
+            place = tensor._model.flat(tensor._position)
+        if place is None:
+            made.append(np.frombuffer(tensor.bytes(), dtype=np.uint8))
+            continue
+        # Memory that is written once, where a bytearray is filled with zeros before.
+        bits = np.empty(tensor.nbytes, np.uint8)
+        for start in range(0, tensor.nbytes, _PIECE):
+            memory = bits.data[start : start + _PIECE]
+            pieces.append(_Piece(len(made), memory, place[0], place[1] + start))
+        made.append(bits)
+    for position in _read_by_threads(pieces):
+        # The library says what is wrong with the file.
+        made[position] = np.frombuffer(tensors[position].bytes(), dtype=np.uint8)
+    return made
+
+
+class _Piece(NamedTuple):
+    """A part of the bytes of a tensor."""
+
+    #: Position of the tensor among those that are read.
+    tensor: int
+    memory: memoryview
+    path: str
+    offset: int
+
+
+def _read_by_threads(pieces: "Deque[_Piece]") -> Set[int]:
+    """Reads pieces; returns the tensors whose file ended before."""
+    total = sum(len(piece.memory) for piece in pieces)
+    count = min(total // _PIECE, os.cpu_count() or 1, _THREADS)
+    if count < 2:
+        return _read_pieces(pieces)
+    # Imported late: who reads nothing large need not wait for it.
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(count) as threads:
+        return set().union(*threads.map(_read_pieces, [pieces] * count))
+
+
+def _read_pieces(pieces: "Deque[_Piece]") -> Set[int]:
+    """Reads pieces until none is left."""
+    cut: Set[int] = set()
+    with ExitStack() as opened:
+        files: Dict[str, io.FileIO] = {}
+        while True:
+            try:
+                tensor, memory, path, offset = pieces.popleft()
+            except IndexError:
+                return cut
+            if path not in files:
+                files[path] = opened.enter_context(io.FileIO(path))
+            files[path].seek(offset)
+            while memory:
+                count = files[path].readinto(memory)
+                if not count:
+                    cut.add(tensor)
+                    break
+                memory = memory[count:]
 
 
 class Maps:
@@ -113,56 +192,53 @@ class Tensor:
         return self._model.read(self._position, 0, self.nbytes)
 
     def numpy(self) -> "np.ndarray[Any, Any]":
-        """The elements. Where they lie flat in a file of this machine, a read-only view of it.
+        """The elements. Where they lie flat in a file of this machine, a read-only view of it;
+        those of ``f4_e2m1``, of which two lie in a byte, are a copy.
 
         A view changes with the file: :meth:`copy` does not.
         """
-        dtype = numpy_dtype(self.dtype)
-        flat = self._flat(mmap.ACCESS_READ)
-        if flat is not None:
-            return flat.view(dtype).reshape(self.shape)
-        return self.copy()
+        flat = None if self.dtype == F4 else self._flat(mmap.ACCESS_READ)
+        return self.copy() if flat is None else elements(flat, self.dtype, self.shape)
 
     def copy(self) -> "np.ndarray[Any, Any]":
         """The elements in memory of their own, which may be written to."""
-        dtype = numpy_dtype(self.dtype)
-        return self._stored().view(dtype).reshape(self.shape)
-
-    def _stored(self) -> "np.ndarray[Any, Any]":
-        """The stored bytes, in memory of their own."""
-        place = self._model.flat(self._position) if self.nbytes >= _LARGE else None
-        if place is not None:
-            # Memory that is written once, where a bytearray is filled with zeros before.
-            bits = np.empty(self.nbytes, np.uint8)
-            if _fill(bits.data, place):
-                return bits
-        return np.frombuffer(self.bytes(), dtype=np.uint8)
+        return elements(read_all([self])[0], self.dtype, self.shape)
 
     def _flat(self, access: int) -> "Optional[np.ndarray[Any, Any]]":
         """The stored bytes as they lie in a file of this machine."""
         place = self._model.flat(self._position) if self.nbytes else None
         return None if place is None else self._maps.part(place, self.nbytes, access)
 
+    def _torch_view(self) -> "Optional[torch.Tensor]":
+        """The elements as :meth:`torch` has them where they lie flat, and where torch can take them
+        from there; ``None`` otherwise."""
+        place = self._model.flat(self._position) if self.nbytes else None
+        if place is None or place[1] % torch_dtype(self.dtype).itemsize != 0:
+            return None
+        bits = self._maps.part(place, self.nbytes, mmap.ACCESS_COPY)
+        return None if bits is None else self._torch_of(bits)
+
+    def _torch_of(self, bits: "np.ndarray[Any, Any]") -> "torch.Tensor":
+        """A tensor of torch, of its stored bytes."""
+        import torch
+
+        dtype, shape = torch_dtype(self.dtype), torch_shape(self.dtype, self.shape)
+        if self.nbytes == 0:
+            return torch.empty(shape, dtype=dtype)
+        return torch.from_numpy(bits).view(dtype).reshape(shape)
+
     def torch(self, *, copy: bool = False) -> "torch.Tensor":
         """The elements as a torch tensor. Where they lie flat in a file of this machine, they are
         read when they are used, and what is written to them stays in memory.
 
         They change where the file is overwritten in place, which ``copy`` prevents: it reads all
-        into memory of its own.
+        into memory of its own. An element of torch's ``float4_e2m1fn_x2`` is two of the file: the
+        last dimension is half as long.
         """
         import torch
 
-        dtype = torch_dtype(self.dtype)
-        if self.nbytes == 0:
-            return torch.empty(self.shape, dtype=dtype)
-        place = self._model.flat(self._position)
-        bits = None
-        if place is not None and place[1] % dtype.itemsize == 0:
-            bits = self._maps.part(place, self.nbytes, mmap.ACCESS_COPY)
-        if bits is None:
-            return torch.from_numpy(self._stored()).view(dtype).reshape(self.shape)
-        view = torch.from_numpy(bits).view(dtype).reshape(self.shape)
-        return view.clone() if copy else view
+        view = None if copy else self._torch_view()
+        return self._torch_of(read_all([self])[0]) if view is None else view
 
     def dequantize(self) -> "np.ndarray[Any, Any]":
         """The elements as ``float32``, whatever they are stored as."""
@@ -183,7 +259,8 @@ class Tensor:
         """
         dtype = numpy_dtype(self.dtype)
         first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
-        if not self.shape or not isinstance(first, (int, np.integer, slice)):
+        is_basic = isinstance(first, (int, np.integer, slice))
+        if not self.shape or not is_basic or self.dtype == F4:
             return np.array(self.numpy()[index])
         row = self.nbytes // self.shape[0] if self.shape[0] else 0
         if isinstance(first, slice):

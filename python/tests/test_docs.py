@@ -12,7 +12,10 @@ from pathlib import Path
 import apr
 import places
 
-MODULES = ["apr", "apr._model", "apr._tensors", "apr._texts", "apr._jobs", "apr.safetensors"]
+MODULES = [
+    "apr", "apr._model", "apr._tensors", "apr._texts", "apr._jobs", "apr.safetensors",
+    "apr.safetensors._indices", "apr.safetensors._open", "apr.safetensors._specs",
+]  # fmt: skip
 
 
 class Examples(unittest.TestCase):

@@ -1,0 +1,43 @@
+"""``safetensors.flax``: files as arrays of JAX by name."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+import jax
+import numpy as np
+
+from .._tensors import PathLike
+from . import numpy as _numpy
+from ._open import safe_open
+
+__all__ = ["load", "load_file", "save", "save_file"]
+
+
+def load_file(filename: PathLike, *, backend: str = "mmap") -> "Dict[str, jax.Array]":
+    """All tensors of a file."""
+    with safe_open(filename, framework="flax", backend=backend) as file:
+        return file.get_tensors()
+
+
+def load(data: bytes) -> "Dict[str, jax.Array]":
+    """All tensors of a file in memory."""
+    return {name: jax.numpy.array(array) for name, array in _numpy.load(data).items()}
+
+
+def save_file(
+    tensors: "Dict[str, jax.Array]",
+    filename: PathLike,
+    metadata: Optional[Dict[str, str]] = None,
+) -> None:
+    """Writes arrays to a file of safetensors; what is there is replaced."""
+    _numpy.save_file(_arrays(tensors), filename, metadata)
+
+
+def save(tensors: "Dict[str, jax.Array]", metadata: Optional[Dict[str, str]] = None) -> bytes:
+    """The bytes of such a file."""
+    return _numpy.save(_arrays(tensors), metadata)
+
+
+def _arrays(tensors: "Dict[str, jax.Array]") -> "Dict[str, np.ndarray[Any, Any]]":
+    return {name: np.asarray(array) for name, array in tensors.items()}
