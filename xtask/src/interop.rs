@@ -15,11 +15,12 @@ use crate::steps::Steps;
 type Part = fn(&mut Steps);
 
 /// The parts, in the order in which they run; each sets up the peers that it asks.
-const PARTS: [(&str, Part); 10] = [
+const PARTS: [(&str, Part); 11] = [
     ("builds", builds::run),
     ("candle", candle),
     ("hub", hub),
     ("torch", torch),
+    ("python", python),
     ("graphs", graphs),
     ("distill", distill),
     ("merge", merge),
@@ -70,6 +71,16 @@ fn torch(steps: &mut Steps) {
     steps.run("the Python reference environment", reference::set_up_python);
     if steps.run("torch, for PyTorch's files", reference::set_up_torch).is_some() {
         steps.run("torch loads what apr writes", || ask("apr-pytorch", "torch::"));
+    }
+}
+
+fn python(steps: &mut Steps) {
+    if set_up_transformers(steps)
+        && steps
+            .run("the wheel, and what tests of safetensors use", reference::set_up_suite)
+            .is_some()
+    {
+        steps.run("apr.safetensors passes the tests of safetensors", reference::check_with_suite);
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::process::{output, program, run, say, workspace};
+use crate::process::{output, program, run, say, target_dir, workspace};
 use crate::steps::{Outcome, Stop};
 use crate::system::install_packages;
 
@@ -256,6 +256,19 @@ pub(crate) fn set_up_optimum() -> Outcome {
 /// Makes a virtual environment of this name with its requirements, which takes everything large
 /// from that of [`set_up_transformers`].
 fn share_environment(name: &str) -> Outcome {
+    let python = make_sharing_venv(name)?;
+    run_pip(
+        venv_pip(&python).args(["install", "--no-deps", "--requirement"]).arg(requirements(name)),
+    )
+}
+
+fn requirements(name: &str) -> String {
+    format!("xtask/requirements-{name}.txt")
+}
+
+/// Makes an empty virtual environment that finds the packages of [`set_up_transformers`]' one;
+/// returns its Python.
+fn make_sharing_venv(name: &str) -> Outcome<PathBuf> {
     let packages = |python: &Path| {
         let asked = output(
             program(python).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]),
@@ -268,17 +281,48 @@ fn share_environment(name: &str) -> Outcome {
     let python = environment.join("bin/python");
     let (own, shared) = (packages(&python)?, packages(&graph_python())?);
     fs::write(Path::new(own.trim()).join("shared.pth"), shared).map_err(Stop::failed)?;
-    let mut pip = program(python);
-    pip.args([
-        "-m",
-        "pip",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-input",
-        "install",
-        "--no-deps",
-    ]);
-    run_pip(pip.args(["--requirement", &format!("xtask/requirements-{name}.txt")]))
+    Ok(python)
+}
+
+fn venv_pip(python: &Path) -> Command {
+    let mut command = program(python);
+    command.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]);
+    command
+}
+
+/// A Python with torch and other frameworks, once it was [set up](set_up_suite).
+fn suite_python() -> PathBuf {
+    folder().join("python/bin/python")
+}
+
+/// Makes a virtual environment for the tests of safetensors, if there is none, with the frameworks
+/// that can be had; installs the package of this workspace there.
+pub(crate) fn set_up_suite() -> Outcome {
+    let has_all = ["-c", "import fsspec, ml_dtypes, pytest, torch; print(1)"];
+    if output(program(suite_python()).args(has_all)).is_none() {
+        let python = make_sharing_venv("python")?;
+        let install = || {
+            let mut pip = venv_pip(&python);
+            pip.arg("install");
+            pip
+        };
+        run_pip(install().arg("--requirement").arg(requirements("python")))?;
+        let frameworks = workspace().join(requirements("frameworks"));
+        let frameworks = fs::read_to_string(frameworks).map_err(Stop::failed)?;
+        for line in frameworks.lines().filter(|line| !line.starts_with('#')) {
+            if run_pip(install().args(line.split(' '))).is_err() {
+                say(format_args!("    without {line}, which can't be installed here"));
+            }
+        }
+    }
+    let mut pip = venv_pip(&suite_python());
+    run(pip.args(["install", "--no-deps", "--force-reinstall", "./python"]))
+}
+
+/// Runs the tests of the package safetensors on `apr.safetensors`.
+pub(crate) fn check_with_suite() -> Outcome {
+    let folder = target_dir().join("safetensors-suite");
+    run(program(suite_python()).arg("xtask/interop/safetensors_suite.py").arg(folder))
 }
 
 /// A Python with mergekit, once it was [set up](set_up_mergekit).
