@@ -212,7 +212,9 @@ class Tensor:
     def _torch_view(self) -> "Optional[torch.Tensor]":
         """The elements as :meth:`torch` has them where they lie flat, and where torch can take them
         from there; ``None`` otherwise."""
-        place = self._model.flat(self._position) if self.nbytes else None
+        if self.nbytes == 0:
+            return self._torch_of(np.empty(0, np.uint8))
+        place = self._model.flat(self._position)
         if place is None or place[1] % torch_dtype(self.dtype).itemsize != 0:
             return None
         bits = self._maps.part(place, self.nbytes, mmap.ACCESS_COPY)

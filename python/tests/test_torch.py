@@ -92,6 +92,11 @@ class Torch(unittest.TestCase):
             part = file.get_slice("large")
             for index in (slice(1000), (slice(None), -1), [3, 5], [], (..., slice(2, 9, 3)), 7):
                 self.assertEqual(part[index].tolist(), self.state["large"][index].tolist())
+            for name in ("none", "flags"):
+                for index in (slice(None), ..., None, []):
+                    found, expected = file.get_slice(name)[index], self.state[name][index]
+                    self.assertEqual(found.dtype, expected.dtype)
+                    self.assertEqual(found.shape, expected.shape)
         with safe_open(path, framework="pt", backend="pread") as file:
             with self.assertRaisesRegex(apr.Error, "index 999 out of bounds"):
                 file.get_slice("large")[:1000]

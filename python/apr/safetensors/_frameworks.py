@@ -128,9 +128,10 @@ def part_of_torch(tensor: Tensor, index: Any, device: Device) -> Any:
 def _torch(bits: "np.ndarray[Any, Any]", dtype: str) -> Any:
     import torch
 
-    if bits.ndim == 0 or bits.size == 0:
-        return torch.tensor(bits).view(torch_dtype(dtype))
-    return torch.from_numpy(bits).view(torch_dtype(dtype))
+    if bits.size == 0:
+        return torch.empty(bits.shape, dtype=torch_dtype(dtype))
+    # A scalar of NumPy is no array.
+    return torch.from_numpy(bits.reshape(-1)).view(torch_dtype(dtype)).reshape(bits.shape)
 
 
 def _paddle(bits: "np.ndarray[Any, Any]", dtype: str, device: Device) -> Any:
