@@ -4,7 +4,7 @@
 
 with a Python that has apr, torch and what xtask/requirements-python.txt names. The tests come with the source of the
 package, which pip fetches; their imports are rewritten, and nothing else is. Tests of frameworks that are not installed are
-skipped. Ends with 1 if a test fails that is not listed below, or one that is listed passes.
+skipped. Ends with 1 if a test fails that is not listed below.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ from pathlib import Path
 
 SOURCE = "safetensors==0.8.0"
 
-#: What can't pass, and why.
+#: What can't pass everywhere, and why.
 FAILS = {
     "test_paddle_comparison.WithOpenCase.test_paddle_tensor_gpu": "asks for a GPU without looking for one",
     "test_paddle_comparison.WithOpenCase.test_paddle_slice_gpu": "asks for a GPU without looking for one",
@@ -90,7 +90,7 @@ def main():
             else:
                 print(f"fails as listed: {name}: {FAILS[name]}")
         elif kind == "passed" and name in FAILS:
-            wrong.append(f"{name} passes, and is listed as one that can't")
+            print(f"passes here, though listed: {name}")
         elif kind == "skipped":
             reasons.setdefault(why, []).append(name)
     for why, names in sorted(reasons.items()):
