@@ -178,8 +178,9 @@ impl<'a> ModelWriter<'a> {
     /// The file in memory: the path names its format, and nothing is written there.
     ///
     /// ```
-    /// let bytes = apr::write("bias.safetensors").tensor("bias", [2], &[0.5_f32, -0.5]).into_bytes()?;
-    /// assert_eq!(apr::Model::from_source(bytes, "bias", &Default::default())?.tensors().len(), 1);
+    /// let file = apr::write("bias.safetensors").tensor("bias", [2], &[0.5_f32, -0.5]);
+    /// let model = apr::Model::from_source(file.into_bytes()?, "bias", &Default::default())?;
+    /// assert_eq!(model.tensor("bias")?.to_vec::<f32>()?, [0.5, -0.5]);
     /// # Ok::<(), apr::Error>(())
     /// ```
     ///
