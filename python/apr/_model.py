@@ -22,7 +22,7 @@ import numpy as np
 
 from . import _apr
 from ._chats import Conversation
-from ._tensors import Maps, PathLike, Tensor, read_all
+from ._tensors import Maps, PathLike, Tensor, read_all, torch_memory
 from ._texts import CacheType, Completion, Generation, Tokenizer, cache_type_name, completion
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Model(Mapping[str, Tensor]):
     def torch(self, *, copy: bool = False) -> "Dict[str, torch.Tensor]":
         """All tensors by :meth:`Tensor.torch`: a state dict."""
         if copy:
-            bits = read_all(list(self.values()))
+            bits = read_all(list(self.values()), torch_memory)
             return {name: tensor._torch_of(own) for (name, tensor), own in zip(self.items(), bits)}
         return {name: tensor.torch() for name, tensor in self.items()}
 

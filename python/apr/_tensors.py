@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import (
     TYPE_CHECKING,
     Any,
+    Callable,
     Deque,
     Dict,
     List,
@@ -42,8 +43,24 @@ _THREADS = 4
 PathLike = Union[str, "os.PathLike[str]"]
 
 
-def read_all(tensors: "Sequence[Tensor]") -> "List[np.ndarray[Any, Any]]":
-    """The stored bytes of tensors, each in memory of its own.
+def _numpy_memory(length: int) -> "np.ndarray[Any, Any]":
+    return np.empty(length, np.uint8)
+
+
+def torch_memory(length: int) -> "np.ndarray[Any, Any]":
+    """Memory of torch. NumPy asks for huge pages, which take longer to get than to fill where the
+    system has to make room for them."""
+    import torch
+
+    memory: np.ndarray[Any, Any] = torch.empty(length, dtype=torch.uint8).numpy()
+    return memory
+
+
+def read_all(
+    tensors: "Sequence[Tensor]",
+    memory: "Callable[[int], np.ndarray[Any, Any]]" = _numpy_memory,
+) -> "List[np.ndarray[Any, Any]]":
+    """The stored bytes of tensors, each in memory of its own, which ``memory`` makes.
 
     What lies flat in files of this machine is read by several threads: much of the time goes to
     memory that is used for the first time.
@@ -58,11 +75,11 @@ def read_all(tensors: "Sequence[Tensor]") -> "List[np.ndarray[Any, Any]]":
         if place is None:
             made.append(np.frombuffer(tensor.bytes(), dtype=np.uint8))
             continue
-        # Memory that is written once, where a bytearray is filled with zeros before.
-        bits = np.empty(tensor.nbytes, np.uint8)
+        # It is written once, where a bytearray is filled with zeros before.
+        bits = memory(tensor.nbytes)
         for start in range(0, tensor.nbytes, _PIECE):
-            memory = bits.data[start : start + _PIECE]
-            pieces.append(_Piece(len(made), memory, place[0], place[1] + start))
+            part = bits.data[start : start + _PIECE]
+            pieces.append(_Piece(len(made), part, place[0], place[1] + start))
         made.append(bits)
     for position in _read_by_threads(pieces):
         # The library says what is wrong with the file.
@@ -240,7 +257,7 @@ class Tensor:
         import torch
 
         view = None if copy else self._torch_view()
-        return self._torch_of(read_all([self])[0]) if view is None else view
+        return self._torch_of(read_all([self], torch_memory)[0]) if view is None else view
 
     def dequantize(self) -> "np.ndarray[Any, Any]":
         """The elements as ``float32``, whatever they are stored as."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _errors
 from .._arrays import F4, TORCH, elements, torch_dtype, torch_shape
-from .._tensors import Tensor, read_all
+from .._tensors import Tensor, read_all, torch_memory
 
 #: Frameworks by what they are called.
 _NAMES = {
@@ -88,7 +88,8 @@ def wholes(
         return (elements(bits, tensor.dtype, tensor.shape) for tensor, bits in read)
     # What goes to a device is in memory one after the other.
     if framework == "pytorch" and copy and device == "cpu":
-        return (tensor._torch_of(bits) for tensor, bits in zip(tensors, read_all(tensors)))
+        read = zip(tensors, read_all(tensors, torch_memory))
+        return (tensor._torch_of(bits) for tensor, bits in read)
     return (whole(tensor, framework, device, copy=copy) for tensor in tensors)
 
 

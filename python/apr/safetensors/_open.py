@@ -91,8 +91,9 @@ class _File:
         return dict(found) if found else None
 
     def get_tensor(self, name: str) -> Any:
-        """A tensor of the framework. One of torch is a view of the file, as :meth:`apr.Tensor.torch`
-        has it, unless the backend is ``pread``; others have memory of their own."""
+        """A tensor of the framework. One of torch is a view of the file, as
+        :meth:`apr.Tensor.torch` has it, unless the backend is ``pread``; others have memory of
+        their own."""
         copy = self._backend == "pread"
         return whole(self._tensor(name), self._framework, self._device, copy=copy)
 
