@@ -1,6 +1,6 @@
 """Model files of every format: opened, checked, compared, converted, quantized and run.
 
->>> model = open(MODEL)
+>>> model = apr.open(MODEL)
 >>> model["model.norm.weight"].shape
 (128,)
 
@@ -8,41 +8,45 @@ Nothing of a file is ever run, headers alone are read when a model is opened, an
 memory. :func:`command` runs whatever the command ``apr`` does.
 """
 
-from ._chats import Conversation
-from ._errors import (
-    CheckError,
-    ChecksumError,
-    CorruptError,
-    DecryptError,
-    Error,
-    ExistsError,
-    FormatError,
-    IoError,
-    MemoryLimitError,
-    NotFoundError,
-    RequestError,
-    SignatureError,
-    VersionError,
-    Where,
-)
-from ._jobs import (
-    Saved,
-    command,
-    convert,
-    diff,
-    export,
-    inspect,
-    lint,
-    quantize,
-    save,
-    scan,
-    schemes,
-    validate,
-    writable_formats,
-)
-from ._model import Model, open
-from ._tensors import Tensor
-from ._texts import Completion, Generation, Tokenizer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, List
+
+if TYPE_CHECKING:
+    from ._chats import Conversation
+    from ._errors import (
+        CheckError,
+        ChecksumError,
+        CorruptError,
+        DecryptError,
+        Error,
+        ExistsError,
+        FormatError,
+        IoError,
+        MemoryLimitError,
+        NotFoundError,
+        RequestError,
+        SignatureError,
+        VersionError,
+        Where,
+    )
+    from ._jobs import (
+        Saved,
+        command,
+        convert,
+        diff,
+        export,
+        inspect,
+        lint,
+        quantize,
+        save,
+        scan,
+        schemes,
+        validate,
+        writable_formats,
+    )
+    from ._model import Model, open
+    from ._tensors import Tensor
+    from ._texts import Completion, Generation, Tokenizer
 
 __all__ = [
     "CheckError",
@@ -80,3 +84,21 @@ __all__ = [
     "validate",
     "writable_formats",
 ]
+
+#: Where they are, modules that need nothing else first.
+_MODULES = ("_errors", "_jobs", "_tensors", "_texts", "_chats", "_model")
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what is asked for: the command starts without it, and without NumPy."""
+    if name in __all__:
+        for module in _MODULES:
+            found = vars(import_module(f".{module}", __name__))
+            if name in found:
+                globals()[name] = found[name]
+                return found[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> List[str]:
+    return sorted({*globals(), *__all__})

@@ -22,7 +22,7 @@ import numpy as np
 
 from . import _apr
 from ._chats import Conversation
-from ._tensors import Maps, PathLike, Tensor, read_all, torch_memory
+from ._tensors import Files, PathLike, Tensor, read_all, torch_memory
 from ._texts import CacheType, Completion, Generation, Tokenizer, cache_type_name, completion
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Model(Mapping[str, Tensor]):
 
     def __init__(self, model: "_apr.Model") -> None:
         self._model = model
-        self._maps = Maps()
+        self._files = Files()
         self._positions = {name: position for position, name in enumerate(model.names())}
         self._inspected: Optional[Dict[str, Any]] = None
 
@@ -72,7 +72,7 @@ class Model(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         position = self._positions[name]
-        return Tensor(self._model, self._maps, position, self._model.entry(position))
+        return Tensor(self._model, self._files, position, self._model.entry(position))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._positions)

@@ -6,8 +6,9 @@ import io
 import mmap
 import operator
 import os
+import sys
+import weakref
 from collections import deque
-from contextlib import ExitStack
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -79,7 +80,7 @@ def read_all(
         bits = memory(tensor.nbytes)
         for start in range(0, tensor.nbytes, _PIECE):
             part = bits.data[start : start + _PIECE]
-            pieces.append(_Piece(len(made), part, place[0], place[1] + start))
+            pieces.append(_Piece(len(made), part, tensor._files, place[0], place[1] + start))
         made.append(bits)
     for position in _read_by_threads(pieces):
         # The library says what is wrong with the file.
@@ -93,6 +94,7 @@ class _Piece(NamedTuple):
     #: Position of the tensor among those that are read.
     tensor: int
     memory: memoryview
+    files: "Files"
     path: str
     offset: int
 
@@ -113,43 +115,57 @@ def _read_by_threads(pieces: "Deque[_Piece]") -> Set[int]:
 def _read_pieces(pieces: "Deque[_Piece]") -> Set[int]:
     """Reads pieces until none is left."""
     cut: Set[int] = set()
-    with ExitStack() as opened:
-        files: Dict[str, io.FileIO] = {}
-        while True:
-            try:
-                tensor, memory, path, offset = pieces.popleft()
-            except IndexError:
-                return cut
-            if path not in files:
-                files[path] = opened.enter_context(io.FileIO(path))
-            files[path].seek(offset)
-            while memory:
-                count = files[path].readinto(memory)
-                if not count:
-                    cut.add(tensor)
-                    break
-                memory = memory[count:]
+    while True:
+        try:
+            tensor, memory, files, path, offset = pieces.popleft()
+        except IndexError:
+            return cut
+        while memory:
+            count = files.read(path, offset, memory)
+            if not count:
+                cut.add(tensor)
+                break
+            memory, offset = memory[count:], offset + count
 
 
-class Maps:
-    """Maps of the files of a model, each made once."""
+class Files:
+    """Files of a model, each opened once and mapped once, so that all tensors are those of one file
+    where another one takes its place later."""
 
     def __init__(self) -> None:
-        self._made: Dict[Tuple[str, int], mmap.mmap] = {}
+        self._opened: Dict[str, int] = {}
+        self._mapped: Dict[Tuple[str, int], mmap.mmap] = {}
+
+    def _open(self, path: str) -> int:
+        opened = self._opened.get(path)
+        if opened is None:
+            opened = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            weakref.finalize(self, os.close, opened)
+            # Another thread may have been faster.
+            opened = self._opened.setdefault(path, opened)
+        return opened
+
+    def read(self, path: str, offset: int, memory: memoryview) -> int:
+        """Reads bytes from an offset on; returns how many, 0 at the end of the file."""
+        if sys.platform != "win32":
+            return os.preadv(self._open(path), [memory], offset)
+        # An open file can't be replaced there.
+        with io.FileIO(path) as file:
+            file.seek(offset)
+            return file.readinto(memory) or 0
 
     def part(
         self, place: Tuple[str, int], length: int, access: int
     ) -> "Optional[np.ndarray[Any, Any]]":
-        """Bytes of a file from an offset on; ``None`` where it ends before."""
+        """A map of bytes from an offset on; ``None`` where the file ends before."""
         path, offset = place
-        made = self._made.get((path, access))
-        if made is None:
-            with io.open(path, "rb") as file:
-                made = mmap.mmap(file.fileno(), 0, access=access)
-            self._made[path, access] = made
-        if offset + length > len(made):
+        mapped = self._mapped.get((path, access))
+        if mapped is None:
+            mapped = mmap.mmap(self._open(path), 0, access=access)
+            self._mapped[path, access] = mapped
+        if offset + length > len(mapped):
             return None
-        return np.frombuffer(made, dtype=np.uint8, count=length, offset=offset)
+        return np.frombuffer(mapped, dtype=np.uint8, count=length, offset=offset)
 
 
 class Tensor:
@@ -162,17 +178,17 @@ class Tensor:
     dtype('float32')
     """
 
-    __slots__ = ("_model", "_maps", "_position", "name", "dtype", "shape", "nbytes")
+    __slots__ = ("_model", "_files", "_position", "name", "dtype", "shape", "nbytes")
 
     def __init__(
         self,
         model: "_apr.Model",
-        maps: Maps,
+        files: Files,
         position: int,
         entry: Tuple[str, str, Sequence[int], int],
     ) -> None:
         self._model = model
-        self._maps = maps
+        self._files = files
         self._position = position
         #: Name in the file.
         self.name = entry[0]
@@ -224,7 +240,7 @@ class Tensor:
     def _flat(self, access: int) -> "Optional[np.ndarray[Any, Any]]":
         """The stored bytes as they lie in a file of this machine."""
         place = self._model.flat(self._position) if self.nbytes else None
-        return None if place is None else self._maps.part(place, self.nbytes, access)
+        return None if place is None else self._files.part(place, self.nbytes, access)
 
     def _torch_view(self) -> "Optional[torch.Tensor]":
         """The elements as :meth:`torch` has them where they lie flat, and where torch can take them
@@ -234,7 +250,7 @@ class Tensor:
         place = self._model.flat(self._position)
         if place is None or place[1] % torch_dtype(self.dtype).itemsize != 0:
             return None
-        bits = self._maps.part(place, self.nbytes, mmap.ACCESS_COPY)
+        bits = self._files.part(place, self.nbytes, mmap.ACCESS_COPY)
         return None if bits is None else self._torch_of(bits)
 
     def _torch_of(self, bits: "np.ndarray[Any, Any]") -> "torch.Tensor":

@@ -68,6 +68,23 @@ class Reading(Folder):
                     view[...] = 0
                 model[name].copy()[...] = 0
 
+    def test_a_file_that_takes_the_place_of_another_is_not_read(self):
+        shape = (1024, 1024)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.safetensors")
+            apr.save(path, {"a": np.ones(shape, np.float32), "b": np.full(shape, 2, np.float32)})
+            model = apr.open(path)
+            self.assertEqual(model["a"].copy()[0, 0], 1)
+            other = {"a": np.full(shape, 3, np.float32), "z": np.full(shape, 4, np.float32)}
+            apr.save(path, other, replace=True)
+            self.assertEqual(model["b"].copy()[-1, -1], 2)
+            self.assertEqual(model["b"].numpy()[-1, -1], 2)
+            self.assertEqual(apr.open(path)["z"].copy()[-1, -1], 4)
+
+    def test_the_command_starts_without_numpy(self):
+        script = "import sys, apr._command; sys.exit('numpy' in sys.modules)"
+        self.assertEqual(subprocess.run([sys.executable, "-c", script]).returncode, 0)
+
     def test_compressed_and_sharded_models_read_alike(self):
         expected = safetensors.numpy.load_file(places.WEIGHTS)
         compressed = self.folder / "model.apr"

@@ -67,7 +67,7 @@ class _Bits(Tensor):
         width = tensor.nbytes // math.prod(shape) if tensor.nbytes else 1
         dtype = {1: "u8", 2: "i16", 4: "i32", 8: "i64"}[width]
         entry = (tensor.name, dtype, shape, tensor.nbytes)
-        super().__init__(tensor._model, tensor._maps, tensor._position, entry)
+        super().__init__(tensor._model, tensor._files, tensor._position, entry)
 
 
 def whole(tensor: Tensor, framework: str, device: Device, *, copy: bool) -> Any:
