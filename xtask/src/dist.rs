@@ -1,9 +1,10 @@
 //! What people download: static binaries for Linux, and one for Windows, in archives with the page,
 //! manual pages, completions, the licences of all that is in them, a bill of materials and sums.
 //!
-//! The standard library for musl and what links it come with the toolchain. BLAKE3's vectors are in
-//! C and assembly, which Zig compiles for any processor. For Windows, mingw-w64 compiles and links,
-//! and Wine runs what was built.
+//! The standard library for musl and what links it come with the toolchain. BLAKE3's vectors and
+//! musl's allocator are in C and assembly, which Zig compiles for any processor. For Windows,
+//! mingw-w64 compiles and links, and Wine runs what was built. For macOS, Zig does both; as nothing
+//! runs the binary elsewhere, it is built when it is named, and not packed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,45 +18,61 @@ use crate::web::{self, Wish};
 /// A system that the binary is built for.
 struct Platform {
     triple: &'static str,
-    /// What Zig calls it; `None` where mingw-w64 builds.
-    zig: Option<&'static str>,
-    /// What runs its programs on other systems and processors.
-    emulator: &'static str,
-    /// The package of Debian that has the emulator.
-    package: &'static str,
+    toolchain: Toolchain,
+    /// What runs its programs on other systems and processors, and the package of Debian that has
+    /// it.
+    emulator: Option<(&'static str, &'static str)>,
     /// The name of the binary.
     binary: &'static str,
 }
 
-const PLATFORMS: [Platform; 3] = [
+/// What compiles C, and what links.
+enum Toolchain {
+    /// Zig, by its name for the platform, and the linker of the toolchain.
+    Static(&'static str),
+    /// Zig, by its name for the platform.
+    Zig(&'static str),
+    /// mingw-w64, which cargo and the crate `cc` look for by themselves.
+    MinGw,
+}
+
+const PLATFORMS: [Platform; 4] = [
     Platform {
         triple: "x86_64-unknown-linux-musl",
-        zig: Some("x86_64-linux-musl"),
-        emulator: "qemu-x86_64-static",
-        package: "qemu-user-static",
+        toolchain: Toolchain::Static("x86_64-linux-musl"),
+        emulator: Some(("qemu-x86_64-static", "qemu-user-static")),
         binary: "apr",
     },
     Platform {
         triple: "aarch64-unknown-linux-musl",
-        zig: Some("aarch64-linux-musl"),
-        emulator: "qemu-aarch64-static",
-        package: "qemu-user-static",
+        toolchain: Toolchain::Static("aarch64-linux-musl"),
+        emulator: Some(("qemu-aarch64-static", "qemu-user-static")),
         binary: "apr",
     },
     Platform {
         triple: "x86_64-pc-windows-gnu",
-        zig: None,
-        emulator: "wine",
-        package: "wine",
+        toolchain: Toolchain::MinGw,
+        emulator: Some(("wine", "wine")),
         binary: "apr.exe",
+    },
+    Platform {
+        triple: "aarch64-apple-darwin",
+        toolchain: Toolchain::Zig("aarch64-macos"),
+        emulator: None,
+        binary: "apr",
     },
 ];
 
 /// The compiler for C, on PyPI.
 const ZIG: &str = "ziglang==0.15.2";
 
-/// The compiler and linker for Windows, which cargo and the crate `cc` look for by themselves.
+/// The compiler and linker for Windows.
 const MINGW: &str = "x86_64-w64-mingw32-gcc";
+
+/// The linker of the toolchain, which keeps one of functions that are the same, and relocations in
+/// their short form.
+const STATIC: &str = "-Clinker=rust-lld -Clink-self-contained=yes -Clink-arg=--icf=all \
+                      -Clink-arg=--pack-dyn-relocs=relr";
 
 /// A compiler for C. Zig has names of its own for targets, and takes no other.
 const COMPILER: &str = "\
@@ -74,16 +91,17 @@ exec 'PYTHON' -m ziglang cc -target TARGET \"$@\"
 const SHELLS: [(&str, &str); 4] =
     [("bash", "apr"), ("zsh", "_apr"), ("fish", "apr.fish"), ("powershell", "apr.ps1")];
 
-/// Builds archives into `target/packages`, for the platforms that are named or for all; `twice`
-/// builds each a second time and compares.
+/// Builds archives into `target/packages`, for the platforms that are named or for all; `--test`
+/// runs the tests of the command line with each binary, `--twice` builds each a second time and
+/// compares.
 pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) -> Result<(), String> {
     let (options, names): (Vec<&str>, Vec<&str>) =
         arguments.iter().partition(|word| word.starts_with("--"));
-    if let Some(unknown) = options.iter().find(|option| **option != "--twice") {
+    if let Some(unknown) = options.iter().find(|option| !["--twice", "--test"].contains(option)) {
         return Err(format!("cargo xtask dist: unknown option {unknown}"));
     }
     let platforms = match names.is_empty() {
-        true => PLATFORMS.iter().collect(),
+        true => PLATFORMS.iter().filter(|platform| platform.emulator.is_some()).collect(),
         false => names
             .iter()
             .map(|name| {
@@ -95,7 +113,8 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) -> Result<(), String> {
 
     web::run(steps, Wish::Build);
     let packages = target_dir().join("packages");
-    let needs_zig = platforms.iter().any(|platform| platform.zig.is_some());
+    let needs_zig =
+        platforms.iter().any(|platform| !matches!(platform.toolchain, Toolchain::MinGw));
     let zig = match needs_zig {
         true => steps.run("a compiler for C: Zig", find_or_install_zig),
         false => Some(PathBuf::new()),
@@ -108,11 +127,20 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) -> Result<(), String> {
             build(platform, &zig, &target_dir().join("dist-build"))
         });
         let Some(binary) = built else { continue };
-        if platform.zig.is_none() {
+        if platform.emulator.is_none() {
+            say(format_args!("    {}: linked; not run, and not packed", binary.display()));
+            continue;
+        }
+        if matches!(platform.toolchain, Toolchain::MinGw) {
             steps.run("a library that old versions of Wine lack", || stand_in(&binary));
         }
         steps.run(&format!("the binary for {triple} runs"), || try_out(platform, &binary));
         steps.run(&format!("the archive for {triple}"), || package(platform, &binary, &packages));
+        if options.contains(&"--test") {
+            steps.run(&format!("the tests of the command line, of {triple}"), || {
+                test(platform, &binary)
+            });
+        }
         if options.contains(&"--twice") {
             steps.run(&format!("a second build for {triple} has the same bits"), || {
                 let folder = target_dir().join("dist-again");
@@ -139,7 +167,8 @@ fn find_or_install_zig() -> Outcome<PathBuf> {
     Ok(python)
 }
 
-fn install_std(triple: &str) -> Outcome {
+/// Has the toolchain bring a standard library for the platform.
+pub(crate) fn install_std(triple: &str) -> Outcome {
     let advice = format!("run `rustup target add {triple}`");
     let libraries = output(program("rustc").args(["--print", "target-libdir", "--target", triple]));
     if libraries.is_some_and(|folder| Path::new(&folder).is_dir()) {
@@ -153,21 +182,19 @@ fn install_std(triple: &str) -> Outcome {
 fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
     let Platform { triple, .. } = platform;
     fs::create_dir_all(folder).map_err(Stop::failed)?;
-    let (compiler, linking) = match platform.zig {
-        Some(name) => {
-            (zig_as_compiler(name, zig, folder)?, "-Clinker=rust-lld -Clink-self-contained=yes")
+    let (compiler, linking) = match platform.toolchain {
+        Toolchain::Static(name) => (zig_as_compiler(name, zig, folder)?, STATIC.to_owned()),
+        Toolchain::Zig(name) => {
+            let compiler = zig_as_compiler(name, zig, folder)?;
+            let frameworks = workspace().join("xtask/dist/frameworks");
+            let linking =
+                format!("-Clinker={} -Clink-arg=-F{}", compiler.display(), frameworks.display());
+            (compiler, linking)
         }
-        None => (find_mingw()?, "-Clink-arg=-Wl,--no-insert-timestamp"),
+        Toolchain::MinGw => (find_mingw()?, "-Clink-arg=-Wl,--no-insert-timestamp".to_owned()),
     };
 
-    let home = std::env::var("CARGO_HOME").ok().map(PathBuf::from);
-    let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
-    let home = home.ok_or_else(|| Stop::failed("neither CARGO_HOME nor HOME is set"))?;
-    let flags = format!(
-        "{linking} --remap-path-prefix={}=cargo --remap-path-prefix={}=apr",
-        home.display(),
-        workspace().display()
-    );
+    let flags = format!("{linking} {}", without_places()?);
     let variable = triple.replace('-', "_");
     let mut command = cargo("build", ["--profile", "dist", "--package", "apr-cli", "--bin", "apr"]);
     command
@@ -183,6 +210,18 @@ fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
     }
     run_program(&mut command)?;
     Ok(folder.join(triple).join("dist").join(platform.binary))
+}
+
+/// Flags of the compiler that leave out where it found the sources.
+pub(crate) fn without_places() -> Outcome<String> {
+    let home = std::env::var("CARGO_HOME").ok().map(PathBuf::from);
+    let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
+    let home = home.ok_or_else(|| Stop::failed("neither CARGO_HOME nor HOME is set"))?;
+    Ok(format!(
+        "--remap-path-prefix={}=cargo --remap-path-prefix={}=apr",
+        home.display(),
+        workspace().display()
+    ))
 }
 
 /// Zig under the name of a compiler for C.
@@ -212,14 +251,14 @@ fn find_mingw() -> Outcome<PathBuf> {
 }
 
 /// The commit that is built, where nothing is changed since.
-fn commit() -> Option<String> {
+pub(crate) fn commit() -> Option<String> {
     let changes = output(program("git").args(["status", "--porcelain", "--untracked-files=no"]))?;
     let commit = output(program("git").args(["rev-parse", "--short=12", "HEAD"]))?;
     Some(if changes.is_empty() { commit } else { format!("{commit}, changed") })
 }
 
 /// When the commit was made, in seconds since 1970.
-fn epoch() -> Outcome<String> {
+pub(crate) fn epoch() -> Outcome<String> {
     output(program("git").args(["log", "-1", "--format=%ct"]))
         .ok_or_else(|| Stop::failed("git does not say when the commit was made"))
 }
@@ -230,11 +269,9 @@ fn runner(platform: &Platform, binary: &Path) -> Outcome<std::process::Command> 
     if parts.iter().all(|part| platform.triple.contains(part)) {
         return Ok(program(binary));
     }
-    let emulator = find_program(|name| name == platform.emulator).ok_or_else(|| {
-        Stop::skipped(
-            format!("there is no {}", platform.emulator),
-            format!("install {}", platform.package),
-        )
+    let (emulator, package) = platform.emulator.unwrap_or_default();
+    let emulator = find_program(|name| name == emulator).ok_or_else(|| {
+        Stop::skipped(format!("there is no {emulator}"), format!("install {package}"))
     })?;
     let mut command = program(emulator);
     command.arg(binary);
@@ -264,6 +301,19 @@ fn try_out(platform: &Platform, binary: &Path) -> Outcome {
         run_program(runner(platform, binary)?.args(line))?;
     }
     fs::remove_file(&*copy).map_err(Stop::failed)
+}
+
+/// Runs the tests of the command line with the binary instead of one that is built for them.
+fn test(platform: &Platform, binary: &Path) -> Outcome {
+    let direct = runner(platform, binary)?;
+    let words: Vec<_> = std::iter::once(direct.get_program()).chain(direct.get_args()).collect();
+    let script = binary.with_file_name("apr-tested");
+    let line = words.iter().map(|word| format!("'{}' ", word.to_string_lossy()));
+    let line: String = line.collect();
+    fs::write(&script, format!("#!/bin/sh\nexec {line}\"$@\"\n")).map_err(Stop::failed)?;
+    make_executable(&script).map_err(Stop::failed)?;
+    let mut command = cargo("test", ["--package", "apr-cli", "--all-features", "--test", "cli"]);
+    run_program(command.env("APR_TEST_BINARY", script))
 }
 
 /// Puts the binary into an archive with what belongs to it.

@@ -20,6 +20,7 @@ mod system;
 mod test;
 mod tools;
 mod web;
+mod wheels;
 
 use std::process::ExitCode;
 
@@ -37,12 +38,14 @@ Usage: cargo xtask TASK
   builds  crates with few features, without std, for a bare processor and for the web; what is
          shipped there, its size and its test under Node
   dist   static binaries for Linux into target/packages, in archives with manual pages, completions,
-         licences, a bill of materials and sums; x86_64 or aarch64 alone where named; --twice
-         builds again and compares
+         licences, a bill of materials and sums; x86_64 or aarch64 alone where named; --test
+         runs the tests of the command line with each binary, --twice builds again and compares
+  wheels  the packages for Python into target/packages, for any Linux since 2014; x86_64 or aarch64
+         alone where named
   package  the crates as they are published: manifests, readmes, the minimum version of Rust, and
          `cargo package`, which builds each from its archive in the order of publication
   release  all that people download, from a TAG that is checked out, in target/packages: notes of
-         the changelog, `package`, `dist --twice`, the package for npm, the wheel, sums; without a
+         the changelog, `package`, `dist --twice`, the package for npm, `wheels`, sums; without a
          TAG as a rehearsal
   web    the page into target/web, and the package for npm into target/npm; --serve serves it on
          this machine, --test tries it in Chromium
@@ -88,6 +91,12 @@ fn main() -> ExitCode {
         ["builds"] => builds::run(&mut steps),
         ["dist", ref arguments @ ..] => {
             if let Err(usage) = dist::run(&mut steps, arguments) {
+                eprintln!("{usage}");
+                return ExitCode::from(2);
+            }
+        }
+        ["wheels", ref names @ ..] => {
+            if let Err(usage) = wheels::run(&mut steps, names) {
                 eprintln!("{usage}");
                 return ExitCode::from(2);
             }

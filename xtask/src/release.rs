@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::process::{output, program, run as run_program, say, target_dir, workspace};
 use crate::steps::{Outcome, Steps, Stop};
-use crate::{dist, package};
+use crate::{dist, package, wheels};
 
 /// What is released.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -46,11 +46,9 @@ pub(crate) fn run(steps: &mut Steps, tag: Option<&str>) {
         pack.arg("pack").arg(folder).arg("--pack-destination").arg(packages());
         run_program(&mut pack)
     });
-    steps.run("the wheel", || {
-        let mut pip = program("python3");
-        pip.args(["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]);
-        run_program(pip.arg(packages()).arg("./python"))
-    });
+    if let Err(why) = wheels::run(steps, &[]) {
+        say(why);
+    }
     steps.run("sums of all artefacts", sums);
 }
 

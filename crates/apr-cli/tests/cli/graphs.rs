@@ -12,6 +12,8 @@ use apr_testkit::locate::fixture;
 use apr_testkit::peers::agreed;
 use serde_json::Value as Json;
 
+use crate::support::binary;
+
 /// Files of `fixtures/families`: configurations and shapes as transformers 4 and 5 wrote them.
 fn cases() -> Vec<PathBuf> {
     let files = std::fs::read_dir(fixture("families")).expect("the fixtures are there");
@@ -108,7 +110,7 @@ fn python() -> PathBuf {
 fn compare(arguments: &[&std::ffi::OsStr]) {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../xtask/interop/graphs.py");
     let mut command = Command::new(python());
-    command.arg(script).arg(env!("CARGO_BIN_EXE_apr")).args(arguments);
+    command.arg(script).arg(binary()).args(arguments);
     let status = command.status().expect("Python starts; APR_GRAPH_PYTHON may name another one");
     assert!(status.success(), "some outputs differ");
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::Sandbox;
+use crate::support::{Sandbox, binary};
 
 /// A page that is served, until the test is over.
 struct Page {
@@ -31,7 +31,7 @@ impl Page {
         fs::write(site.join("index.html"), "<!doctype html>").expect("a file");
         fs::write(site.join("page/main.js"), "// main").expect("a file");
         fs::write(site.join("service-worker.js"), "// keeps").expect("a file");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_apr"));
+        let mut command = Command::new(binary());
         command.arg("page").args(model).arg("--site").arg(site).args(["--json", "--port", "0"]);
         let mut process = command.stdout(Stdio::piped()).spawn().expect("a process");
         let mut lines = BufReader::new(process.stdout.take().expect("its output"));

@@ -18,6 +18,13 @@ use tempfile::TempDir;
 /// After this long a command counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The command that is tested: that of this build, or another, such as one of another processor,
+/// which `APR_TEST_BINARY` names.
+pub(crate) fn binary() -> PathBuf {
+    std::env::var_os("APR_TEST_BINARY")
+        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_apr")), PathBuf::from)
+}
+
 /// An empty folder that commands run in, so that the paths they print are the same everywhere.
 pub(crate) struct Sandbox(TempDir);
 
@@ -95,7 +102,7 @@ impl Sandbox {
 
     /// The command, away from the settings of whoever runs the tests.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_apr"));
+        let mut command = Command::new(binary());
         command.args(args);
         self.isolate(command)
     }
@@ -115,7 +122,7 @@ impl Sandbox {
     #[cfg(unix)]
     pub(crate) fn shell(&self, script: &str) -> Run {
         let mut command = Command::new("sh");
-        command.args(["-c", script]).env("APR", env!("CARGO_BIN_EXE_apr"));
+        command.args(["-c", script]).env("APR", binary());
         self.watched(|| Run::of(self.isolate(command)))
     }
 

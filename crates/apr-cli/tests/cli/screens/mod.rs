@@ -15,7 +15,7 @@ use apr_testkit::onnx::cyclic;
 use apr_testkit::tmux::Tmux;
 use serde_json::Value;
 
-use crate::support::Sandbox;
+use crate::support::{Sandbox, binary};
 
 /// A model in each sandbox: screens leave out what a longer path has no room for.
 const LLAMA: &str = "tiny-llama";
@@ -31,7 +31,7 @@ fn on_terminal(sandbox: &Sandbox, size: (u16, u16), script: &str) -> Tmux {
     let home = sandbox.path("home");
     let folder = home.parent().map(PathBuf::from).expect("a folder");
     Tmux::start(&sandbox.path("tmux"), size, script, move |mut command| {
-        command.current_dir(&folder).env("HOME", &home).env("APR", env!("CARGO_BIN_EXE_apr"));
+        command.current_dir(&folder).env("HOME", &home).env("APR", binary());
         for name in ["NO_COLOR", "APR_COLOR", "APR_PASSWORD", "APR_CONFIG", "XDG_CONFIG_HOME"] {
             command.env_remove(name);
         }
