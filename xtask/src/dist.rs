@@ -186,14 +186,19 @@ fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
         Toolchain::Static(name) => (zig_as_compiler(name, zig, folder)?, STATIC.to_owned()),
         Toolchain::Zig(name) => {
             let compiler = zig_as_compiler(name, zig, folder)?;
-            let frameworks = workspace().join("xtask/dist/frameworks");
-            let linking =
-                format!("-Clinker={} -Clink-arg=-F{}", compiler.display(), frameworks.display());
+            let libraries = workspace().join("xtask/dist/macos");
+            let libraries = libraries.display();
+            // Zig leaves out symbols before it signs: a program that is changed later does not run.
+            let linking = format!(
+                "-Clinker={} -Clink-arg=-s -Clink-arg=-F{libraries} -Clink-arg=-L{libraries}",
+                compiler.display()
+            );
             (compiler, linking)
         }
         Toolchain::MinGw => (find_mingw()?, "-Clink-arg=-Wl,--no-insert-timestamp".to_owned()),
     };
 
+    let strip = if matches!(platform.toolchain, Toolchain::Zig(_)) { "none" } else { "symbols" };
     let flags = format!("{linking} {}", without_places()?);
     let variable = triple.replace('-', "_");
     let mut command = cargo("build", ["--profile", "dist", "--package", "apr-cli", "--bin", "apr"]);
@@ -203,7 +208,7 @@ fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
         .arg(folder)
         .env(format!("CARGO_TARGET_{}_RUSTFLAGS", variable.to_uppercase()), flags)
         .env(format!("CC_{variable}"), &compiler)
-        .env("CARGO_PROFILE_DIST_STRIP", "symbols")
+        .env("CARGO_PROFILE_DIST_STRIP", strip)
         .env("SOURCE_DATE_EPOCH", epoch()?);
     if let Some(commit) = commit() {
         command.env("APR_COMMIT", commit);
@@ -305,9 +310,18 @@ fn try_out(platform: &Platform, binary: &Path) -> Outcome {
 
 /// Runs the tests of the command line with the binary instead of one that is built for them.
 fn test(platform: &Platform, binary: &Path) -> Outcome {
+    if matches!(platform.toolchain, Toolchain::MinGw) {
+        return Err(Stop::skipped(
+            "the tests take a shell and paths of Linux",
+            "see docs/windows.md",
+        ));
+    }
     let direct = runner(platform, binary)?;
     let words: Vec<_> = std::iter::once(direct.get_program()).chain(direct.get_args()).collect();
-    let script = binary.with_file_name("apr-tested");
+    // Tests of the documentation find the command by its name.
+    let folder = binary.with_file_name("tested");
+    fs::create_dir_all(&folder).map_err(Stop::failed)?;
+    let script = folder.join("apr");
     let line = words.iter().map(|word| format!("'{}' ", word.to_string_lossy()));
     let line: String = line.collect();
     fs::write(&script, format!("#!/bin/sh\nexec {line}\"$@\"\n")).map_err(Stop::failed)?;

@@ -115,12 +115,12 @@ fn qa_98_a_disk_that_fails_leaves_the_old_content_or_the_new_one_and_says_which(
         let run = sandbox.shell(&format!("strace -f -qq -o /dev/null -e {fail} \"$APR\" {line}"));
         if run.code == Some(0) {
             assert!(sandbox.read("m.apr") == new, "{run}");
-            if run.stderr.contains("Input/output error") {
+            if run.stderr.contains("os error 5") {
                 run.says(&["warning", "the output is in place", "power failure"]);
                 warned += 1;
             }
         } else {
-            run.fails(1, &["E007", "m.apr", "Input/output error"]);
+            run.fails(1, &["E007", "m.apr", "os error 5"]);
             assert!(sandbox.read("m.apr") == old);
             refused += 1;
         }
