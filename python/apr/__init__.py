@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
+    from ._apr import __version__
     from ._chats import Conversation
     from ._errors import (
         CheckError,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from ._texts import Completion, Generation, Tokenizer
 
 __all__ = [
+    "__version__",
     "CheckError",
     "ChecksumError",
     "Completion",
@@ -85,8 +87,9 @@ __all__ = [
     "writable_formats",
 ]
 
-#: Where they are, modules that need nothing else first.
-_MODULES = ("_errors", "_jobs", "_tensors", "_texts", "_chats", "_model")
+#: Where they are, modules that need nothing else first; the compiled one last, whose functions have
+#: names of the package.
+_MODULES = ("_errors", "_jobs", "_tensors", "_texts", "_chats", "_model", "_apr")
 
 
 def __getattr__(name: str) -> Any:

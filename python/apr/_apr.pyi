@@ -2,6 +2,8 @@
 
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+__version__: str
+
 class Model:
     @staticmethod
     def open(path: str, password: Optional[str]) -> Model: ...

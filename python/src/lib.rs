@@ -27,6 +27,12 @@ mod _apr {
     use crate::main;
     #[pymodule_export]
     use crate::model::Model;
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
 }
 
 /// Runs the command with these arguments, its name first, and returns its exit code.

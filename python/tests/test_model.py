@@ -81,6 +81,14 @@ class Reading(Folder):
             self.assertEqual(model["b"].numpy()[-1, -1], 2)
             self.assertEqual(apr.open(path)["z"].copy()[-1, -1], 4)
 
+    def test_names_are_loaded_when_they_are_asked_for(self):
+        self.assertLessEqual(set(apr.__all__), set(dir(apr)))
+        for name in apr.__all__:
+            self.assertIsNotNone(getattr(apr, name), name)
+        self.assertEqual(apr.__version__, apr.command("version")["version"])
+        with self.assertRaises(AttributeError):
+            apr.opne
+
     def test_the_command_starts_without_numpy(self):
         script = "import sys, apr._command; sys.exit('numpy' in sys.modules)"
         self.assertEqual(subprocess.run([sys.executable, "-c", script]).returncode, 0)
