@@ -64,7 +64,7 @@ const PLATFORMS: [Platform; 4] = [
 ];
 
 /// The compiler for C, on PyPI.
-const ZIG: &str = "ziglang==0.15.2";
+pub(crate) const ZIG: &str = "ziglang==0.15.2";
 
 /// The compiler and linker for Windows.
 const MINGW: &str = "x86_64-w64-mingw32-gcc";

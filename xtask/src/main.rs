@@ -39,7 +39,8 @@ Usage: cargo xtask TASK
          shipped there, its size and its test under Node
   dist   static binaries for Linux into target/packages, in archives with manual pages, completions,
          licences, a bill of materials and sums; x86_64 or aarch64 alone where named; --test
-         runs the tests of the command line with each binary, --twice builds again and compares
+         runs the tests of the command line with each binary, --twice builds again and compares;
+         aarch64-apple links one for macOS, which is neither run nor packed
   wheels  the packages for Python into target/packages, for any Linux since 2014; x86_64 or aarch64
          alone where named
   package  the crates as they are published: manifests, readmes, the minimum version of Rust, and

@@ -6,12 +6,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::dist::{commit, epoch, install_std, without_places};
+use crate::dist::{ZIG, commit, epoch, install_std, without_places};
 use crate::process::{output, program, run as run_program, say, target_dir, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
 /// What builds wheels, and the compiler and linker that it calls, on PyPI.
-const TOOLS: [&str; 2] = ["maturin==1.16.0", "ziglang==0.15.2"];
+const TOOLS: [&str; 2] = ["maturin==1.16.0", ZIG];
 
 const TRIPLES: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
