@@ -10,11 +10,11 @@ use apr_ops::document::write_json;
 use apr_ops::inline::ValidationError;
 use apr_ops::job::JobError;
 use apr_prune::PruneReport;
-use apr_quality::CanaryReport;
 use apr_quantize::QuantizationReport;
 use apr_registry::{Code, DType, Error, Escaped, IoCause};
 use serde_json::json;
 
+use crate::engine::CanaryReport;
 use crate::options::in_options;
 
 /// Misfits shown before the rest is only counted.

@@ -3,10 +3,15 @@
 //! The command is a library, so that a package of another language can bring it without a second
 //! copy of all that it stands on.
 
+// Arguments are parsed by every build; what runs models reads most of them.
+#![cfg_attr(not(feature = "infer"), allow(dead_code, unused_imports))]
+
 mod args;
 mod commands;
 mod config;
 mod context;
+#[cfg_attr(not(feature = "infer"), path = "engine_off.rs")]
+mod engine;
 mod failure;
 mod human;
 #[cfg_attr(windows, path = "memory_windows.rs")]

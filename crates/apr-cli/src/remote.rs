@@ -1,12 +1,13 @@
 //! How models on hubs and servers are read.
 
 use std::num::NonZeroU64;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use apr_core::{ByteSource, Result, SourceSet};
 use apr_hub::{Caches, Choice, Holding, Hub, Settings, default_cache};
-use apr_io::{Interrupt, Sources};
+use apr_io::{Interrupt, RemoteFolder, Sources, is_remote};
 use serde::Serialize;
 
 use crate::args::RemoteArgs;
@@ -35,6 +36,34 @@ pub(crate) fn sources(args: &RemoteArgs, config: &Config, interrupt: &Interrupt)
         settings.timeout = timeout.map_or(settings.timeout, Duration::from_secs);
         Ok(Hub::new(settings).choosing(choice.clone()))
     })
+}
+
+/// A repository of a hub, or a folder of one.
+pub(crate) struct Repository(RemoteFolder);
+
+impl Repository {
+    /// What a path names, where that is remote and no single file.
+    pub(crate) fn at(path: &Path, sources: &Sources) -> Result<Option<Self>> {
+        if !is_remote(path) {
+            return Ok(None);
+        }
+        let folder = sources.place(path)?;
+        Ok(folder.place().file().is_none().then_some(Self(folder)))
+    }
+
+    /// Its files.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.0.place().files().iter().map(|file| file.name.clone()).collect()
+    }
+
+    /// What people write to name it.
+    pub(crate) fn location(&self) -> String {
+        self.0.place().location().to_string()
+    }
+
+    pub(crate) fn open(&self, file: &str) -> Result<Box<dyn ByteSource>> {
+        self.0.open(file)
+    }
 }
 
 /// What a cache holds of one model.

@@ -1,7 +1,8 @@
 //! Without the feature `hub` there is no network.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use apr_core::{ByteSource, Result};
 use apr_io::{Interrupt, Sources};
 use serde::Serialize;
 
@@ -15,6 +16,28 @@ pub(crate) fn sources(_args: &RemoteArgs, config: &Config, _interrupt: &Interrup
     // A file of a user's machine is read by every build.
     let _ = config.hub.timeout;
     Sources::default()
+}
+
+/// A repository of a hub: none is looked up.
+pub(crate) enum Repository {}
+
+impl Repository {
+    /// No path is taken for one: opening what is remote says why that can't be.
+    pub(crate) fn at(_path: &Path, _sources: &Sources) -> Result<Option<Self>> {
+        Ok(None)
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        match *self {}
+    }
+
+    pub(crate) fn location(&self) -> String {
+        match *self {}
+    }
+
+    pub(crate) fn open(&self, _file: &str) -> Result<Box<dyn ByteSource>> {
+        match *self {}
+    }
 }
 
 /// What a cache holds of one model: there is none.

@@ -3,10 +3,10 @@
 use std::num::NonZeroU8;
 use std::path::PathBuf;
 
-use apr_run::{CacheType, MOST_BEAMS};
 use clap::{Args, ValueEnum};
 
 use super::look::parse_named_file;
+use crate::engine::MOST_BEAMS;
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
@@ -182,7 +182,8 @@ pub(crate) enum CacheTypeName {
     Q8_0,
 }
 
-impl From<CacheTypeName> for CacheType {
+#[cfg(feature = "infer")]
+impl From<CacheTypeName> for apr_run::CacheType {
     fn from(name: CacheTypeName) -> Self {
         match name {
             CacheTypeName::F32 => Self::F32,

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use apr_trace::Level;
 use clap::{ArgGroup, Args, ValueEnum};
 
 use super::look::parse_named_file;
@@ -117,7 +116,8 @@ pub(crate) enum StepLevel {
     Layer,
 }
 
-impl From<StepLevel> for Level {
+#[cfg(feature = "infer")]
+impl From<StepLevel> for apr_trace::Level {
     fn from(level: StepLevel) -> Self {
         match level {
             StepLevel::Op => Self::Op,

@@ -1,13 +1,16 @@
 //! One file a command: parse, call, render.
 
 mod analyze;
+#[cfg(feature = "infer")]
 mod bench;
 mod beside;
 mod cache;
+#[cfg(feature = "infer")]
 mod canary;
 mod convert;
 mod debug;
 mod diff;
+#[cfg(feature = "infer")]
 mod distill;
 #[cfg(feature = "hub")]
 mod download;
@@ -18,7 +21,9 @@ mod edit;
 mod encrypt;
 mod explain;
 mod graph;
+#[cfg(feature = "infer")]
 mod imatrix;
+#[cfg(feature = "infer")]
 mod importance;
 mod inspect;
 mod keygen;
@@ -31,20 +36,26 @@ mod merge;
 mod nearby;
 mod page;
 mod parts;
+#[cfg(feature = "infer")]
 mod points;
 mod prune;
+#[cfg(feature = "infer")]
 mod quality;
 mod quantize;
+#[cfg(feature = "infer")]
 mod run;
+#[cfg(feature = "infer")]
 mod running;
 mod scan;
 #[cfg(feature = "tui")]
 mod screens;
+#[cfg(feature = "infer")]
 mod search;
 mod several;
 mod shard;
 mod sign;
 mod tensors;
+#[cfg(feature = "infer")]
 mod trace;
 #[cfg(feature = "tui")]
 mod tui;
@@ -56,8 +67,14 @@ mod validate;
 mod version;
 mod watermark;
 mod weights;
+#[cfg(not(feature = "infer"))]
+mod without_engine;
 
 pub(crate) use self::manual::COMPLETE;
+#[cfg(not(feature = "infer"))]
+use self::without_engine::{
+    bench, canary, distill, imatrix, importance, quality, run, search, trace,
+};
 use crate::args::Command;
 use crate::context::Context;
 use crate::failure::Outcome;

@@ -1,6 +1,5 @@
 //! `apr quantize`.
 
-use apr_importance::SearchReport;
 use apr_ops::job::Job;
 
 use super::convert::{self, Destination, Extras, contain, layout, target, validation};
@@ -8,6 +7,7 @@ use super::search;
 use super::weights::{chosen, quantized};
 use crate::args::QuantizeArgs;
 use crate::context::Context;
+use crate::engine::SearchReport;
 use crate::failure::Outcome;
 use crate::model::Model;
 

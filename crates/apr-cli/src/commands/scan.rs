@@ -7,8 +7,8 @@ use std::slice;
 use std::sync::Arc;
 
 use anstyle::Style;
-use apr_core::{SourceSet, counted};
-use apr_io::{RemoteFolder, io_error, is_remote};
+use apr_core::counted;
+use apr_io::io_error;
 use apr_ops::sarif;
 use apr_registry::{Code, Error, Escaped, IoCause, Result};
 use apr_scan::{
@@ -23,6 +23,7 @@ use crate::failure::{Failure, Outcome};
 use crate::model;
 use crate::options::in_options;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
+use crate::remote::Repository;
 
 /// Findings of one file shown before the rest is only counted.
 const SHOWN: usize = 20;
@@ -34,10 +35,13 @@ const MAX_DEPTH: usize = 64;
 pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
     let mut files = Vec::new();
     for path in &args.paths {
-        match repository(path, context)? {
-            Some(folder) => {
-                let names = folder.place().files().iter().map(|file| file.name.clone());
-                files.extend(names.map(|name| Target::Remote(Arc::clone(&folder), name)));
+        // Whoever trusts a repository loads any of its files.
+        match Repository::at(path, &context.sources)? {
+            Some(repository) => {
+                let names = repository.names();
+                let repository = Arc::new(repository);
+                let file = |name| Target::Remote(Arc::clone(&repository), name);
+                files.extend(names.into_iter().map(file));
             }
             None => files.extend(files_of(slice::from_ref(path))?.into_iter().map(Target::Path)),
         }
@@ -68,17 +72,7 @@ enum Target {
     /// One that was named, or is in a folder that was.
     Path(PathBuf),
     /// One of a repository or of a folder of one.
-    Remote(Arc<RemoteFolder>, String),
-}
-
-/// What a path names on a hub or server, where that is no single file: whoever trusts a repository
-/// loads any of its files.
-fn repository(path: &Path, context: &Context) -> Result<Option<Arc<RemoteFolder>>> {
-    if !is_remote(path) {
-        return Ok(None);
-    }
-    let folder = context.sources.place(path)?;
-    Ok(folder.place().file().is_none().then(|| Arc::new(folder)))
+    Remote(Arc<Repository>, String),
 }
 
 /// The files that are scanned: those named, and those in folders.
@@ -93,12 +87,12 @@ pub(super) fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
 fn scan(target: &Target, only: bool, context: &Context) -> Outcome<ScanReport> {
     let name = match target {
         Target::Path(path) => path.display().to_string(),
-        Target::Remote(folder, file) => format!("{}/{file}", folder.place().location()),
+        Target::Remote(repository, file) => format!("{}/{file}", repository.location()),
     };
     let opened = match target {
         Target::Path(path) => model::open_bytes(path, context),
-        Target::Remote(folder, file) => {
-            folder.open(file).map(|source| (source, None)).map_err(Failure::from)
+        Target::Remote(repository, file) => {
+            repository.open(file).map(|source| (source, None)).map_err(Failure::from)
         }
     };
     let scanned = opened.and_then(|(source, _spool)| {

@@ -11,7 +11,8 @@ use crate::failure::Outcome;
 use crate::printer::{BOLD, DIM};
 
 /// Parts of the binary that can be left out when it is built, and whether they are in it.
-const FEATURES: [(&str, bool); 6] = [
+const FEATURES: [(&str, bool); 7] = [
+    ("infer", cfg!(feature = "infer")),
     ("hub", cfg!(feature = "hub")),
     ("text", cfg!(feature = "text")),
     ("chat", cfg!(feature = "chat")),

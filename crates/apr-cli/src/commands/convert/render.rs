@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 
 use apr_core::counted;
-use apr_importance::SearchReport;
 use apr_lora::AdaptReport;
 use apr_lowrank::ExtractReport;
 use apr_merge::MergeReport;
@@ -11,12 +10,12 @@ use apr_merge::moe::MoeReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::JobReport;
 use apr_ops::physics::Level;
-use apr_quality::CanaryReport;
 use apr_quantize::{Quality, TensorQuality, TypeQuality};
 use apr_registry::{DType, Escaped, Loss};
 use serde::Serialize;
 
 use super::write::Changed;
+use crate::engine::{CanaryReport, SearchReport};
 use crate::human;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, columns};
 

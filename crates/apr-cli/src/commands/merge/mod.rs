@@ -1,6 +1,8 @@
 //! `apr merge`.
 
 mod adapters;
+#[cfg_attr(not(feature = "infer"), path = "gates_off.rs")]
+mod gates;
 mod moe;
 mod recipe;
 mod render;

@@ -3,15 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use apr_core::{Error, Result};
-use apr_infer::Value;
 use apr_merge::Model as Input;
-use apr_merge::moe::{GateMode, Gates, Moe, Recipe, layers};
+use apr_merge::moe::{Moe, Recipe};
 use apr_registry::{CheckpointReader, Convention};
-use apr_run::{Facts, Prepared, RunOptions, RunResult, Tokenizer, with_runner};
 use apr_source::Source;
 use apr_view::View;
 
+use super::gates::gates;
 use super::recipe::{Location, models_dir};
 use super::{
     Made, Opened, adapters, as_framework, check_families, files_of, has_card, inputs_of, job,
@@ -19,9 +17,8 @@ use super::{
 };
 use crate::args::MergeArgs;
 use crate::commands::convert::Extras;
-use crate::commands::run::terse_host;
 use crate::context::Context;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::model;
 
 /// Plans the mixture, and calls `then` with it.
@@ -71,66 +68,4 @@ fn inputs<'a>(sources: &[(&str, Source<'a>)], opened: &'a [Opened]) -> Outcome<V
         Ok(Input { name: (*name).to_owned(), reader })
     };
     sources.iter().zip(opened).map(input).collect()
-}
-
-/// The vectors of the experts, by the base.
-fn gates(recipe: &Recipe, base: &Input<'_>, context: &Context) -> Outcome<Gates> {
-    if recipe.gate.is_random() {
-        return Ok(Gates::random(recipe)?);
-    }
-    let reader = &*base.reader;
-    let facts = Facts::of(reader)?;
-    let host = terse_host(context);
-    let tokenizer = Tokenizer::of(reader, &host)?;
-    let roles = facts.special_tokens();
-    let begin = roles.iter().find(|(role, _)| role == "bos_token");
-    let begin = begin.map(|(_, token)| token.as_str()).unwrap_or_default();
-    let tokens = |prompt: &str| tokenizer.encode(&format!("{begin}{prompt}"), false);
-    if !recipe.gate.needs_states() {
-        return Ok(Gates::of_embeddings(recipe, reader, tokens)?);
-    }
-
-    let source = context.source(reader, &base.name)?;
-    let mut options = RunOptions::reading();
-    options.max_memory = context.max_memory();
-    let count = layers(reader).unwrap_or_default();
-    with_runner(&source, &facts, &options, &host, |runner| {
-        let prepared = runner.prepare()?;
-        let states = |prompt: &str| -> RunResult<_> {
-            states(&prepared, &tokens(prompt)?, count, recipe.gate)
-        };
-        Ok::<_, Failure>(Gates::of_states(recipe, states)?)
-    })
-}
-
-/// What tokens are in front of each layer: the last one's state, or the mean of all.
-fn states(
-    model: &Prepared<'_>,
-    tokens: &[i64],
-    layers: usize,
-    gate: GateMode,
-) -> RunResult<Vec<Vec<f32>>> {
-    if tokens.is_empty() {
-        return Err(Error::format("a prompt has no tokens").into());
-    }
-    let names: Vec<String> = std::iter::once("embeddings/tokens".to_owned())
-        .chain((1..layers).map(|layer| format!("layers.{}", layer - 1)))
-        .collect();
-    let wanted: Vec<&str> = names.iter().map(String::as_str).collect();
-    let outcome = model.run(model.token_inputs(tokens)?, &wanted)?;
-    let of_layer = |value: &Value| -> Result<Vec<f32>> {
-        let states = value.tensor()?;
-        let width = states.shape().last().copied().unwrap_or_default().max(1);
-        let states = states.floats()?;
-        let rows = states.chunks_exact(width);
-        if gate == GateMode::Hidden {
-            return Ok(rows.last().unwrap_or_default().to_vec());
-        }
-        let (mut mean, count) = (vec![0.0; width], rows.len().max(1) as f32);
-        for row in rows {
-            mean.iter_mut().zip(row).for_each(|(mean, value)| *mean += value / count);
-        }
-        Ok(mean)
-    };
-    Ok(outcome.outputs.iter().map(of_layer).collect::<Result<_>>()?)
 }

@@ -1,6 +1,8 @@
 //! `apr convert --prune` and its kin: the model that a job reads, with weights or layers less.
 
+#[cfg(feature = "infer")]
 pub(in crate::commands) mod gradients;
+#[cfg(feature = "infer")]
 mod second_order;
 
 use std::io::{self, Write};
@@ -19,6 +21,8 @@ use apr_view::parse_filter;
 
 use super::convert::Changed;
 use super::imatrix;
+#[cfg(not(feature = "infer"))]
+use super::without_engine::{gradients, second_order};
 use crate::args::{ConvertArgs, PruneArgs, PruneMethod, PruneScope, QuantizeOptions};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};

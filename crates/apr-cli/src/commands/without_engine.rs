@@ -1,0 +1,258 @@
+//! Without the feature `infer`, what runs models is refused: commands, and options of others.
+
+/// `apr run`, and `apr tokenize`, whose tokenizers are those of runs.
+pub(super) mod run {
+    use crate::args::RunArgs;
+    use crate::context::Context;
+    use crate::engine::absent;
+    use crate::failure::Outcome;
+
+    pub(in crate::commands) fn run(_args: &RunArgs, _context: &Context) -> Outcome {
+        absent()
+    }
+
+    pub(in crate::commands) mod tokenize {
+        use crate::args::TokenizeArgs;
+        use crate::context::Context;
+        use crate::engine::absent;
+        use crate::failure::Outcome;
+
+        pub(in crate::commands) fn run(_args: &TokenizeArgs, _context: &Context) -> Outcome {
+            absent()
+        }
+    }
+}
+
+/// `apr bench`.
+pub(super) mod bench {
+    use crate::args::BenchArgs;
+    use crate::context::Context;
+    use crate::engine::absent;
+    use crate::failure::Outcome;
+
+    pub(in crate::commands) fn run(_args: &BenchArgs, _context: &Context) -> Outcome {
+        absent()
+    }
+}
+
+/// `apr trace`.
+pub(super) mod trace {
+    use crate::args::TraceArgs;
+    use crate::context::Context;
+    use crate::engine::absent;
+    use crate::failure::Outcome;
+
+    pub(in crate::commands) fn run(_args: &TraceArgs, _context: &Context) -> Outcome {
+        absent()
+    }
+}
+
+/// `apr validate --quality`.
+pub(super) mod quality {
+    use crate::args::ValidateArgs;
+    use crate::context::Context;
+    use crate::engine::absent;
+    use crate::failure::Outcome;
+
+    pub(in crate::commands) fn run(_args: &ValidateArgs, _context: &Context) -> Outcome {
+        absent()
+    }
+}
+
+/// `apr canary`, and `--canary` of what writes models.
+pub(super) mod canary {
+    use std::io::{self, Write};
+    use std::path::Path;
+
+    use apr::job::Written;
+
+    use crate::args::CanaryAction;
+    use crate::commands::convert::Destination;
+    use crate::context::Context;
+    use crate::engine::{CanaryReport, absent};
+    use crate::failure::Outcome;
+
+    pub(in crate::commands) fn run(_action: &CanaryAction, _context: &Context) -> Outcome {
+        absent()
+    }
+
+    /// One that is read: none is.
+    pub(in crate::commands) enum CanaryFile {}
+
+    impl CanaryFile {
+        pub(in crate::commands) fn read(_path: &Path, _context: &Context) -> Outcome<Self> {
+            absent()
+        }
+
+        pub(in crate::commands) fn gate(
+            &self,
+            _written: &Written,
+            _to: &Destination<'_>,
+            _context: &Context,
+        ) -> Outcome<CanaryReport> {
+            match *self {}
+        }
+    }
+
+    pub(in crate::commands) fn render_line(
+        _out: &mut dyn Write,
+        report: &CanaryReport,
+    ) -> io::Result<()> {
+        match *report {}
+    }
+}
+
+/// `apr imatrix`, and `--calibration`.
+pub(super) mod imatrix {
+    use std::path::Path;
+
+    use apr_quantize::Imatrix;
+
+    use crate::args::ImatrixArgs;
+    use crate::context::Context;
+    use crate::engine::absent;
+    use crate::failure::Outcome;
+
+    pub(in crate::commands) fn run(_args: &ImatrixArgs, _context: &Context) -> Outcome {
+        absent()
+    }
+
+    pub(in crate::commands) fn calibrated(
+        _data: &Path,
+        _model: &Path,
+        _context: &Context,
+    ) -> Outcome<(Imatrix, Vec<String>)> {
+        absent()
+    }
+
+    pub(in crate::commands) fn influence(
+        _data: &Path,
+        _model: &Path,
+        _context: &Context,
+    ) -> Outcome<Vec<f64>> {
+        absent()
+    }
+}
+
+/// `apr quantize --search`.
+pub(super) mod search {
+    use std::io::{self, Write};
+    use std::path::Path;
+
+    use apr_ops::job::Job;
+    use apr_quantize::Quantization;
+    use apr_registry::PlanOptions;
+
+    use crate::args::SearchArgs;
+    use crate::context::Context;
+    use crate::engine::{SearchReport, absent};
+    use crate::failure::Outcome;
+    use crate::model::Model;
+
+    pub(in crate::commands) fn check_layout(_layout: &PlanOptions) -> Outcome {
+        absent()
+    }
+
+    pub(in crate::commands) fn found(
+        _args: &SearchArgs,
+        _data: &Path,
+        _model: &Model,
+        _job: &Job,
+        _output: Option<&Path>,
+        _context: &Context,
+    ) -> Outcome<(Quantization, SearchReport)> {
+        absent()
+    }
+
+    pub(in crate::commands) fn render(
+        _out: &mut dyn Write,
+        report: &SearchReport,
+    ) -> io::Result<()> {
+        match *report {}
+    }
+}
+
+/// `apr explain --importance`.
+pub(super) mod importance {
+    use std::path::Path;
+
+    use crate::context::Context;
+    use crate::engine::absent;
+    use crate::failure::Outcome;
+
+    pub(in crate::commands) fn run(_model: &Path, _data: &Path, _context: &Context) -> Outcome {
+        absent()
+    }
+}
+
+/// `apr distill`, and `--distill` of `apr convert`.
+pub(super) mod distill {
+    use std::io::{self, Write};
+
+    use crate::args::ConvertArgs;
+    use crate::commands::convert::Changed;
+    use crate::context::Context;
+    use crate::engine::{DistillReport, absent};
+    use crate::failure::Outcome;
+    use crate::model::Model;
+
+    pub(in crate::commands) fn distilled(
+        args: &ConvertArgs,
+        model: Model,
+        _changed: &mut Changed,
+        _context: &Context,
+    ) -> Outcome<(Model, Option<DistillReport>)> {
+        match args.distill.is_asked() || args.distill.data.is_some() {
+            true => absent(),
+            false => Ok((model, None)),
+        }
+    }
+
+    pub(in crate::commands) fn clean_up(_args: &ConvertArgs, _context: &Context) {}
+
+    pub(in crate::commands) fn render(
+        _out: &mut dyn Write,
+        report: &DistillReport,
+    ) -> io::Result<()> {
+        match *report {}
+    }
+}
+
+/// `--prune-method fisher`.
+pub(super) mod gradients {
+    use std::collections::HashMap;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use crate::context::Context;
+    use crate::engine::absent;
+    use crate::failure::Outcome;
+
+    pub(in crate::commands) fn of_texts(
+        _paths: (&Path, &Path),
+        _context: &Context,
+    ) -> Outcome<(HashMap<String, Arc<[f32]>>, Vec<String>)> {
+        absent()
+    }
+}
+
+/// `--prune-method sparsegpt`.
+pub(super) mod second_order {
+    use std::path::Path;
+
+    use apr_prune::{PrunePlan, PruneReport};
+
+    use crate::context::Context;
+    use crate::engine::absent;
+    use crate::failure::Outcome;
+    use crate::model::Model;
+
+    pub(in crate::commands) fn prune(
+        _plan: PrunePlan,
+        _paths: (&Path, &Path),
+        _model: Model,
+        _context: &Context,
+    ) -> Outcome<(Model, PruneReport)> {
+        absent()
+    }
+}
