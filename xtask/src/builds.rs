@@ -230,6 +230,8 @@ fn features(steps: &mut Steps) {
             (&["apr-prune"], "std"),
             (&["apr-lora"], ""),
             (&["apr-lowrank"], "std"),
+            (&["apr-cli"], ""),
+            (&["apr-cli"], "infer,hub"),
         ]
         .iter()
         .try_for_each(|(names, features)| {

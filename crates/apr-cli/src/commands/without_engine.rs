@@ -220,9 +220,9 @@ pub(super) mod distill {
 
 /// `--prune-method fisher`.
 pub(super) mod gradients {
-    use std::collections::HashMap;
     use std::path::Path;
-    use std::sync::Arc;
+
+    use apr_prune::Gradients;
 
     use crate::context::Context;
     use crate::engine::absent;
@@ -231,7 +231,7 @@ pub(super) mod gradients {
     pub(in crate::commands) fn of_texts(
         _paths: (&Path, &Path),
         _context: &Context,
-    ) -> Outcome<(HashMap<String, Arc<[f32]>>, Vec<String>)> {
+    ) -> Outcome<(Gradients, Vec<String>)> {
         absent()
     }
 }

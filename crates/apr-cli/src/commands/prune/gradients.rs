@@ -1,19 +1,15 @@
 //! `apr prune --prune-method fisher`: gradients of texts, by which magnitudes are weighed.
 
-use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
 
 use apr_core::{Convention, counted};
 use apr_distill::mean_gradients;
+use apr_prune::Gradients;
 
 use crate::commands::importance::on_rows;
 use crate::commands::running::Opened;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-
-/// Root mean square gradients of a model's weights, by the names that its tensors have.
-type Gradients = HashMap<String, Arc<[f32]>>;
 
 /// The gradients that the next tokens of a file's texts have, and notes on the file.
 pub(in crate::commands) fn of_texts(
