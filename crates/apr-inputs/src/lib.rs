@@ -1,8 +1,8 @@
-//! What goes into a model, made from what people have: texts, chats, sounds and pictures.
+//! Preprocessing of model inputs: tokenization, chat templates, audio features, image pixels.
 //!
-//! | from | by | comes |
+//! | from | by | to |
 //! |---|---|---|
-//! | a text | [`text::TextTokens`], the model's own tokenizer | ids of tokens |
+//! | a text | [`text::TextTokens`], the model's own tokenizer | token ids |
 //! | messages of a chat | [`chat`], the model's own template | a text |
 //! | a sound file | [`sound`] | samples at the model's rate, or a log-mel spectrogram |
 //! | a picture file | [`picture`] | pixels, resized and normalised as the model's preprocessor says |

@@ -1,4 +1,4 @@
-//! What goes into models, beside what other programs make of the same.
+//! Preprocessed inputs, beside those of other programs.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
