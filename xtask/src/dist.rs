@@ -198,8 +198,9 @@ fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
         Toolchain::MinGw => (find_mingw()?, "-Clink-arg=-Wl,--no-insert-timestamp".to_owned()),
     };
 
+    // Cargo forgets what a profile says of symbols where it has settings for the package.
     let strip = if matches!(platform.toolchain, Toolchain::Zig(_)) { "none" } else { "symbols" };
-    let flags = format!("{linking} {}", without_places()?);
+    let flags = format!("{linking} -Cstrip={strip} {}", without_places()?);
     let variable = triple.replace('-', "_");
     let mut command = cargo("build", ["--profile", "dist", "--package", "apr-cli", "--bin", "apr"]);
     command
@@ -208,7 +209,6 @@ fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
         .arg(folder)
         .env(format!("CARGO_TARGET_{}_RUSTFLAGS", variable.to_uppercase()), flags)
         .env(format!("CC_{variable}"), &compiler)
-        .env("CARGO_PROFILE_DIST_STRIP", strip)
         .env("SOURCE_DATE_EPOCH", epoch()?);
     if let Some(commit) = commit() {
         command.env("APR_COMMIT", commit);

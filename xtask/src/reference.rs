@@ -414,8 +414,8 @@ fn pip_command(arguments: &[&str]) -> Command {
 fn run_pip(command: &mut Command) -> Outcome {
     run(command).map_err(|_| {
         Stop::skipped(
-            "pip can't fetch it",
-            "run this again where PyPI, or a mirror of it, can be reached",
+            "pip can't install it",
+            "see what pip says above; PyPI or a mirror of it has to be reached",
         )
     })
 }
