@@ -6,8 +6,9 @@ For each family a base and two models that were moved a little are made by trans
 merges them in f32 and bf16, by the same configuration. Differences are counted in units of the last
 place of the output's dtype: one is allowed, and where a method needs sums over a tensor in f32, two
 units of the largest term or more, by the scalars that follow from them, since PyTorch adds in an
-order of its own. Of differences of equal magnitude at a cut, mergekit leaves open which stay:
-elements whose difference lies there are not compared.
+order of its own. A Karcher mean in bf16 is a sum of rounded terms: one unit of the larger. Of
+differences of equal magnitude at a cut, mergekit leaves open which stay: elements whose difference
+lies there are not compared.
 
 DARE and DELLA are compared in distribution: the share of elements that stay, and their factor.
 """
@@ -57,7 +58,7 @@ FAMILIES = {
         transformers.GPT2Config,
         dict(vocab_size=48, n_embd=32, n_inner=48, n_layer=3, n_head=4, n_positions=64),
     ),
-    "gpt_neox": (transformers.GPTNeoXConfig, COMMON),
+    "phi3": (transformers.Phi3Config, COMMON | {"num_key_value_heads": 2, "pad_token_id": 0}),
 }
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 BITS = {torch.float32: 23, torch.bfloat16: 7, torch.float16: 10}
@@ -80,7 +81,10 @@ def make(folder, family, seed, dtype, base=None):
             if not tensor.is_floating_point():
                 continue
             if base is None:
-                tensor.copy_(0.2 * torch.randn(tensor.shape))
+                # Weights of norms are about 1: apr writes no model in which they are about 0.
+                is_norm = ("norm" in name or ".ln_" in name) and name.endswith("weight")
+                middle = 1.0 if is_norm else 0.0
+                tensor.copy_(middle + 0.2 * torch.randn(tensor.shape))
             else:
                 tensor.copy_(base[name] + 0.05 * torch.randn(tensor.shape))
     kept = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -169,7 +173,7 @@ def load(folder):
 def units(found, expected, term=None):
     """The largest difference in units of the last place of the dtype of `found`."""
     expected = expected.to(found.dtype)
-    scale = expected.double().abs() if term is None else torch.full(found.shape, term).double()
+    scale = expected.double().abs() if term is None else term.double().expand(found.shape)
     exponent = torch.floor(torch.log2(scale.clamp(min=1e-30)))
     unit = torch.exp2(exponent - BITS[found.dtype])
     return (found.double() - expected.double()).abs() / unit
@@ -209,8 +213,13 @@ def compare(apr, family, dtype):
             if not ours_.is_floating_point():
                 continue
             summed = method in SUMMED and dtype == "f32"
-            present = [m[tensor].abs().max() for m in models.values() if tensor in m]
-            term = float(torch.stack(present).max()) if summed and present else None
+            present = [m[tensor].abs() for m in models.values() if tensor in m]
+            term = None
+            if present and summed:
+                term = torch.stack(present).max()
+            elif present and method == "karcher":
+                # mergekit rounds each direction to the dtype before it adds them.
+                term = torch.stack(present).amax(dim=0)
             apart = units(ours_, expected[tensor], term)
             if name in CUT and tensor in models["a"]:
                 layer = [part for part in tensor.split(".") if part.isdigit()]
