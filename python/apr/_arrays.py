@@ -79,10 +79,10 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
             pass
         try:
             import ml_dtypes
-        except ImportError as error:
+        except ImportError:
             raise VersionError(
                 f"NumPy has no {name}: install ml_dtypes, or take dequantize() or torch()"
-            ) from error
+            ) from None
         dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
         return dtype
     raise VersionError(f"NumPy has no {name}: dequantize() gives float32, bytes() what is stored")
