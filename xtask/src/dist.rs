@@ -188,8 +188,8 @@ fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
             let compiler = zig_as_compiler(name, zig, folder)?;
             let libraries = workspace().join("xtask/dist/macos");
             let libraries = libraries.display();
-            // Zig signs what it links, and a program that is changed later does not run. Its -s leaves
-            // out what debuggers want, and keeps the names of functions.
+            // Zig signs what it links, and a program that is changed later does not run. Its -s
+            // leaves out what debuggers want, and keeps the names of functions.
             let linking = format!(
                 "-Clinker={} -Clink-arg=-s -Clink-arg=-F{libraries} -Clink-arg=-L{libraries}",
                 compiler.display()
