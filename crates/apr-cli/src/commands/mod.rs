@@ -73,7 +73,8 @@ mod without_engine;
 pub(crate) use self::manual::COMPLETE;
 #[cfg(not(feature = "infer"))]
 use self::without_engine::{
-    bench, canary, distill, imatrix, importance, quality, run, search, trace,
+    canary, distill, imatrix, importance, refused as bench, refused as quality, refused as trace,
+    run, search,
 };
 use crate::args::Command;
 use crate::context::Context;

@@ -78,7 +78,8 @@ fn render(out: &mut dyn Write, report: &VersionReport) -> io::Result<()> {
         write!(out, " ({commit})")?;
     }
     writeln!(out, " for {}", report.platform)?;
-    writeln!(out, "features: {}", report.features.join(", "))?;
+    let features = if report.features.is_empty() { "none" } else { &report.features.join(", ") };
+    writeln!(out, "features: {features}")?;
     if !report.without.is_empty() {
         writeln!(out, "built without: {}", report.without.join(", "))?;
     }

@@ -1,61 +1,22 @@
 //! Without the feature `infer`, what runs models is refused: commands, and options of others.
 
+/// Commands of which nothing is left: each takes its own arguments.
+pub(super) mod refused {
+    use crate::context::Context;
+    use crate::engine::absent;
+    use crate::failure::Outcome;
+
+    pub(in crate::commands) fn run<A>(_args: &A, _context: &Context) -> Outcome {
+        absent()
+    }
+}
+
 /// `apr run`, and `apr tokenize`, whose tokenizers are those of runs.
 pub(super) mod run {
-    use crate::args::RunArgs;
-    use crate::context::Context;
-    use crate::engine::absent;
-    use crate::failure::Outcome;
-
-    pub(in crate::commands) fn run(_args: &RunArgs, _context: &Context) -> Outcome {
-        absent()
-    }
+    pub(in crate::commands) use super::refused::run;
 
     pub(in crate::commands) mod tokenize {
-        use crate::args::TokenizeArgs;
-        use crate::context::Context;
-        use crate::engine::absent;
-        use crate::failure::Outcome;
-
-        pub(in crate::commands) fn run(_args: &TokenizeArgs, _context: &Context) -> Outcome {
-            absent()
-        }
-    }
-}
-
-/// `apr bench`.
-pub(super) mod bench {
-    use crate::args::BenchArgs;
-    use crate::context::Context;
-    use crate::engine::absent;
-    use crate::failure::Outcome;
-
-    pub(in crate::commands) fn run(_args: &BenchArgs, _context: &Context) -> Outcome {
-        absent()
-    }
-}
-
-/// `apr trace`.
-pub(super) mod trace {
-    use crate::args::TraceArgs;
-    use crate::context::Context;
-    use crate::engine::absent;
-    use crate::failure::Outcome;
-
-    pub(in crate::commands) fn run(_args: &TraceArgs, _context: &Context) -> Outcome {
-        absent()
-    }
-}
-
-/// `apr validate --quality`.
-pub(super) mod quality {
-    use crate::args::ValidateArgs;
-    use crate::context::Context;
-    use crate::engine::absent;
-    use crate::failure::Outcome;
-
-    pub(in crate::commands) fn run(_args: &ValidateArgs, _context: &Context) -> Outcome {
-        absent()
+        pub(in crate::commands) use super::run;
     }
 }
 

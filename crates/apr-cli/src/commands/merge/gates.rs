@@ -1,4 +1,4 @@
-//! By what tokens of its prompts a mixture chooses an expert: embeddings, or what layers have.
+//! Router weights of a mixture of experts: random, or token embeddings or hidden states of prompts.
 
 use apr_core::{Error, Result};
 use apr_infer::Value;
@@ -10,7 +10,7 @@ use crate::commands::run::terse_host;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
-/// The vectors of the experts, by the base.
+/// The router weights of the experts, by the base.
 pub(super) fn gates(recipe: &Recipe, base: &Input<'_>, context: &Context) -> Outcome<Gates> {
     if recipe.gate.is_random() {
         return Ok(Gates::random(recipe)?);
@@ -40,7 +40,7 @@ pub(super) fn gates(recipe: &Recipe, base: &Input<'_>, context: &Context) -> Out
     })
 }
 
-/// What tokens are in front of each layer: the last one's state, or the mean of all.
+/// The hidden state in front of each layer: that of the last token, or the mean over all.
 fn states(
     model: &Prepared<'_>,
     tokens: &[i64],

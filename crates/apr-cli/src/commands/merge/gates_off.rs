@@ -1,4 +1,4 @@
-//! Without the feature `infer` experts are chosen by random vectors alone.
+//! Router weights of a mixture of experts: without the feature `infer`, random ones alone.
 
 use apr_merge::Model as Input;
 use apr_merge::moe::{Gates, Recipe};
@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::engine::absent;
 use crate::failure::Outcome;
 
-/// The vectors of the experts.
+/// The router weights of the experts.
 pub(super) fn gates(recipe: &Recipe, _base: &Input<'_>, _context: &Context) -> Outcome<Gates> {
     if recipe.gate.is_random() { Ok(Gates::random(recipe)?) } else { absent() }
 }
