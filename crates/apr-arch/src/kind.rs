@@ -77,7 +77,7 @@ impl std::fmt::Display for Range {
 pub struct TensorExpectation {
     /// What the tensor is.
     pub kind: TensorKind,
-    /// Mean of its values.
+    /// Mean of its values; of a tensor outside, reports warn.
     pub mean: Option<Range>,
     /// Standard deviation of its values.
     pub std: Option<Range>,
@@ -85,9 +85,18 @@ pub struct TensorExpectation {
     /// initialised with about the inverse of that root. What lies in either range is healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub std_by_width: Option<Range>,
-    /// Whether a tensor outside is an error that ends an import, or a warning.
-    pub must: bool,
+    /// Mean of the values that the model computes with, [`offset`](Self::offset) added. A tensor
+    /// that is nearly constant and outside is corrupt: no training leads there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub constant: Option<Range>,
+    /// What the model adds to the stored values: 1 where the weight of a norm is stored as its
+    /// distance from 1, otherwise 0.
+    pub offset: f64,
 }
+
+/// Share of the mean below which the standard deviation of a tensor says that its values are nearly
+/// the same.
+const NEARLY_CONSTANT: f64 = 0.05;
 
 impl TensorExpectation {
     /// What to expect of a tensor with so many values to each output, where its deviation depends
@@ -104,25 +113,39 @@ impl TensorExpectation {
         };
         Self { std, std_by_width: None, ..self }
     }
+
+    /// The range of stored means that a nearly constant tensor with this mean and standard deviation
+    /// violates, which makes it corrupt.
+    #[must_use]
+    pub fn corrupt(self, mean: f64, std: f64) -> Option<Range> {
+        let (range, value) = (self.constant?, mean + self.offset);
+        let is_corrupt = std < NEARLY_CONSTANT * value.abs() && !range.contains(value);
+        is_corrupt.then(|| Range::new(range.low - self.offset, range.high - self.offset))
+    }
 }
 
 impl TensorKind {
-    /// What is expected of any model (`docs/families.md`, "Ranges"), wide enough for healthy ones.
+    /// What is expected of any model (`docs/families.md`, "Ranges"), wide enough for valid ones.
     ///
-    /// Norms of healthy models keep to their range, so a tensor outside is an error. The other
-    /// ranges are several times wider than what is typical, and only warn: published models differ
-    /// widely.
+    /// Trained models differ widely, so a tensor outside of a range is a warning. Training moves
+    /// the values of a norm apart, though: one whose values are all the same and far from where they
+    /// began was overwritten.
     #[must_use]
     pub const fn expectation(self) -> TensorExpectation {
         let near_zero = Some(Range::new(-0.2, 0.2));
-        let (mean, std, must) = match self {
-            Self::NormGamma => (Some(Range::new(0.5, 3.0)), None, true),
-            Self::NormBeta => (Some(Range::new(-0.5, 0.5)), None, true),
-            Self::Linear | Self::Head => (near_zero, Some(Range::new(0.001, 0.5)), false),
-            Self::Conv => (near_zero, Some(Range::new(0.001, 2.0)), false),
-            Self::Embedding => (near_zero, Some(Range::new(0.0001, 0.2)), false),
-            Self::Position => (near_zero, Some(Range::new(0.000_001, 1.0)), false),
-            Self::Bias | Self::Buffer | Self::Scale => (None, None, false),
+        let (mean, std) = match self {
+            Self::NormGamma => (Some(Range::new(0.5, 3.0)), None),
+            Self::NormBeta => (Some(Range::new(-0.5, 0.5)), None),
+            Self::Linear | Self::Head => (near_zero, Some(Range::new(0.001, 0.5))),
+            Self::Conv => (near_zero, Some(Range::new(0.001, 2.0))),
+            Self::Embedding => (near_zero, Some(Range::new(0.0001, 0.2))),
+            Self::Position => (near_zero, Some(Range::new(0.000_001, 1.0))),
+            Self::Bias | Self::Buffer | Self::Scale => (None, None),
+        };
+        let constant = match self {
+            Self::NormGamma => Some(Range::new(0.5, 3.0)),
+            Self::NormBeta => Some(Range::new(-0.5, 0.5)),
+            _ => None,
         };
 
         // Kaiming's and Xavier's initialisations come to 0.6 to 1.4, a fixed 0.02 to 0.1 in 32 and
@@ -132,7 +155,7 @@ impl TensorKind {
             Self::Linear | Self::Head | Self::Conv => Some(Range::new(0.005, 8.0)),
             _ => None,
         };
-        TensorExpectation { kind: self, mean, std, std_by_width, must }
+        TensorExpectation { kind: self, mean, std, std_by_width, constant, offset: 0.0 }
     }
 
     /// As a reader of a report sees it.

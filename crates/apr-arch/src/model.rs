@@ -196,13 +196,16 @@ impl<'a> FamilyModel<'a> {
         let mut expectation =
             self.family.tensors[member].expectation.for_width(self.inputs[tensor]);
 
-        // GGUF has the constant added to every value, so a healthy mean is shifted, too.
-        if let (true, Some(TensorLayout::Add(constant))) =
-            (self.in_gguf_layout, self.family.layout(member))
-        {
+        // GGUF has the constant added to every value, so the range of means is shifted there; the
+        // family's own files leave the addition to the model.
+        if let Some(TensorLayout::Add(constant)) = self.family.layout(member) {
             let constant = f64::from(*constant);
-            expectation.mean =
-                expectation.mean.map(|mean| Range::new(mean.low + constant, mean.high + constant));
+            if self.in_gguf_layout {
+                let shifted = |mean: Range| Range::new(mean.low + constant, mean.high + constant);
+                expectation.mean = expectation.mean.map(shifted);
+            } else {
+                expectation.offset = constant;
+            }
         }
         Some(expectation)
     }

@@ -57,7 +57,8 @@ pub enum Violation {
         expected: Range,
         /// What the tensor is.
         kind: TensorKind,
-        /// Whether that is wrong rather than odd.
+        /// Whether the tensor is corrupt: its values are nearly the same, and no training leads
+        /// there.
         must: bool,
     },
     /// The standard deviation lies outside the range of its kind.
@@ -150,14 +151,15 @@ impl std::fmt::Display for Violation {
                 )
             }
             Self::Zero => f.write_str("every value is zero"),
-            Self::Mean { mean, expected, kind, .. } => {
+            Self::Mean { mean, expected, kind, must } => {
                 write!(
                     f,
                     "the mean of this {} is {}, outside the expected {}",
                     kind.name(),
                     number(*mean),
                     bounds(*expected)
-                )
+                )?;
+                if *must { f.write_str(", and its values are nearly the same") } else { Ok(()) }
             }
             Self::Std { std, expected, kind } => {
                 let (name, std) = (kind.name(), number(*std));
@@ -226,13 +228,16 @@ impl Physics {
     }
 }
 
-fn mean(
-    stats: &Stats,
-    TensorExpectation { kind, mean, must, .. }: TensorExpectation,
-) -> Option<Violation> {
-    let (mean, expected) = (stats.mean?, mean?);
-    let wrong = stats.count >= FEWEST_VALUES && !expected.contains(mean);
-    wrong.then_some(Violation::Mean { mean, expected, kind, must })
+fn mean(stats: &Stats, expectation: TensorExpectation) -> Option<Violation> {
+    let (mean, kind) = (stats.mean?, expectation.kind);
+    if stats.count < FEWEST_VALUES {
+        return None;
+    }
+    if let Some(expected) = stats.std.and_then(|std| expectation.corrupt(mean, std)) {
+        return Some(Violation::Mean { mean, expected, kind, must: true });
+    }
+    let expected = expectation.mean.filter(|expected| !expected.contains(mean))?;
+    Some(Violation::Mean { mean, expected, kind, must: false })
 }
 
 fn deviation(
@@ -254,11 +259,9 @@ pub fn is_filterbank(name: &str) -> bool {
 
 /// Whether a tensor of zeros alone is a broken one.
 fn is_never_zero(name: &str, expectation: Option<TensorExpectation>) -> bool {
-    let kind = expectation.map(|expectation| expectation.kind);
-    let mean = expectation.and_then(|expectation| expectation.mean);
     // A gamma that is stored as its distance from one starts at zero.
-    let from_one = kind == Some(TensorKind::NormGamma) && mean.is_some_and(|mean| mean.low <= -1.0);
-    !from_one && may_not_be_zero(name, kind)
+    let is_from_one = expectation.is_some_and(|expectation| expectation.offset != 0.0);
+    !is_from_one && may_not_be_zero(name, expectation.map(|expectation| expectation.kind))
 }
 
 /// A bias and a beta start at zero and may stay there, as half of an adapter does, and a buffer is
@@ -277,10 +280,11 @@ fn may_not_be_zero(name: &str, kind: Option<TensorKind>) -> bool {
 }
 
 /// What to expect of a tensor that no family knows: layer norms and projections have names of their
-/// own, and being a guess, their ranges only warn.
+/// own. It is a guess, also about how a norm is stored, so it only warns.
 #[must_use]
 pub fn expectation_by_name(name: &str) -> Option<TensorExpectation> {
-    TensorKind::of_name(name).map(|kind| TensorExpectation { must: false, ..kind.expectation() })
+    let expectation = TensorKind::of_name(name)?.expectation();
+    Some(TensorExpectation { constant: None, ..expectation })
 }
 
 /// What to expect of the tensor at this position of a checkpoint: what its family says, or else its
@@ -327,7 +331,8 @@ mod tests {
         assert_eq!(found[0].level(), Level::Error);
         assert_eq!(
             found[0].to_string(),
-            "the mean of this norm weight (gamma) is 11, outside the expected [0.5, 3]"
+            "the mean of this norm weight (gamma) is 11, outside the expected [0.5, 3], and its \
+             values are nearly the same"
         );
         assert!(violations(&[1.0; 16], Some(TensorKind::NormGamma), "norm.weight").is_empty());
     }

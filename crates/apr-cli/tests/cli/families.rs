@@ -62,7 +62,7 @@ impl TinyModel {
     }
 
     /// The model with every value of a tensor changed.
-    pub(crate) fn map(mut self, name: &str, change: impl Fn(f32) -> f32) -> Self {
+    pub(crate) fn map(mut self, name: &str, mut change: impl FnMut(f32) -> f32) -> Self {
         self.weights(name).values.iter_mut().for_each(|value| *value = change(*value));
         self
     }
