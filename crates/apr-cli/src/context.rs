@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use apr_arch::{Families, Family, FamilyModel};
 use apr_io::{Interrupt, Sources, Threads, io_error};
+use apr_ops::session::Session;
 use apr_registry::apr2::Encrypt;
 use apr_registry::crypto::Unlock;
 use apr_registry::{CheckpointReader, Limits, OpenOptions};
@@ -17,6 +18,7 @@ use zeroize::Zeroizing;
 use crate::args::{Arch, ColorWhen, GlobalArgs, RemoteArgs};
 use crate::config::{Config, OutputFormat};
 use crate::failure::{Failure, Outcome};
+use crate::model::Model;
 use crate::printer::{Level, Printer};
 use crate::{remote, secrets};
 
@@ -174,6 +176,11 @@ impl Context {
         name: &'a str,
     ) -> Outcome<Source<'a>> {
         Ok(Source::new(reader, self.families()?).named(name).taken_for(&self.architecture()?))
+    }
+
+    /// The reports on a model, taken for what `--arch` says.
+    pub(crate) fn session<'a>(&'a self, model: &'a Model) -> Outcome<Session<'a>> {
+        Ok(Session::of(self.source(&*model.reader, &model.name)?))
     }
 
     /// The family of a model.

@@ -11,7 +11,8 @@ use apr_arch::Families;
 use apr_ops::convert::{ConvertOptions, plan};
 use apr_ops::import::{PrepareOptions, prepare, restore};
 use apr_ops::inline::ValidationConfig;
-use apr_ops::validate::{Level, ValidateOptions, ValidateReport, validate};
+use apr_ops::session::Session;
+use apr_ops::validate::{Level, ValidateOptions, ValidateReport};
 use apr_registry::{CheckpointReader, DType, Limits, PlanOptions, Serial, Shape, apr2};
 use apr_source::Source;
 use apr_tensor::block::{can_dequantize, can_quantize, dequantize, needs_importance, quantize};
@@ -294,10 +295,10 @@ pub fn probe_any(data: &[u8]) {
 
 /// Does with an opened checkpoint what commands do, and checks that it survives a conversion.
 fn use_reader(reader: &dyn CheckpointReader) {
-    std::hint::black_box(apr_ops::inspect::inspect(reader, NAME, None));
-    let read = apr_testkit::read_everything(reader);
     let families = Families::builtin();
-    let model = families.identify(reader.tensors(), reader.metadata());
+    let session = Session::of(apr_source::Source::new(reader, &families).named(NAME));
+    std::hint::black_box(session.inspect().is_ok());
+    let read = apr_testkit::read_everything(reader);
     if let Ok(Some((_, graphs))) = apr_registry::graphs_of(reader, &limits()) {
         graphs.into_iter().for_each(|(_, graph)| use_graph(graph));
         let source = apr_source::Source::new(reader, &families);
@@ -306,9 +307,8 @@ fn use_reader(reader: &dyn CheckpointReader) {
             apr_ops::graph::with_graphs(&source, &Default::default(), ignored);
         std::hint::black_box(lowered.is_ok());
     }
-    let validated =
-        validate(reader, NAME, model.as_ref(), ValidateOptions::default(), &Serial, &());
-    std::hint::black_box(apr_ops::lint::lint(reader, NAME, model.as_ref()).is_ok());
+    let validated = session.validate(ValidateOptions::default(), &Serial, &());
+    std::hint::black_box(session.lint().is_ok());
     if read.is_err() {
         let finds = |report: ValidateReport| {
             report.findings.iter().any(|finding| finding.level == Level::Error)

@@ -23,10 +23,12 @@ use apr_registry::{CheckpointReader, Pipeline, Result};
 
 use apr_tokenizer::vocabulary;
 
-pub use alike::{Alike, alike};
+pub(crate) use alike::{Alike, alike};
 pub use explained::Explained;
-pub use options::{DiffOptions, Side};
-pub use parts::{PartOfDiff, diff_in_parts, diff_part, diff_units};
+pub use options::DiffOptions;
+pub(crate) use options::Side;
+pub use parts::PartOfDiff;
+pub(crate) use parts::{diff_in_parts, diff_part, diff_units};
 pub use report::{DiffReport, L2Gate, MetadataChange, TensorDiff, Verdict, VocabChanges};
 
 use compare::{Comparison, Norms, compare};
@@ -37,7 +39,7 @@ use pairing::{Pair, Pairing, pair};
 ///
 /// # Errors
 /// E001 when the mapping names a tensor that is not there, E002 and E007 when bytes can't be read.
-pub fn diff<P: Pipeline>(
+pub(crate) fn diff<P: Pipeline>(
     left: Side<'_>,
     right: Side<'_>,
     options: &DiffOptions,

@@ -5,9 +5,8 @@ mod model;
 use apr_registry::Code;
 use serde::Serialize;
 
-pub use model::{
-    KnownTensor, ModelExplanation, TensorExplanation, explain_model, explain_tensor, known_tensor,
-};
+pub use model::{KnownTensor, ModelExplanation, TensorExplanation, known_tensor};
+pub(crate) use model::{explain_model, explain_tensor};
 
 /// An error code, explained.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -28,6 +28,13 @@ impl ValidationConfig {
         Self { structure: true, physics: Physics::ALL, complete: true, stop: true }
     }
 
+    /// Everything is checked, and a part of a model passes: what is converted need not be whole,
+    /// as what is imported must be.
+    #[must_use]
+    pub const fn of_part() -> Self {
+        Self { complete: false, ..Self::strict() }
+    }
+
     /// Everything is checked and recorded, nothing ends the job.
     #[must_use]
     pub const fn relaxed() -> Self {

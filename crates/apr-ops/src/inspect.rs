@@ -115,7 +115,7 @@ impl InspectReport {
 
 /// Describes a checkpoint without reading tensor bytes.
 #[must_use]
-pub fn inspect(
+pub(crate) fn inspect(
     reader: &dyn CheckpointReader,
     file: &str,
     model: Option<&FamilyModel<'_>>,

@@ -99,7 +99,7 @@ impl LintReport {
 ///
 /// # Errors
 /// E002 and E007 when padding can't be read.
-pub fn lint(
+pub(crate) fn lint(
     reader: &dyn CheckpointReader,
     file: &str,
     model: Option<&FamilyModel<'_>>,

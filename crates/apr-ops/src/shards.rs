@@ -3,13 +3,12 @@
 
 use std::ops::Range;
 
-use apr_arch::{Families, FamilyModel};
 use apr_core::{Progress, StoredRange, counted};
 use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 
 use crate::validate::{
-    Check, CheckOutcome, Finding, Level, PartFindings, Status, ValidateOptions, ValidateReport,
-    check_all, no_such_units, validate, validate_part, validate_units, validated,
+    Check, CheckOutcome, Finding, Known, Level, PartFindings, Status, ValidateOptions,
+    ValidateReport, check_all, no_such_units, validate, validate_part, validate_units, validated,
 };
 
 /// Checks an opened checkpoint as [`validate`] does, and where it is sharded, every shard with all
@@ -18,21 +17,20 @@ use crate::validate::{
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read; shards that are absent or wrong are in the report.
-pub fn validate_all<P: Pipeline>(
+pub(crate) fn validate_all<P: Pipeline>(
     reader: &dyn CheckpointReader,
     file: &str,
-    (model, families): (Option<&FamilyModel<'_>>, &Families),
+    known: Known<'_>,
     options: ValidateOptions<'_>,
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<ValidateReport> {
-    let options = ValidateOptions { families: Some(families), ..options };
     let shards = reader.container().shard_count();
     if shards == 0 {
-        return validate(reader, file, model, options, pipeline, progress);
+        return validate(reader, file, known, options, pipeline, progress);
     }
-    let whole = validate(reader, file, model, of_the_whole(options), pipeline, progress)?;
-    let found = validate_shards(reader, (model, families), options, 0..shards, pipeline, progress)?;
+    let whole = validate(reader, file, known, of_the_whole(options), pipeline, progress)?;
+    let found = validate_shards(reader, known, options, 0..shards, pipeline, progress)?;
     Ok(put_together(whole, found, reader, options))
 }
 
@@ -41,7 +39,7 @@ pub fn validate_all<P: Pipeline>(
 ///
 /// # Errors
 /// E001 when dtype and shape of a tensor do not go together.
-pub fn units(
+pub(crate) fn units(
     reader: &dyn CheckpointReader,
     options: ValidateOptions<'_>,
 ) -> Result<Vec<StoredRange>> {
@@ -59,43 +57,39 @@ pub fn units(
 ///
 /// # Errors
 /// Those of [`validate_all`]; E001 for units that are not there.
-pub fn validate_units_of<P: Pipeline>(
+pub(crate) fn validate_units_of<P: Pipeline>(
     reader: &dyn CheckpointReader,
-    file: &str,
-    (model, families): (Option<&FamilyModel<'_>>, &Families),
+    (file, known): (&str, Known<'_>),
     options: ValidateOptions<'_>,
     wanted: Range<usize>,
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<PartFindings> {
-    let options = ValidateOptions { families: Some(families), ..options };
     if reader.container().shard_count() == 0 {
-        return validate_part(reader, model, (file, options), wanted, pipeline, progress);
+        return validate_part(reader, (file, known), options, wanted, pipeline, progress);
     }
     if wanted.end > reader.container().shard_count() {
         return Err(no_such_units());
     }
-    validate_shards(reader, (model, families), options, wanted, pipeline, progress)
+    validate_shards(reader, known, options, wanted, pipeline, progress)
 }
 
 /// The report of [`validate_all`], from what the parts found; they come in order.
 ///
 /// # Errors
 /// Those of [`validate_all`]; E001 where the parts have not looked at everything.
-pub fn validated_in_parts<P: Pipeline>(
+pub(crate) fn validated_in_parts<P: Pipeline>(
     reader: &dyn CheckpointReader,
-    file: &str,
-    (model, families): (Option<&FamilyModel<'_>>, &Families),
+    (file, known): (&str, Known<'_>),
     options: ValidateOptions<'_>,
     parts: Vec<PartFindings>,
     pipeline: &P,
 ) -> Result<ValidateReport> {
-    let options = ValidateOptions { families: Some(families), ..options };
     if reader.container().shard_count() == 0 {
-        return validated(reader, model, (file, options), parts);
+        return validated(reader, (file, known), options, parts);
     }
     check_all(&parts, reader.container().shard_count())?;
-    let whole = validate(reader, file, model, of_the_whole(options), pipeline, &())?;
+    let whole = validate(reader, file, known, of_the_whole(options), pipeline, &())?;
     let mut found = PartFindings::default();
     for part in parts {
         found.findings.extend(part.findings);
@@ -112,7 +106,7 @@ fn of_the_whole(options: ValidateOptions<'_>) -> ValidateOptions<'_> {
 
 fn validate_shards<P: Pipeline>(
     reader: &dyn CheckpointReader,
-    (model, families): (Option<&FamilyModel<'_>>, &Families),
+    Known { model, families, .. }: Known<'_>,
     options: ValidateOptions<'_>,
     shards: Range<usize>,
     pipeline: &P,
@@ -141,8 +135,9 @@ fn validate_shards<P: Pipeline>(
         let family = model.and_then(|model| families.find(model.family().name()));
         let part =
             family.map(|family| families.apply(family.name(), shard.tensors(), reader.metadata()));
-        let report =
-            validate(shard, name, part.transpose()?.as_ref(), of_a_shard, pipeline, progress)?;
+        let part = part.transpose()?;
+        let known = Known { model: part.as_ref(), families, graphs: None };
+        let report = validate(shard, name, known, of_a_shard, pipeline, progress)?;
         let findings = report.findings.into_iter();
         found.findings.extend(
             findings

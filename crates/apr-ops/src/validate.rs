@@ -10,31 +10,31 @@ mod pass;
 mod report;
 mod work;
 
-use apr_arch::FamilyModel;
 use apr_core::Progress;
 use apr_registry::{CheckpointReader, Pipeline, Result};
 
+pub(crate) use options::Known;
 pub use options::ValidateOptions;
-pub use parts::{PartFindings, ValidateUnit, validate_units};
-pub(crate) use parts::{check_all, no_such_units, validate_part, validated};
+pub use parts::PartFindings;
+pub(crate) use parts::{check_all, no_such_units, validate_part, validate_units, validated};
 use pass::Pass;
 pub use report::{Check, CheckOutcome, Finding, Status, ValidateReport};
 
 pub use crate::physics::Level;
 
-/// Checks an opened checkpoint in one read, as a member of a family where that is known.
+/// Checks the bytes of an opened checkpoint in one read.
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read; what is wrong with bytes that can is in the report.
-pub fn validate<P: Pipeline>(
+pub(crate) fn validate<P: Pipeline>(
     reader: &dyn CheckpointReader,
     file: &str,
-    model: Option<&FamilyModel<'_>>,
+    known: Known<'_>,
     options: ValidateOptions<'_>,
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<ValidateReport> {
-    let mut pass = Pass::new(reader, file, model, options);
+    let mut pass = Pass::new(reader, file, known, options);
     pass.check_front()?;
     let tasks = pass.tasks()?;
     let bytes_read = pass.read_tasks(&tasks, pipeline, progress)?;
@@ -42,7 +42,7 @@ pub fn validate<P: Pipeline>(
     Ok(pass.report(bytes_read))
 }
 
-/// Bytes that [`validate`] will read, for a progress bar.
+/// Bytes that a validation will read, for a progress bar.
 #[must_use]
 pub fn bytes_to_read(reader: &dyn CheckpointReader) -> u64 {
     reader.files().iter().map(|file| file.len).sum()

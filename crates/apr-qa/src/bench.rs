@@ -8,9 +8,8 @@ use std::process::{Command, Output};
 use apr_arch::FamilyModel;
 use apr_core::{CheckpointReader, Pipeline, Progress, Result, keys};
 use apr_io::{NativeHost, Threads, io_error};
-use apr_ops::graph::of_file;
-use apr_ops::lint::{LintReport, lint};
-use apr_ops::shards::validate_all;
+use apr_ops::lint::LintReport;
+use apr_ops::session::Session;
 use apr_ops::validate::{Check, CheckOutcome, Finding, Status, ValidateOptions, ValidateReport};
 use apr_registry::apr2;
 use apr_run::{Facts, Host, RunOptions};
@@ -50,7 +49,6 @@ impl<'s> Bench<'s> {
         progress: &dyn Progress,
     ) -> Result<Self> {
         let source = subject.source;
-        let reader = source.reader();
         let is_read =
             category.is_none_or(|only| matches!(only, Category::Format | Category::Physics));
         let validation = if is_read { Some(validate(source, pipeline, progress)?) } else { None };
@@ -61,7 +59,7 @@ impl<'s> Bench<'s> {
             subject,
             host: Box::new(host),
             validation,
-            lint: lint(reader, source.name(), source.family()?)?,
+            lint: session_on(source).lint()?,
             ran: OnceCell::new(),
             folder,
             made: Cell::new(0),
@@ -74,6 +72,11 @@ impl<'s> Bench<'s> {
 
     pub(crate) fn source(&self) -> &'s Source<'s> {
         self.subject.source
+    }
+
+    /// The reports on the model.
+    pub(crate) fn session(&self) -> Session<'s> {
+        session_on(self.source())
     }
 
     pub(crate) fn family(&self) -> Option<&FamilyModel<'s>> {
@@ -222,8 +225,10 @@ fn validate<P: Pipeline>(
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<ValidateReport> {
-    let graphs = of_file(source)?;
-    let options = ValidateOptions { graphs: graphs.as_ref(), ..ValidateOptions::default() };
-    let families = (source.family()?, source.families());
-    validate_all(source.reader(), source.name(), families, options, pipeline, progress)
+    let options = ValidateOptions::default();
+    session_on(source).validate(options, pipeline, progress)
+}
+
+fn session_on<'s>(source: &Source<'s>) -> Session<'s> {
+    Session::of(source.through(source.reader()))
 }

@@ -3,9 +3,13 @@
 use std::fs;
 use std::path::Path;
 
+use apr_arch::Families;
 use apr_core::{CheckpointReader, Code, DType, Result, Serial};
-use apr_ops::validate::{Finding, ValidateOptions, ValidateReport, validate};
+use apr_ops::diff::{DiffOptions, DiffReport};
+use apr_ops::session::Session;
+use apr_ops::validate::{Finding, ValidateOptions, ValidateReport};
 use apr_registry::{OpenOptions, open};
+use apr_source::Source;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use serde_json::{Value, json};
 
@@ -60,7 +64,23 @@ pub(crate) fn opened(file: Vec<u8>) -> Result<Box<dyn CheckpointReader>> {
 /// What `validate` finds in a file in memory.
 pub(crate) fn validated(file: Vec<u8>) -> Result<ValidateReport> {
     let reader = opened(file)?;
-    validate(&*reader, "test.apr", None, ValidateOptions::default(), &Serial, &())
+    asked(&*reader, |session| session.validate(ValidateOptions::default(), &Serial, &()))
+}
+
+/// What a session on a made file, of no family, answers.
+pub(crate) fn asked<R>(reader: &dyn CheckpointReader, ask: impl FnOnce(&Session<'_>) -> R) -> R {
+    let families = Families::default();
+    ask(&Session::of(Source::new(reader, &families).named("test.apr")))
+}
+
+/// How two made files differ.
+pub(crate) fn compared(
+    [left, right]: [&dyn CheckpointReader; 2],
+    options: &DiffOptions,
+) -> Result<DiffReport> {
+    let families = Families::default();
+    let session = |reader| Session::of(Source::new(reader, &families).named("test.apr"));
+    session(left).beside(&session(right)).diff(options, &Serial, &())
 }
 
 /// Checks that a file does not open, by this code; returns the code and the message.

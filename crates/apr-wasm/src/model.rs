@@ -6,10 +6,10 @@ use std::cell::RefCell;
 use std::sync::OnceLock;
 
 use apr_arch::Families;
-use apr_blocks::GraphOptions;
 use apr_core::{ByteSource, CheckpointReader, HEAD_LEN, Result, SourceSet, read_vec};
 use apr_llama::describe;
-use apr_ops::graph::{Computed, computed};
+use apr_ops::graph::Computed;
+use apr_ops::session::{Graphs, Session};
 use apr_registry::OpenOptions;
 use apr_registry::crypto::Unlock;
 use apr_source::{Architecture, Knowledge, Source};
@@ -31,7 +31,7 @@ pub struct Model {
     pub(crate) reader: Box<dyn CheckpointReader>,
     pub(crate) name: String,
     knowledge: Knowledge,
-    graphs: OnceCell<Computed>,
+    graphs: Graphs,
     vocabulary: OnceCell<Option<Vocabulary>>,
     pub(crate) scenes: Scenes,
     /// Keys and values of the conversation that goes on.
@@ -62,7 +62,7 @@ impl Model {
             reader: describe(reader, families(), &Architecture::Auto),
             name: called,
             knowledge: Knowledge::default(),
-            graphs: OnceCell::new(),
+            graphs: Graphs::default(),
             vocabulary: OnceCell::new(),
             scenes: Scenes::default(),
             #[cfg(feature = "run")]
@@ -77,14 +77,14 @@ impl Model {
         Source::new(&*self.reader, families()).named(&self.name).sharing(&self.knowledge)
     }
 
-    /// What it computes, without keys and values that are kept.
+    /// The reports on it.
+    pub(crate) fn session(&self) -> Session<'_> {
+        Session::of(self.source()).sharing(&self.graphs)
+    }
+
+    /// Its graphs as `apr graph` draws them.
     pub(crate) fn graphs(&self) -> Result<&Computed> {
-        if let Some(graphs) = self.graphs.get() {
-            return Ok(graphs);
-        }
-        let options = GraphOptions { past: false, ..GraphOptions::default() };
-        let found = computed(&self.source(), &options)?;
-        Ok(self.graphs.get_or_init(|| found))
+        self.graphs.drawn(&self.source())
     }
 }
 

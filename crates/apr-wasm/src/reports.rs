@@ -1,15 +1,9 @@
 //! What a page asks of a model: each answer is the JSON that a command prints.
 
-use apr_blocks::GraphOptions;
 use apr_core::{Code, Error, Result, Serial};
-use apr_ops::diff::{DiffOptions, Side, alike, diff};
+use apr_ops::diff::DiffOptions;
 use apr_ops::elements::{Selection, elements};
-use apr_ops::explain::{explain_model, explain_tensor};
-use apr_ops::graph::{computed, of_file};
-use apr_ops::inspect::inspect;
-use apr_ops::lint::lint;
-use apr_ops::shards::validate_all;
-use apr_ops::tensors::{TensorsOptions, find, list};
+use apr_ops::tensors::{TensorsOptions, find};
 use apr_ops::validate::ValidateOptions;
 use apr_registry::Limits;
 use apr_registry::crypto::{PublicKey, SignBlock};
@@ -20,7 +14,7 @@ use wasm_bindgen::prelude::wasm_bindgen;
 
 use crate::error::{JsResult, Thrown, json};
 use crate::files::{HostFiles, Lent};
-use crate::model::{Model, families};
+use crate::model::Model;
 use crate::progress::{OnProgress, Told};
 
 /// Tokens of a vocabulary that a page gets at a time.
@@ -42,13 +36,7 @@ impl Model {
     /// # Errors
     /// None that are known.
     pub fn inspect(&self) -> std::result::Result<String, JsValue> {
-        let family = self.family()?;
-        let report = inspect(&*self.reader, &self.name, family.family().map_err(Thrown::from)?);
-        json(&match self.graphs() {
-            Ok(graphs) => report.with_graphs(graphs),
-            // What is not known of its graph is no reason to say nothing of the rest.
-            Err(_) => report,
-        })
+        json(&self.session().inspect().map_err(Thrown::from)?)
     }
 
     /// The report of `apr tensors`, without statistics.
@@ -57,7 +45,7 @@ impl Model {
     /// E002 and E007 where a skeleton can't be read.
     pub fn tensors(&self) -> std::result::Result<String, JsValue> {
         let options = TensorsOptions::default();
-        json(&list(&*self.reader, &self.name, &options, &Serial, &()).map_err(Thrown::from)?)
+        json(&self.session().tensors(&options, &Serial, &()).map_err(Thrown::from)?)
     }
 
     /// A part of a tensor as numbers: the report of `apr tensors --values`. `ranges` are Python's,
@@ -103,17 +91,9 @@ impl Model {
         strict: bool,
         on_progress: OnProgress,
     ) -> std::result::Result<String, JsValue> {
-        let source = self.source();
-        let graphs = of_file(&source).map_err(Thrown::from)?;
-        let options = ValidateOptions {
-            strict,
-            families: Some(families()),
-            graphs: graphs.as_ref(),
-            ..ValidateOptions::default()
-        };
-        let family = (source.family().map_err(Thrown::from)?, families());
+        let options = ValidateOptions { strict, ..ValidateOptions::default() };
         let told = Told::new(on_progress);
-        let report = validate_all(&*self.reader, &self.name, family, options, &Serial, &told);
+        let report = self.session().validate(options, &Serial, &told);
         json(&report.map_err(Thrown::from)?)
     }
 
@@ -132,9 +112,7 @@ impl Model {
     /// # Errors
     /// E002 and E007 where padding can't be read.
     pub fn lint(&self) -> std::result::Result<String, JsValue> {
-        let source = self.source();
-        let family = source.family().map_err(Thrown::from)?;
-        json(&lint(&*self.reader, &self.name, family).map_err(Thrown::from)?)
+        json(&self.session().lint().map_err(Thrown::from)?)
     }
 
     /// The report of `apr explain`.
@@ -142,9 +120,7 @@ impl Model {
     /// # Errors
     /// None that are known.
     pub fn explain(&self) -> std::result::Result<String, JsValue> {
-        let source = self.source();
-        let family = source.family().map_err(Thrown::from)?;
-        json(&explain_model(&*self.reader, &self.name, family))
+        json(&self.session().explain().map_err(Thrown::from)?)
     }
 
     /// The report of `apr explain MODEL --tensor`: what it is for, its statistics, what reads it.
@@ -156,11 +132,8 @@ impl Model {
         name: &str,
         on_progress: OnProgress,
     ) -> std::result::Result<String, JsValue> {
-        let source = self.source();
-        let family = source.family().map_err(Thrown::from)?;
-        let graphs = self.graphs().ok();
         let told = Told::new(on_progress);
-        let explained = explain_tensor(&*self.reader, family, graphs, name, &Serial, &told);
+        let explained = self.session().explain_tensor(name, &Serial, &told);
         match explained.map_err(Thrown::from)? {
             Ok(report) => json(&report),
             Err(_) => Err(no_such_tensor(name).into()),
@@ -248,29 +221,14 @@ impl Model {
         Ok(verification.signers.iter().map(|signer| signer.public.fingerprint()).collect())
     }
 
-    fn family(&self) -> std::result::Result<apr_source::Source<'_>, JsValue> {
-        let source = self.source();
-        source.family().map_err(Thrown::from)?;
-        Ok(source)
-    }
-
     /// Position of a tensor by its name.
     pub(crate) fn position(&self, name: &str) -> JsResult<usize> {
         find(&*self.reader, name).map_err(|_| no_such_tensor(name))
     }
 
     fn compared(&self, other: &Self, told: &Told) -> Result<apr_ops::diff::DiffReport> {
-        let sources = [self.source(), other.source()];
-        let views = alike(&sources[0], &sources[1]);
-        let families = (sources[0].family_in(&views.left)?, sources[1].family_in(&views.right)?);
-        let left = Side { reader: &views.left, name: &self.name, model: families.0.as_ref() };
-        let right = Side { reader: &views.right, name: &other.name, model: families.1.as_ref() };
-        let report = diff(left, right, &DiffOptions::default(), &Serial, told)?;
-        let graphs = sources.each_ref().map(|source| computed(source, &GraphOptions::default()));
-        Ok(match graphs {
-            [Ok(left), Ok(right)] => report.with_graphs(&left, &right),
-            _ => report,
-        })
+        let (left, right) = (self.session(), other.session());
+        left.beside(&right).diff(&DiffOptions::default(), &Serial, told)
     }
 }
 

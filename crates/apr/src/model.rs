@@ -10,6 +10,8 @@ use apr_arch::Families;
 use apr_core::{ByteSource, Error};
 use apr_core::{CheckpointReader, Result, TensorInfo};
 use apr_io::Sources;
+#[cfg(feature = "ops")]
+use apr_ops::session::Graphs;
 use apr_registry::OpenOptions;
 #[cfg(feature = "ops")]
 use apr_source::{Architecture, Knowledge};
@@ -52,6 +54,8 @@ pub struct Model {
     pub(crate) architecture: Architecture,
     #[cfg(feature = "ops")]
     pub(crate) knowledge: Knowledge,
+    #[cfg(feature = "ops")]
+    pub(crate) graphs: Graphs,
 }
 
 impl Model {
@@ -94,7 +98,8 @@ impl Model {
         let reader = sources.open_model_with_companions(path, options)?;
         let reader = apr_llama::describe(reader, &families, &architecture);
         let name = path.display().to_string();
-        Ok(Self { reader, name, families, architecture, sources, knowledge: Knowledge::default() })
+        let (knowledge, graphs) = (Knowledge::default(), Graphs::default());
+        Ok(Self { reader, name, families, architecture, sources, knowledge, graphs })
     }
 
     /// Opens a model whose bytes come from elsewhere than a path; `name` is that of the file, which
@@ -120,7 +125,8 @@ impl Model {
         let reader = apr_registry::open(source, &name, options)?;
         let reader = apr_llama::describe(reader, &families, &architecture);
         let (sources, knowledge) = (Sources::default(), Knowledge::default());
-        Ok(Self { reader, name, sources, families, architecture, knowledge })
+        let graphs = Graphs::default();
+        Ok(Self { reader, name, sources, families, architecture, knowledge, graphs })
     }
 
     /// Metadata, files and companions, and bytes on demand.

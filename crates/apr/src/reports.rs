@@ -5,12 +5,14 @@ use std::num::NonZeroUsize;
 use apr_blocks::GraphOptions;
 use apr_core::Result;
 use apr_io::{Interrupt, Threads};
-use apr_ops::diff::{DiffOptions, DiffReport, Side, alike, diff};
-use apr_ops::graph::{Computed, computed, of_file};
-use apr_ops::inspect::{InspectReport, inspect};
-use apr_ops::lint::{LintReport, lint};
-use apr_ops::tensors::{TensorsOptions, TensorsReport, list};
-use apr_ops::validate::{ValidateOptions, ValidateReport, validate};
+use apr_ops::diff::{DiffOptions, DiffReport};
+use apr_ops::explain::{ModelExplanation, TensorExplanation};
+use apr_ops::graph::{Computed, computed};
+use apr_ops::inspect::InspectReport;
+use apr_ops::lint::LintReport;
+use apr_ops::session::Session;
+use apr_ops::tensors::{TensorsOptions, TensorsReport};
+use apr_ops::validate::{ValidateOptions, ValidateReport};
 use apr_source::Source;
 
 use crate::Model;
@@ -28,17 +30,18 @@ impl Model {
             .sharing(&self.knowledge)
     }
 
+    /// The reports on it, with a pipeline and a progress of your own.
+    #[must_use]
+    pub fn session(&self) -> Session<'_> {
+        Session::of(self.source()).sharing(&self.graphs)
+    }
+
     /// What it is; reads no weights.
     ///
     /// # Errors
     /// E001 when it was to be taken for a family that is not known.
     pub fn inspect(&self) -> Result<InspectReport> {
-        let report = inspect(&*self.reader, &self.name, self.source().family()?);
-        // What is not known of its graph is no reason to say nothing of the rest.
-        Ok(match self.graphs(&GraphOptions::default()) {
-            Ok(graphs) => report.with_graphs(&graphs),
-            Err(_) => report,
-        })
+        self.session().inspect()
     }
 
     /// What it computes: the graphs of its file, or those of its family; reads no weights.
@@ -55,7 +58,7 @@ impl Model {
     /// # Errors
     /// E002 and E007 when bytes can't be read, E004 when they don't match a checksum of the source.
     pub fn tensor_table(&self, options: &TensorsOptions) -> Result<TensorsReport> {
-        self.checked(list(&*self.reader, &self.name, options, &threads()?, &()))
+        self.checked(self.session().tensors(options, &threads()?, &()))
     }
 
     /// Whether it is sound, in one read.
@@ -63,21 +66,7 @@ impl Model {
     /// # Errors
     /// E002 and E007 when bytes can't be read; what is wrong with bytes that can is in the report.
     pub fn validate(&self, options: ValidateOptions<'_>) -> Result<ValidateReport> {
-        let source = self.source();
-        let own = of_file(&self.source())?;
-        let options = ValidateOptions {
-            families: options.families.or(Some(&self.families)),
-            graphs: options.graphs.or(own.as_ref()),
-            ..options
-        };
-        self.checked(validate(
-            &*self.reader,
-            &self.name,
-            source.family()?,
-            options,
-            &threads()?,
-            &(),
-        ))
+        self.checked(self.session().validate(options, &threads()?, &()))
     }
 
     /// What could be better about it; reads no weights.
@@ -85,21 +74,38 @@ impl Model {
     /// # Errors
     /// E002 and E007 when padding can't be read.
     pub fn lint(&self) -> Result<LintReport> {
-        lint(&*self.reader, &self.name, self.source().family()?)
+        self.session().lint()
     }
 
-    /// Compares it with another one, tensor by tensor, both in one layout.
+    /// What it is for, in words; reads no weights.
+    ///
+    /// # Errors
+    /// E001 when it was to be taken for a family that is not known.
+    pub fn explain(&self) -> Result<ModelExplanation> {
+        self.session().explain()
+    }
+
+    /// What the tensor with a name is for, with its statistics; the names most like it where there
+    /// is none.
+    ///
+    /// # Errors
+    /// E002 and E007 when its bytes can't be read.
+    pub fn explain_tensor(
+        &self,
+        name: &str,
+    ) -> Result<std::result::Result<TensorExplanation, Vec<String>>> {
+        self.checked(self.session().explain_tensor(name, &threads()?, &()))
+    }
+
+    /// Compares it with another one: tensor by tensor in one layout, vocabularies, metadata, and
+    /// what both compute.
     ///
     /// # Errors
     /// E001 when the mapping names a tensor that is not there, E002 and E007 when bytes can't be
     /// read.
     pub fn diff(&self, other: &Self, options: &DiffOptions) -> Result<DiffReport> {
-        let (left, right) = (self.source(), other.source());
-        let views = alike(&left, &right);
-        let families = (left.family_in(&views.left)?, right.family_in(&views.right)?);
-        let left = Side { reader: &views.left, name: &self.name, model: families.0.as_ref() };
-        let right = Side { reader: &views.right, name: &other.name, model: families.1.as_ref() };
-        let report = diff(left, right, options, &threads()?, &());
+        let (left, right) = (self.session(), other.session());
+        let report = left.beside(&right).diff(options, &threads()?, &());
         other.checked(self.checked(report))
     }
 }

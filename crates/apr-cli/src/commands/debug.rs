@@ -4,8 +4,9 @@ use std::io::{self, Write};
 
 use apr_core::counted;
 use apr_ops::debug::{FoundString, HEX_ROW, HexRow, hex, strings};
+use apr_ops::session::Session;
 use apr_ops::tensors::find;
-use apr_ops::validate::{Level, ValidateOptions, ValidateReport, bytes_to_read, validate};
+use apr_ops::validate::{Level, ValidateOptions, ValidateReport, bytes_to_read};
 use apr_registry::{ByteSource, CheckpointReader, Error, Escaped, HEAD_LEN, recognise};
 use serde::Serialize;
 use serde_json::Value;
@@ -139,11 +140,9 @@ impl Play {
         let elements =
             reader.tensors().iter().map(|info| info.shape.elements().unwrap_or_default());
         self.parameters = Some(elements.fold(0, u64::saturating_add));
-        let family = context.family(reader)?;
-        let options =
-            ValidateOptions { families: Some(context.families()?), ..ValidateOptions::default() };
         let bar = Bar::new(&context.printer, bytes_to_read(reader));
-        match validate(reader, &self.file, family.as_ref(), options, &context.pipeline()?, &bar) {
+        let session = Session::of(context.source(reader, &self.file)?);
+        match session.validate(ValidateOptions::default(), &context.pipeline()?, &bar) {
             Ok(report) => self.validation = Some(report),
             Err(error) => self.failure = Some(error),
         }

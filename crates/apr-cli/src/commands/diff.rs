@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr_blocks::GraphOptions;
 use apr_core::counted;
 use apr_io::io_error;
-use apr_ops::diff::{
-    DiffOptions, DiffReport, Explained, MetadataChange, Side, TensorDiff, Verdict, alike, diff,
-};
-use apr_ops::graph::{NodeChange, StructureDiff, computed};
+use apr_ops::diff::{DiffOptions, DiffReport, Explained, MetadataChange, TensorDiff, Verdict};
+use apr_ops::graph::{NodeChange, StructureDiff};
+use apr_ops::session::Beside;
 use apr_registry::{DType, Escaped};
 use apr_view::parse_search;
 
@@ -44,15 +42,15 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
         }
     }
 
-    let report = with_sides(&models, context, |left, right| {
-        let report = diff(left, right, &options, &context.pipeline()?, &bar);
+    let report = compare(&models, context, |models| {
+        let report = models.diff(&options, &context.pipeline()?, &bar);
 
         // Where a file changed meanwhile, neither the report nor its error means anything.
         context.sources.check_unchanged()?;
         Ok(report?)
     })?;
     drop(bar);
-    show(report, &models, args, &options, context)
+    show(&report, args, &options, context)
 }
 
 /// Both models.
@@ -73,39 +71,26 @@ pub(super) fn options(args: &DiffArgs) -> Outcome<DiffOptions> {
     })
 }
 
-/// Both models, each looked at so that the other one's tensors are found.
-pub(super) fn with_sides<R>(
-    models: &[Model; 2],
+/// Calls `then` with both models beside each other.
+pub(super) fn compare<R>(
+    [left, right]: &[Model; 2],
     context: &Context,
-    then: impl FnOnce(Side<'_>, Side<'_>) -> Outcome<R>,
+    then: impl FnOnce(&Beside<'_, '_>) -> Outcome<R>,
 ) -> Outcome<R> {
-    let [left, right] = models;
-    let sources =
-        (context.source(&*left.reader, &left.name)?, context.source(&*right.reader, &right.name)?);
-    let views = alike(&sources.0, &sources.1);
-    views.warnings.iter().for_each(|warning| context.printer.warn(warning));
-    let families = (context.family(&views.left)?, context.family(&views.right)?);
-    let left = Side { reader: &views.left, name: &left.name, model: families.0.as_ref() };
-    let right = Side { reader: &views.right, name: &right.name, model: families.1.as_ref() };
-    then(left, right)
+    let (left, right) = (context.session(left)?, context.session(right)?);
+    let models = left.beside(&right);
+    models.warnings().iter().for_each(|warning| context.printer.warn(warning));
+    then(&models)
 }
 
-/// Prints a report, after what the models compute was compared too.
+/// Prints a report.
 pub(super) fn show(
-    mut report: DiffReport,
-    models: &[Model; 2],
+    report: &DiffReport,
     args: &DiffArgs,
     options: &DiffOptions,
     context: &Context,
 ) -> Outcome {
-    let [left, right] = models;
-    let graphs = |model: &Model| -> Outcome<_> {
-        Ok(computed(&context.source(&*model.reader, &model.name)?, &GraphOptions::default()).ok())
-    };
-    if let (Some(left), Some(right)) = (graphs(left)?, graphs(right)?) {
-        report = report.with_graphs(&left, &right);
-    }
-    context.printer.report(&report, |out, report| render(out, report, args, options))?;
+    context.printer.report(report, |out, report| render(out, report, args, options))?;
     let is_kept = report.l2_gate.is_none_or(|gate| gate.passed);
     if (args.exit_code && !report.same) || !is_kept { Err(Failure::Validation) } else { Ok(()) }
 }

@@ -4,16 +4,12 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use apr_arch::Description;
-use apr_blocks::GraphOptions;
 use apr_core::number;
 use apr_graph::Use;
 use apr_ops::explain::{
-    KnownTensor, ModelExplanation, TensorExplanation, error_code, explain_model, explain_tensor,
-    known_tensor,
+    KnownTensor, ModelExplanation, TensorExplanation, error_code, known_tensor,
 };
-use apr_ops::graph::computed;
 use apr_registry::{Code, Escaped};
-use apr_source::Source;
 use apr_view::nearest;
 use serde::Serialize;
 
@@ -98,29 +94,13 @@ fn command_about(code: &str) -> Option<&'static str> {
 
 fn explain_model_at(path: &Path, context: &Context) -> Outcome {
     let model = model::look_with_companions(path, context)?;
-    let family = context.family(&*model.reader)?;
-    context
-        .printer
-        .report(&explain_model(&*model.reader, &model.name, family.as_ref()), render_model)
+    context.printer.report(&context.session(&model)?.explain()?, render_model)
 }
 
 fn explain_tensor_of(path: &Path, name: &str, context: &Context) -> Outcome {
     let model = model::look_with_companions(path, context)?;
-    let family = context.family(&*model.reader)?;
     let bar = Bar::new(&context.printer, 0);
-    let architecture = context.architecture()?;
-    let source = Source::new(&*model.reader, context.families()?)
-        .named(&model.name)
-        .taken_for(&architecture);
-    let graphs = computed(&source, &GraphOptions::default()).ok();
-    let explained = explain_tensor(
-        &*model.reader,
-        family.as_ref(),
-        graphs.as_ref(),
-        name,
-        &context.pipeline()?,
-        &bar,
-    )?;
+    let explained = context.session(&model)?.explain_tensor(name, &context.pipeline()?, &bar)?;
     drop(bar);
     match explained {
         Ok(explanation) => context.printer.report(&explanation, render_tensor),

@@ -4,15 +4,13 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use apr_arch::Description;
-use apr_blocks::GraphOptions;
 use apr_core::{counted, number};
-use apr_ops::graph::{EndReport, PartSummary, computed};
-use apr_ops::inspect::{InspectReport, LONGEST_ARRAY, QuantizedType, inspect};
+use apr_ops::graph::{EndReport, PartSummary};
+use apr_ops::inspect::{InspectReport, LONGEST_ARRAY, QuantizedType};
 use apr_ops::physics::is_filterbank;
 use apr_ops::tensors::{TensorRow, TensorsOptions, list};
 use apr_registry::gguf::{self, Pair};
 use apr_registry::{CheckpointReader, Escaped, Metadata};
-use apr_source::Source;
 use apr_source::companions::learn_from;
 use apr_tokenizer::{Vocabulary, vocabulary};
 use apr_view::{View, named};
@@ -81,15 +79,7 @@ fn describe(path: &Path, args: &InspectArgs, context: &Context) -> Outcome<Repor
         None
     };
     let filters = if args.filters || args.full { filters(reader, context)? } else { None };
-    let family = context.family(reader)?;
-    let mut inspect = inspect(reader, &model.name, family.as_ref());
-    let architecture = context.architecture()?;
-    let source =
-        Source::new(reader, context.families()?).named(&model.name).taken_for(&architecture);
-    if let Ok(graphs) = computed(&source, &GraphOptions::default()) {
-        inspect = inspect.with_graphs(&graphs);
-    }
-
+    let mut inspect = context.session(&model)?.inspect()?;
     if context.json {
         // On a terminal they were shown when the model was opened.
         inspect.warnings.extend(model.notes.iter().cloned());

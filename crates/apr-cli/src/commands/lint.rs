@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use apr_core::counted;
-use apr_ops::lint::{LintReport, Severity, lint};
+use apr_ops::lint::{LintReport, Severity};
 use apr_registry::Escaped;
 
 use crate::args::LintArgs;
@@ -18,8 +18,7 @@ const SHOWN: usize = 8;
 /// Looks for what could be better.
 pub(super) fn run(args: &LintArgs, context: &Context) -> Outcome {
     let model = model::look_with_companions(&args.model, context)?;
-    let family = context.family(&*model.reader)?;
-    let report = lint(&*model.reader, &model.name, family.as_ref())?;
+    let report = context.session(&model)?.lint()?;
     context.printer.report(&report, render)?;
     if args.strict && report.count(Severity::Warn) > 0 { Err(Failure::Validation) } else { Ok(()) }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use apr_io::{AtomicOutput, is_manifest};
-use apr_ops::shards::validate_all;
+use apr_ops::session::Session;
 use apr_ops::validate::{Level, ValidateOptions, bytes_to_read};
 use apr_registry::apr2::Changes;
 use apr_registry::crypto::{PublicKey, SignBlock, SigningKey};
@@ -194,9 +194,9 @@ fn check_tensors(reader: &dyn CheckpointReader, context: &Context) -> Outcome {
     };
 
     let bar = Bar::new(&context.printer, bytes_to_read(reader));
-    let families = (None, context.families()?);
     let name = &reader.files()[0].name;
-    let report = validate_all(reader, name, families, options, &context.pipeline()?, &bar)?;
+    let session = Session::of(context.source(reader, name)?);
+    let report = session.validate(options, &context.pipeline()?, &bar)?;
     let Some(bad) = report.findings.into_iter().find(|finding| finding.level == Level::Error)
     else {
         return Ok(());

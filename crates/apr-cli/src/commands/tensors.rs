@@ -7,7 +7,7 @@ use apr_core::counted;
 use apr_ops::elements::{Selection, ValuesReport, elements};
 use apr_ops::tensors::{
     HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, UnlistedData, find,
-    histogram, list,
+    histogram,
 };
 use apr_registry::{CheckpointReader, Escaped};
 use apr_view::parse_search;
@@ -113,7 +113,7 @@ fn listed(
     }
 
     let bar = Bar::new(&context.printer, total);
-    Ok(list(&*model.reader, &model.name, &options, &context.pipeline()?, &bar)?)
+    Ok(context.session(model)?.tensors(&options, &context.pipeline()?, &bar)?)
 }
 
 fn distribution(

@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use apr_ops::graph::{Computed, of_file};
 use apr_ops::sarif;
-use apr_ops::shards::validate_all;
 use apr_ops::validate::{
     Check, Finding, Level, Status, ValidateOptions, ValidateReport, bytes_to_read,
 };
@@ -37,14 +35,10 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
         Err(failure) => return Err(failure),
     };
     let trusted = trusted(args, context)?;
-    let graphs = of_file(&context.source(&*model.reader, &model.name)?)?;
-    let options = options(args, &trusted, graphs.as_ref(), context)?;
-    let family = context.family(&*model.reader)?;
+    let options = options(args, &trusted, context);
     let bar = Bar::new(&context.printer, bytes_to_read(&*model.reader));
-    let families = (family.as_ref(), context.families()?);
     context.sources.read_whole();
-    let report =
-        validate_all(&*model.reader, &model.name, families, options, &context.pipeline()?, &bar);
+    let report = context.session(&model)?.validate(options, &context.pipeline()?, &bar);
 
     // What was read in two states is not judged.
     context.sources.check_unchanged()?;
@@ -79,14 +73,13 @@ pub(super) fn trusted(args: &ValidateArgs, context: &Context) -> Outcome<Vec<[u8
 pub(super) fn options<'a>(
     args: &ValidateArgs,
     trusted: &'a [[u8; 32]],
-    graphs: Option<&'a Computed>,
-    context: &'a Context,
-) -> Outcome<ValidateOptions<'a>> {
+    context: &Context,
+) -> ValidateOptions<'a> {
     let settings = &context.config.validate;
     let named = [args.checksum, args.nan_check, args.zero_check, args.shapes, args.physics];
     let all = !named.contains(&true) && !args.signature;
     let [checksum, nan, zero, shapes, physics] = named.map(|is_named| all || is_named);
-    Ok(ValidateOptions {
+    ValidateOptions {
         checksum,
         nan,
         zero,
@@ -95,9 +88,7 @@ pub(super) fn options<'a>(
         strict: args.strict || settings.strict,
         require_signature: args.signature || settings.require_signature,
         trusted,
-        families: Some(context.families()?),
-        graphs,
-    })
+    }
 }
 
 /// Adds the checks that are made on request alone.

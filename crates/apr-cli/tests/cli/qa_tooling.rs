@@ -5,9 +5,11 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 
+use apr_arch::Families;
 use apr_io::FileSource;
-use apr_ops::inspect::inspect;
+use apr_ops::session::Session;
 use apr_registry::{DType, Limits};
+use apr_source::Source;
 use apr_testkit::CountingSource;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry, Apr2Footer};
 
@@ -42,7 +44,9 @@ fn qa_51_inspect_reads_the_front_and_the_trailer_of_a_huge_file_and_no_more() {
         ));
         let model =
             apr_registry::open(source.clone(), name, &Limits::default()).expect("a sound file");
-        let report = inspect(&*model, name, None);
+        let families = Families::default();
+        let session = Session::of(Source::new(&*model, &families).named(name));
+        let report = session.inspect().expect("a sound file");
         assert_eq!((report.parameters, report.tensor_count), (HUGE, 1));
         assert!(source.bytes_read() < 1 << 20, "{} bytes of {name}", source.bytes_read());
         // In 200 MB of address space there is no room to map or load it either.

@@ -5,20 +5,19 @@ use apr_source::Source;
 use apr_view::View;
 
 /// Two models as they can be compared.
-#[non_exhaustive]
-pub struct Alike<'a> {
+pub(crate) struct Alike<'a> {
     /// The left one.
-    pub left: View<'a>,
+    pub(crate) left: View<'a>,
     /// The right one.
-    pub right: View<'a>,
+    pub(crate) right: View<'a>,
     /// Why a model is compared as it lies, where it should have been seen in another layout.
-    pub warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Both models in one layout: where only one is in llama.cpp's, which orders rows and offsets norms
 /// in its own way, it is seen in that of Hugging Face.
 #[must_use]
-pub fn alike<'a>(left: &Source<'a>, right: &Source<'a>) -> Alike<'a> {
+pub(crate) fn alike<'a>(left: &Source<'a>, right: &Source<'a>) -> Alike<'a> {
     let differ = is_in_gguf_layout(left.reader()) != is_in_gguf_layout(right.reader());
     let mut warnings = Vec::new();
     let mut view = |source: &Source<'a>| {

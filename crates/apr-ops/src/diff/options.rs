@@ -28,11 +28,11 @@ impl Default for DiffOptions {
 /// A model to compare: its checkpoint, what the user calls it, and its family where that is known,
 /// so that tensors are found under the names of another convention.
 #[derive(Clone, Copy)]
-pub struct Side<'a> {
+pub(crate) struct Side<'a> {
     /// The checkpoint.
-    pub reader: &'a dyn CheckpointReader,
+    pub(crate) reader: &'a dyn CheckpointReader,
     /// As the user wrote it.
-    pub name: &'a str,
+    pub(crate) name: &'a str,
     /// The family.
-    pub model: Option<&'a FamilyModel<'a>>,
+    pub(crate) model: Option<&'a FamilyModel<'a>>,
 }

@@ -72,7 +72,7 @@ impl Compared {
 ///
 /// # Errors
 /// Those of [`diff`](super::diff).
-pub fn diff_units<P: Pipeline>(
+pub(crate) fn diff_units<P: Pipeline>(
     left: Side<'_>,
     right: Side<'_>,
     options: &DiffOptions,
@@ -90,7 +90,7 @@ pub fn diff_units<P: Pipeline>(
 ///
 /// # Errors
 /// Those of [`diff`](super::diff); E001 for pairs that are not there.
-pub fn diff_part<P: Pipeline>(
+pub(crate) fn diff_part<P: Pipeline>(
     left: Side<'_>,
     right: Side<'_>,
     options: &DiffOptions,
@@ -110,7 +110,7 @@ pub fn diff_part<P: Pipeline>(
 ///
 /// # Errors
 /// Those of [`diff`](super::diff); E001 where the parts have not compared all pairs.
-pub fn diff_in_parts<P: Pipeline>(
+pub(crate) fn diff_in_parts<P: Pipeline>(
     left: Side<'_>,
     right: Side<'_>,
     options: &DiffOptions,

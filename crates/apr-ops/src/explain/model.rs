@@ -44,7 +44,7 @@ pub struct ModelExplanation {
 
 /// Explains a model from its headers alone.
 #[must_use]
-pub fn explain_model(
+pub(crate) fn explain_model(
     reader: &dyn CheckpointReader,
     file: &str,
     model: Option<&FamilyModel<'_>>,
@@ -110,7 +110,7 @@ pub struct TensorExplanation {
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read.
-pub fn explain_tensor<P: Pipeline>(
+pub(crate) fn explain_tensor<P: Pipeline>(
     reader: &dyn CheckpointReader,
     model: Option<&FamilyModel<'_>>,
     graphs: Option<&Computed>,

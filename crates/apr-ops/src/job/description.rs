@@ -45,7 +45,8 @@ pub enum Naming {
 }
 
 impl Job {
-    /// A conversion that checks everything and changes no value.
+    /// A conversion that checks everything and changes no value. A part of a model is converted,
+    /// too; an import asks for a [complete](ValidationConfig::complete) one.
     pub fn new(target: PlanOptions) -> Self {
         Self {
             target,
@@ -53,7 +54,7 @@ impl Job {
             naming: Naming::OfTarget,
             weights: Weights::default(),
             graph: GraphWishes::default(),
-            validation: ValidationConfig::strict(),
+            validation: ValidationConfig::of_part(),
             license: None,
             title: None,
             opens: false,

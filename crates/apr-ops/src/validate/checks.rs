@@ -23,7 +23,7 @@ impl Pass<'_> {
             return Ok(());
         }
 
-        if self.model.is_none() && is_adapter(self.reader.tensors()) {
+        if self.known.model.is_none() && is_adapter(self.reader.tensors()) {
             let adapter = adapter_of(self.reader)?;
             let problems = adapter.iter().flat_map(|adapter| &adapter.problems);
             for AdapterProblem { tensor, message } in problems {
@@ -34,18 +34,18 @@ impl Pass<'_> {
             return Ok(());
         }
 
-        let found = match (self.model, self.options.families) {
-            (Some(model), _) => {
+        let found = match self.known.model {
+            Some(model) => {
                 let (found, part) = family_misfits(self.reader, model);
                 if let Some(part) = part {
                     self.find(Level::Warning, Check::Shapes, None, part);
                 }
                 found
             }
-            (None, Some(families)) => {
+            None => {
+                let families = self.known.families;
                 false_claim(self.reader, self.reader.metadata(), families).into_iter().collect()
             }
-            (None, None) => Vec::new(),
         };
 
         for misfit in found {
@@ -60,7 +60,7 @@ impl Pass<'_> {
         if !self.options.shapes {
             return;
         }
-        for (level, message) in hyperparameters::problems(self.reader, self.model.is_some()) {
+        for (level, message) in hyperparameters::problems(self.reader, self.known.model.is_some()) {
             self.find(level, Check::Hyperparameters, None, message);
         }
     }
@@ -71,7 +71,7 @@ impl Pass<'_> {
             return;
         }
 
-        let graphs = self.options.graphs;
+        let graphs = self.known.graphs;
         for part in graphs.iter().flat_map(|graphs| &graphs.parts) {
             for finding in &part.findings.list {
                 let level = match finding.severity {
@@ -135,7 +135,7 @@ impl Pass<'_> {
         }
 
         let metadata = self.reader.metadata();
-        let rows = self.model.and_then(|model| model.dimension("vocab"));
+        let rows = self.known.model.and_then(|model| model.dimension("vocab"));
         let asks = rows.is_some() || expected_mels(metadata).is_some();
 
         // An import has written down what a folder's files say.

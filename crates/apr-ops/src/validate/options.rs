@@ -1,6 +1,6 @@
 //! What is checked.
 
-use apr_arch::Families;
+use apr_arch::{Families, FamilyModel};
 
 use crate::graph::Computed;
 use crate::physics::Physics;
@@ -24,11 +24,17 @@ pub struct ValidateOptions<'a> {
     pub require_signature: bool,
     /// Ed25519 public keys that the user trusts; with one, signatures are verified.
     pub trusted: &'a [[u8; 32]],
+}
+
+/// What is known of a model before its bytes are read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known<'a> {
+    /// The model as a member of its family, where that is known.
+    pub(crate) model: Option<&'a FamilyModel<'a>>,
     /// The families that are known: a checkpoint of none of them must not claim to be of one.
-    /// `None`: not checked.
-    pub families: Option<&'a Families>,
-    /// What the model's file says that it computes. `None`: it says nothing.
-    pub graphs: Option<&'a Computed>,
+    pub(crate) families: &'a Families,
+    /// The graphs of the model's file; `None` where that has none.
+    pub(crate) graphs: Option<&'a Computed>,
 }
 
 impl Default for ValidateOptions<'_> {
@@ -42,8 +48,6 @@ impl Default for ValidateOptions<'_> {
             strict: false,
             require_signature: false,
             trusted: &[],
-            families: None,
-            graphs: None,
         }
     }
 }

@@ -38,7 +38,7 @@ impl Pass<'_> {
         let has_pairs = self.reader.metadata().get(keys::GGUF).is_some();
         let applies = |check: Check| match check {
             Check::Hyperparameters => has_pairs,
-            Check::Graph => self.options.graphs.is_some(),
+            Check::Graph => self.known.graphs.is_some(),
             _ => true,
         };
         let checks = checks.into_iter().filter(|(check, _)| applies(*check));
@@ -76,7 +76,7 @@ impl Pass<'_> {
 
     /// Nodes that were looked at, and how much else there is to know of them.
     fn graph_detail(&self) -> String {
-        let parts = || self.options.graphs.iter().flat_map(|graphs| &graphs.parts);
+        let parts = || self.known.graphs.iter().flat_map(|graphs| &graphs.parts);
         let nodes_of = |part: &GraphPart| {
             let functions = part.graph.functions.iter().map(|function| function.body.nodes.len());
             part.graph.body.nodes.len() + functions.sum::<usize>()
@@ -120,7 +120,7 @@ impl Pass<'_> {
     }
 
     fn family(&self, what: &str) -> Detail {
-        let model = self.model.ok_or("unknown family")?;
+        let model = self.known.model.ok_or("unknown family")?;
         let guessed = if model.is_guessed() { ", guessed from tensor names" } else { "" };
         Ok(format!("{what} of the {} family{guessed}", model.family().title()))
     }

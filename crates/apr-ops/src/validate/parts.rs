@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use apr_arch::FamilyModel;
+use apr_arch::Families;
 use apr_core::{ExtentKind, Progress, StoredRange};
 use apr_registry::digest::Crc32;
 use apr_registry::{CheckpointReader, Error, Pipeline, Result};
@@ -10,14 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use super::pass::Pass;
 use super::work::FileChunk;
-use super::{CheckOutcome, Finding, ValidateOptions, ValidateReport};
+use super::{CheckOutcome, Finding, Known, ValidateOptions, ValidateReport};
 
 /// What a part of a validation looks at as a whole: a tensor, or bytes between tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ValidateUnit {
+pub(crate) struct ValidateUnit {
     /// Where its bytes lie.
-    pub range: StoredRange,
+    pub(crate) range: StoredRange,
 }
 
 /// What a part of a validation found.
@@ -43,11 +42,14 @@ pub struct PartFindings {
 ///
 /// # Errors
 /// E001 when dtype and shape of a tensor do not go together.
-pub fn validate_units(
+pub(crate) fn validate_units(
     reader: &dyn CheckpointReader,
     options: ValidateOptions<'_>,
 ) -> Result<Vec<ValidateUnit>> {
-    let tasks = Pass::new(reader, "", None, options).tasks()?;
+    // Nothing is judged here, so that no family has to be known.
+    let families = Families::default();
+    let known = Known { model: None, families: &families, graphs: None };
+    let tasks = Pass::new(reader, "", known, options).tasks()?;
     Ok(units(&tasks)
         .into_iter()
         .map(|unit| ValidateUnit { range: range_of(reader, &tasks[unit]) })
@@ -81,13 +83,13 @@ fn range_of(reader: &dyn CheckpointReader, tasks: &[FileChunk]) -> StoredRange {
 /// Those of [`validate`](super::validate); E001 for units that are not there.
 pub(crate) fn validate_part<P: Pipeline>(
     reader: &dyn CheckpointReader,
-    model: Option<&FamilyModel<'_>>,
-    (file, options): (&str, ValidateOptions<'_>),
+    (file, known): (&str, Known<'_>),
+    options: ValidateOptions<'_>,
     wanted: Range<usize>,
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<PartFindings> {
-    let mut pass = Pass::new(reader, file, model, options);
+    let mut pass = Pass::new(reader, file, known, options);
 
     // What is odd about the front is found when the parts are put together.
     pass.findings.clear();
@@ -140,12 +142,12 @@ pub(crate) fn check_all(parts: &[PartFindings], units: usize) -> Result<()> {
 /// Those of [`validate`](super::validate); E001 where the parts have not looked at everything.
 pub(crate) fn validated(
     reader: &dyn CheckpointReader,
-    model: Option<&FamilyModel<'_>>,
-    (file, options): (&str, ValidateOptions<'_>),
+    (file, known): (&str, Known<'_>),
+    options: ValidateOptions<'_>,
     parts: Vec<PartFindings>,
 ) -> Result<ValidateReport> {
     check_all(&parts, validate_units(reader, options)?.len())?;
-    let mut pass = Pass::new(reader, file, model, options);
+    let mut pass = Pass::new(reader, file, known, options);
     pass.check_front()?;
     let mut bytes_read: u64 = 0;
     for part in parts {

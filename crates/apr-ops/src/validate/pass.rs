@@ -1,6 +1,5 @@
 //! One read of a checkpoint, and what is found in it.
 
-use apr_arch::FamilyModel;
 use apr_core::{Extent, ExtentKind, FileChecksum, Phase, Progress, StoredRange};
 use apr_registry::digest::{CHUNK_LEN, Crc32, TensorDigest};
 use apr_registry::{CheckpointReader, Code, Error, Pipeline, Result};
@@ -8,7 +7,7 @@ use apr_source::adapter::Adapter;
 use apr_tensor::stats::Moments;
 use apr_view::chunks::{chunks, pieces};
 
-use super::options::ValidateOptions;
+use super::options::{Known, ValidateOptions};
 use super::report::{Check, Finding, ValidateReport};
 use super::work::{CheckBuffers, FileChunk, produce};
 use crate::integrity::{Checks, Mismatch, mismatches};
@@ -20,7 +19,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// What has been seen so far; pieces arrive in the order of the file.
 pub(super) struct Pass<'a> {
     pub(super) reader: &'a dyn CheckpointReader,
-    pub(super) model: Option<&'a FamilyModel<'a>>,
+    pub(super) known: Known<'a>,
     /// What the checkpoint holds instead of a model.
     pub(super) adapter: Option<Adapter>,
     /// As the user wrote it.
@@ -46,13 +45,13 @@ impl<'a> Pass<'a> {
     pub(super) fn new(
         reader: &'a dyn CheckpointReader,
         file: &'a str,
-        model: Option<&'a FamilyModel<'a>>,
+        known: Known<'a>,
         options: ValidateOptions<'a>,
     ) -> Self {
         let features = reader.container().features();
         let mut pass = Self {
             reader,
-            model,
+            known,
             adapter: None,
             file,
             options,
@@ -237,7 +236,7 @@ impl<'a> Pass<'a> {
         let beyond = std::mem::take(&mut self.beyond);
         let info = &self.reader.tensors()[tensor];
         let (name, dtype) = (info.name.clone(), info.dtype);
-        let expectation = expectation(self.model, tensor, info);
+        let expectation = expectation(self.known.model, tensor, info);
         for violation in self.options.values().violations(&name, &stats, expectation) {
             let check = match violation {
                 Violation::Nan { .. } | Violation::Infinite { .. } => Check::Finite,

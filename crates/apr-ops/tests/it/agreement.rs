@@ -2,9 +2,10 @@
 
 use apr_arch::Families;
 use apr_ops::import::{PrepareOptions, prepare};
-use apr_ops::validate::{ValidateOptions, validate};
+use apr_ops::session::Session;
+use apr_ops::validate::ValidateOptions;
 use apr_registry::{Limits, Serial};
-use apr_source::{Architecture, Source, family_of};
+use apr_source::Source;
 use apr_testkit::ggml::GgmlBuilder;
 use apr_testkit::gguf::GgufBuilder;
 
@@ -17,11 +18,9 @@ fn verdicts(file: Vec<u8>) -> (bool, bool) {
         .expect("it is looked at")
         .check()
         .is_ok();
-    let model =
-        family_of(&*reader, &families, &Architecture::Auto).expect("no family is asked for");
-    let options = ValidateOptions { families: Some(&families), ..ValidateOptions::default() };
+    let session = Session::of(Source::new(&*reader, &families).named("model"));
     let report =
-        validate(&*reader, "model", model.as_ref(), options, &Serial, &()).expect("it can be read");
+        session.validate(ValidateOptions::default(), &Serial, &()).expect("it can be read");
     (taken, report.valid)
 }
 

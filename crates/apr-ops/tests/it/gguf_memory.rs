@@ -5,9 +5,9 @@ use apr_arch::Families;
 use apr_core::Sink;
 use apr_llama::describe;
 use apr_ops::convert::{ConvertOptions, plan};
-use apr_ops::inspect::inspect;
+use apr_ops::session::Session;
 use apr_registry::{CheckpointReader, Limits, PlanOptions, Result, Serial};
-use apr_source::Architecture;
+use apr_source::{Architecture, Source};
 use apr_testkit::gguf::{GgufBuilder, GgufEntry};
 use apr_testkit::peak_memory;
 use apr_view::View;
@@ -68,7 +68,11 @@ fn many_pairs_take_four_times_their_file_to_read_and_to_convert() {
     let file = many_pairs(50_000);
     let most = 4 * file.len();
     let again = file.clone();
-    let (report, peak) = peak_memory(move || inspect(&*open(again), "model", None));
+    let families = Families::builtin();
+    let (report, peak) = peak_memory(move || {
+        let reader = open(again);
+        Session::of(Source::new(&*reader, &families)).inspect().expect("a sound file")
+    });
     assert!(peak < most, "inspect: {peak} for {}", file.len());
     assert_eq!(
         report.metadata.key_values().map(|pairs| pairs.map(|pairs| pairs.len())),

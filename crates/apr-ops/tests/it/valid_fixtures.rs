@@ -1,7 +1,10 @@
 //! Small files that other programs wrote (`fixtures/valid/make.py`).
 
-use apr_ops::validate::{ValidateOptions, validate};
+use apr_arch::Families;
+use apr_ops::session::Session;
+use apr_ops::validate::ValidateOptions;
 use apr_registry::{CheckpointReader, Limits, Serial};
+use apr_source::Source;
 use apr_testkit::locate;
 
 fn open(path: &str) -> Box<dyn CheckpointReader> {
@@ -22,8 +25,10 @@ fn every_valid_fixture_is_valid_without_a_remark() {
         ["apr2/dtypes.apr", "apr2/shapes.apr", "apr2/none.apr", "safetensors/dtypes.safetensors"]
     {
         let reader = open(path);
-        let report = validate(&*reader, path, None, ValidateOptions::default(), &Serial, &())
-            .expect("it can be read");
+        let families = Families::builtin();
+        let session = Session::of(Source::new(&*reader, &families).named(path));
+        let report =
+            session.validate(ValidateOptions::default(), &Serial, &()).expect("it can be read");
         assert!(report.valid && report.findings.is_empty(), "{path}: {:?}", report.findings);
     }
 }

@@ -13,7 +13,7 @@ use apr_testkit::corrupt::overwrite;
 
 use crate::bench::Bench;
 use crate::judgement::{Fault, Judgement, ensure, failed, passed};
-use crate::made::Made;
+use crate::made::{Made, asked};
 
 /// The made model as bytes of an `.apr` file.
 fn packed(
@@ -43,7 +43,7 @@ fn flags_of(file: &[u8], name: &str) -> Result<usize, Fault> {
 
 pub(crate) fn compression(bench: &Bench<'_>) -> Judgement {
     let file = packed(bench, |convert| convert.compress(Compression::Auto))?;
-    let report = apr_ops::inspect::inspect(&*opened(file.clone(), Keys::default())?, "made", None);
+    let report = asked(&*opened(file.clone(), Keys::default())?, |session| session.inspect())?;
     let codecs: Vec<String> = report.compression.iter().map(|share| share.codec.clone()).collect();
     ensure(!codecs.is_empty(), "a test model was not compressed")?;
 

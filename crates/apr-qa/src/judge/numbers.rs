@@ -1,16 +1,14 @@
 //! Points 40, 41, 42 and 50: figures on files and sounds that are made.
 
 use apr::report::DiffOptions;
-use apr_core::{Code, DType, Serial};
+use apr_core::{Code, DType};
 use apr_inputs::sound::{Sound, decode};
-use apr_ops::diff::{Side, diff};
-use apr_ops::lint::lint;
 use apr_quality::wav;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 
 use crate::bench::Bench;
 use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
-use crate::made::{bytes_of, floats, opened};
+use crate::made::{asked, bytes_of, compared, floats, opened};
 
 /// A WAV file of 32-bit floats, which are not held to any range.
 fn float_wav(samples: &[f32]) -> Vec<u8> {
@@ -90,7 +88,7 @@ pub(crate) fn sparsity(bench: &Bench<'_>) -> Judgement {
     let dense = |message: &str| message.contains("is stored as sparse, but is dense");
     let remark = |filled: u32| -> Result<Option<String>, Fault> {
         let reader = opened(Apr2Builder::new().entry(sparse_matrix(filled)).build())?;
-        let remarks = lint(&*reader, "test.apr", None)?.remarks.into_iter();
+        let remarks = asked(&*reader, |session| session.lint())?.remarks.into_iter();
         Ok(remarks.map(|remark| remark.message).find(|message| dense(message)))
     };
     ensure(remark(1)?.is_none(), "a sparse tensor was called dense")?;
@@ -105,11 +103,10 @@ pub(crate) fn sparsity(bench: &Bench<'_>) -> Judgement {
 pub(crate) fn distance(_: &Bench<'_>) -> Judgement {
     let file = |values: &[f32]| opened(Apr2Builder::new().entry(floats("w", &[2], values)).build());
     let (left, right) = (file(&[1.0, 2.0])?, file(&[4.0, 6.0])?);
-    let side = |reader| Side { reader, name: "test.apr", model: None };
     let options = DiffOptions { max_l2: Some(1.0), ..DiffOptions::default() };
-    let same = diff(side(&*left), side(&*left), &options, &Serial, &())?;
+    let same = compared([&*left, &*left], &options)?;
     ensure(same.l2_gate.is_some_and(|gate| gate.passed), "a file is too far from itself")?;
-    let report = diff(side(&*left), side(&*right), &options, &Serial, &())?;
+    let report = compared([&*left, &*right], &options)?;
     ensure((report.l2 - 5.0).abs() < 1e-12, format!("the distance is {}, not 5", report.l2))?;
     ensure(report.l2_gate.is_some_and(|gate| !gate.passed), "a distance of 5 passed a gate of 1")?;
     passed("[1, 2] and [4, 6] are 5 apart, which a limit of 1 refuses; equal files pass it")

@@ -5,13 +5,12 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use apr::report::{JobError, ValidationConfig};
-use apr_core::{Code, Pipeline, Serial, counted};
+use apr_core::{Code, Serial, counted};
 use apr_inputs::sound::decode;
 use apr_ops::analyze::analyze;
-use apr_ops::diff::{DiffReport, Side, diff};
+use apr_ops::diff::DiffOptions;
 use apr_ops::explain::{error_code, known_tensor};
-use apr_ops::inspect::inspect;
-use apr_ops::lint::{Severity, lint as remarks_of};
+use apr_ops::lint::Severity;
 use apr_ops::physics::Violation;
 use apr_quality::{CanaryInput, Tolerance, check, record};
 use apr_run::{RunOptions, Runner};
@@ -21,7 +20,7 @@ use apr_trace::{AnomalyKind, Payload, TraceOptions, anomalies};
 
 use crate::bench::{Bench, NO_PROGRAM};
 use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
-use crate::made::{Made, changed, opened, sound};
+use crate::made::{Made, asked, changed, compared, opened, sound};
 
 /// The longest that looking at a model may take.
 const INSPECT: Duration = Duration::from_millis(100);
@@ -35,10 +34,9 @@ const GATE: &str = "model.layers.0.mlp.gate_proj.weight";
 const NORM: &str = "model.norm.weight";
 
 pub(crate) fn inspect_speed(bench: &Bench<'_>) -> Judgement {
-    let (reader, name) = (bench.reader(), bench.source().name());
     let (tensors, took) = timed(|| {
         bench.subject.reopen.map_or(Ok(()), |reopen| reopen())?;
-        Ok(inspect(reader, name, bench.family()).tensor_count)
+        Ok(bench.session().inspect()?.tensor_count)
     })?;
     let entry =
         Apr2Entry { dims: vec![HUGE], size: Some(HUGE), ..Apr2Entry::of_bytes("huge", &[]) };
@@ -51,7 +49,7 @@ pub(crate) fn inspect_speed(bench: &Bench<'_>) -> Judgement {
         let sparse = SparseSource::new(front.to_vec(), start + HUGE);
         let source = Ended { sparse, end: end.to_vec() };
         let reader = apr_registry::open(source, "huge.apr", apr_registry::OpenOptions::default())?;
-        Ok(inspect(&*reader, "huge.apr", None).parameters)
+        Ok(asked(&*reader, |session| session.inspect())?.parameters)
     })?;
     ensure(parameters == HUGE, "another number of parameters was seen")?;
     let what = match bench.subject.reopen {
@@ -108,7 +106,7 @@ impl apr_core::ByteSource for Ended {
 
 pub(crate) fn lint(bench: &Bench<'_>) -> Judgement {
     let licence = |message: &str| message.contains("license'");
-    let report = remarks_of(&*opened(sound().build())?, "test.apr", None)?;
+    let report = asked(&*opened(sound().build())?, |session| session.lint())?;
     let warned = report.remarks.into_iter().find(|remark| licence(&remark.message));
     let seen = warned.ok_or_else(|| Fault::new("lint said nothing of a missing licence"))?.message;
     let missing = bench.lint().remarks.iter().find(|remark| licence(&remark.message));
@@ -142,22 +140,14 @@ pub(crate) fn drama(bench: &Bench<'_>) -> Judgement {
     }
 }
 
-fn compared(
-    left: Side<'_>,
-    right: Side<'_>,
-    pipeline: &impl Pipeline,
-) -> Result<DiffReport, Fault> {
-    Ok(diff(left, right, &apr::report::DiffOptions::default(), pipeline, &())?)
-}
-
 pub(crate) fn identity(bench: &Bench<'_>) -> Judgement {
     let reader = bench.reader();
     if reader.container().is_locked() {
         return absent("the tensors are encrypted: no key given");
     }
     // Where no digests vouch for the bytes, they are read again.
-    let side = Side { reader, name: bench.source().name(), model: bench.family() };
-    let report = compared(side, side, &bench.pipeline()?)?;
+    let model = bench.session();
+    let report = model.beside(&model).diff(&DiffOptions::default(), &bench.pipeline()?, &())?;
     let (similarity, count) = (report.similarity, report.tensors.len());
     ensure(report.same, format!("the model is only {similarity} % like itself"))?;
     passed(format!("the model beside itself: {similarity} % alike, {count} tensors"))
@@ -166,8 +156,7 @@ pub(crate) fn identity(bench: &Bench<'_>) -> Judgement {
 pub(crate) fn change(_: &Bench<'_>) -> Judgement {
     let left = opened(sound().build())?;
     let right = opened(changed(|entry| entry.bytes[3] ^= 1))?;
-    let side = |reader| Side { reader, name: "test.apr", model: None };
-    let report = compared(side(&*left), side(&*right), &Serial)?;
+    let report = compared([&*left, &*right], &DiffOptions::default())?;
     let differs = report.tensors.iter().filter(|pair| pair.max_delta.unwrap_or(0.0) > 0.0);
     let names: Vec<&str> = differs.map(|pair| &*pair.name).collect();
     ensure(!report.same, "a changed file is called the same")?;

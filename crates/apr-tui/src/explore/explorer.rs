@@ -9,6 +9,7 @@ use apr_ops::diff::DiffReport;
 use apr_ops::elements::ValuesReport;
 use apr_ops::graph::GraphReport;
 use apr_ops::inspect::InspectReport;
+use apr_ops::session::Judged;
 use apr_ops::tensors::{HistogramReport, TensorRow, TensorsReport};
 use apr_ops::validate::ValidateReport;
 use apr_quality::ComparisonReport;
@@ -16,7 +17,7 @@ use apr_scan::ScanSummary;
 use apr_tokenizer::Vocabulary;
 use ratatui::buffer::{Buffer, Cell};
 
-use super::background::reports::{BoxUse, Checks, Measured};
+use super::background::reports::{BoxUse, Checks};
 use super::background::request::Request;
 use super::background::{Answer, Desk};
 use super::views::graph::GraphPlace;
@@ -62,14 +63,14 @@ pub(crate) struct Explorer<'m> {
     pub(super) cursor: Cursor,
 
     pub(super) inspect: Loaded<Box<InspectReport>>,
-    pub(super) statistics: HashMap<usize, Measured<TensorRow>>,
+    pub(super) statistics: HashMap<usize, Judged<TensorRow>>,
     pub(super) statistics_failed: Option<String>,
     pub(super) measures: bool,
     /// Rows whose tensors are measured before the others.
     pub(super) preferred: std::ops::Range<usize>,
     pub(super) stats: stats::Rows,
 
-    pub(super) histogram: Loaded<Measured<HistogramReport>>,
+    pub(super) histogram: Loaded<Judged<HistogramReport>>,
     pub(super) values: Loaded<ValuesReport>,
     pub(super) corner: Corner,
 

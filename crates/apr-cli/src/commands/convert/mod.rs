@@ -66,7 +66,7 @@ pub(super) fn import_job(args: &ImportArgs, context: &Context) -> Outcome<(Job, 
             &args.container,
             context,
         )?,
-        validation: validation(&args.write),
+        validation: ValidationConfig { complete: true, ..validation(&args.write) },
         license: args.license.clone(),
         source_sha256: args.sha256.as_ref().map(|digest| encode_string(digest)),
         provenance: context.sources.provenance(&args.source),
@@ -158,8 +158,7 @@ fn changed_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model, Ch
             )?,
         },
         graph: args.graph.wishes(),
-        // A part of a model is converted, too.
-        validation: ValidationConfig { complete: false, ..validation(&args.write) },
+        validation: validation(&args.write),
         ..Job::new(contain(target, &args.container, context)?)
     };
     let opened = opened(job, &args.model, context)?;
@@ -278,11 +277,7 @@ pub(super) fn contain(
 }
 
 pub(super) fn validation(args: &WriteArgs) -> ValidationConfig {
-    if args.relaxed || args.force {
-        ValidationConfig::relaxed()
-    } else {
-        ValidationConfig::strict()
-    }
+    ValidationConfig { stop: !(args.relaxed || args.force), ..ValidationConfig::of_part() }
 }
 
 /// Compares the digest of the weights' file, read as a whole, with the one that was promised.

@@ -122,8 +122,7 @@ struct Opened {
 fn job(first: &Path, target: PlanOptions, args: &MergeArgs, context: &Context) -> Outcome<Job> {
     Ok(Job {
         weights: weights::asked(first, &args.requantize, &args.write, &args.container, context)?,
-        // A part of a model is merged, too.
-        validation: ValidationConfig { complete: false, ..validation(&args.write) },
+        validation: validation(&args.write),
         title: args.write.output.as_deref().and_then(title),
         ..Job::new(contain(target, &args.container, context)?)
     })

@@ -4,10 +4,8 @@
 use std::ops::Range;
 use std::path::Path;
 
-use apr_ops::diff::{PartOfDiff, diff_in_parts, diff_part, diff_units};
-use apr_ops::graph::of_file;
+use apr_ops::diff::PartOfDiff;
 use apr_ops::parts::{PartResult, PartsPlan, PlannedPart, Read, smallest_size};
-use apr_ops::shards::{units, validate_units_of, validated_in_parts};
 use apr_ops::validate::PartFindings;
 use apr_registry::{Error, FileInfo};
 use serde::Serialize;
@@ -38,10 +36,10 @@ pub(super) fn plan_validate(
     let Command::Validate(job) = &cli.command else { return Err(not_planned()) };
     let model = model::look_with_companions(&job.model, &context)?;
     let trusted = validate::trusted(job, &context)?;
-    let options = validate::options(job, &trusted, None, &context)?;
+    let options = validate::options(job, &trusted, &context);
     let files = model.reader.files();
-    let reads =
-        units(&*model.reader, options)?.into_iter().map(|range| vec![read_of(range, files)]);
+    let units = context.session(&model)?.validate_units(options)?;
+    let reads = units.into_iter().map(|range| vec![read_of(range, files)]);
     let parts = cut(reads.collect(), args)?;
     draft(plan, &[("model", &model)], parts, &context)
 }
@@ -60,8 +58,8 @@ pub(super) fn plan_diff(
     let Command::Diff(job) = &cli.command else { return Err(not_planned()) };
     let models = diff::open(job, &context)?;
     let options = diff::options(job)?;
-    let pairs = diff::with_sides(&models, &context, |left, right| {
-        Ok(diff_units(left, right, &options, &context.pipeline()?, &())?)
+    let pairs = diff::compare(&models, &context, |models| {
+        Ok(models.diff_units(&options, &context.pipeline()?, &())?)
     })?;
     let [left, right] = &models;
     let files: [&[FileInfo]; 2] = [left.reader.files(), right.reader.files()];
@@ -153,11 +151,9 @@ fn validate_part(
     let model = model::look_with_companions(&args.model, context)?;
     check_inputs(open, &[&model], context)?;
     let trusted = validate::trusted(args, context)?;
-    let options = validate::options(args, &trusted, None, context)?;
-    let family = context.family(&*model.reader)?;
-    let families = (family.as_ref(), context.families()?);
-    let pipeline = context.pipeline()?;
-    Ok(validate_units_of(&*model.reader, &model.name, families, options, wanted, &pipeline, bar)?)
+    let options = validate::options(args, &trusted, context);
+    let session = context.session(&model)?;
+    Ok(session.validate_part(options, wanted, &context.pipeline()?, bar)?)
 }
 
 fn compare_part(
@@ -170,8 +166,8 @@ fn compare_part(
     let models = diff::open(args, context)?;
     check_inputs(open, &[&models[0], &models[1]], context)?;
     let options = diff::options(args)?;
-    diff::with_sides(&models, context, |left, right| {
-        Ok(diff_part(left, right, &options, wanted, &context.pipeline()?, bar)?)
+    diff::compare(&models, context, |models| {
+        Ok(models.diff_part(&options, wanted, &context.pipeline()?, bar)?)
     })
 }
 
@@ -194,18 +190,9 @@ fn finish_validate(
     let model = model::look_with_companions(&args.model, context)?;
     check_inputs(open, &[&model], context)?;
     let trusted = validate::trusted(args, context)?;
-    let graphs = of_file(&context.source(&*model.reader, &model.name)?)?;
-    let options = validate::options(args, &trusted, graphs.as_ref(), context)?;
-    let family = context.family(&*model.reader)?;
-    let families = (family.as_ref(), context.families()?);
-    let report = validated_in_parts(
-        &*model.reader,
-        &model.name,
-        families,
-        options,
-        parts,
-        &context.pipeline()?,
-    )?;
+    let options = validate::options(args, &trusted, context);
+    let session = context.session(&model)?;
+    let report = session.validated_in_parts(options, parts, &context.pipeline()?)?;
     context.printer.report(&report, validate::render)?;
     if report.valid { Ok(()) } else { Err(Failure::Validation) }
 }
@@ -219,10 +206,10 @@ fn finish_diff(
     let models = diff::open(args, context)?;
     check_inputs(open, &[&models[0], &models[1]], context)?;
     let options = diff::options(args)?;
-    let report = diff::with_sides(&models, context, |left, right| {
-        Ok(diff_in_parts(left, right, &options, parts, &context.pipeline()?)?)
+    let report = diff::compare(&models, context, |models| {
+        Ok(models.diff_in_parts(&options, parts, &context.pipeline()?)?)
     })?;
-    diff::show(report, &models, args, &options, context)
+    diff::show(&report, args, &options, context)
 }
 
 fn check_inputs(open: &OpenPlan, models: &[&model::Model], context: &Context) -> Outcome {

@@ -65,7 +65,7 @@ pub(super) fn outputs(bench: &Bench<'_>, watch: &Watch) -> RunResult<Ran<Compari
     let mut options = RunOptions::reading();
     // Both models are there at once, in the half that the work may take.
     options.max_memory = bench.job.max_memory / 4;
-    let (one, two) = (&bench.source, bench.second().1);
+    let (one, two) = (bench.model.source(), bench.second().source());
     let facts = [Facts::of(one.reader())?, Facts::of(two.reader())?];
     with_host(bench, watch, |host| {
         with_runner(one, &facts[0], &options, host, |left| {

@@ -3,6 +3,7 @@
 use apr_core::grouped;
 use apr_core::human::bytes;
 use apr_ops::physics::Level;
+use apr_ops::session::Judged;
 use apr_ops::tensors::{HistogramReport, TensorRow};
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
@@ -11,7 +12,6 @@ use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Wrap};
 
 use crate::chart::Chart;
-use crate::explore::background::reports::Measured;
 use crate::explore::background::request::Request;
 use crate::explore::{Explorer, Loaded, View};
 use crate::palette::Palette;
@@ -36,7 +36,7 @@ impl Explorer<'_> {
     pub(crate) fn ask_histogram(&mut self) {
         let Some(tensor) = self.tensor() else { return };
         let name = &self.job.model.reader.tensors()[tensor].name;
-        let is_there = |found: &Measured<HistogramReport>| found.report.tensor.name == *name;
+        let is_there = |found: &Judged<HistogramReport>| found.report.tensor.name == *name;
         if !self.histogram.ready().is_some_and(is_there) {
             self.ask(Request::Histogram(tensor));
         }
@@ -91,7 +91,7 @@ fn facts(row: &TensorRow) -> [Line<'static>; 2] {
     [Line::from(first), Line::from(second)]
 }
 
-fn draw(frame: &mut Frame<'_>, area: Rect, found: &Measured<HistogramReport>, palette: Palette) {
+fn draw(frame: &mut Frame<'_>, area: Rect, found: &Judged<HistogramReport>, palette: Palette) {
     let notes = notes(found, palette);
     let width = usize::from(area.width).max(1);
     let rows: usize = notes.iter().map(|line| line.width().div_ceil(width).max(1)).sum();
@@ -143,7 +143,7 @@ fn distribution(frame: &mut Frame<'_>, area: Rect, report: &HistogramReport, pal
 }
 
 /// What is odd about the values, or that nothing is.
-fn notes(found: &Measured<HistogramReport>, palette: Palette) -> Vec<Line<'static>> {
+fn notes(found: &Judged<HistogramReport>, palette: Palette) -> Vec<Line<'static>> {
     let stats = found.report.tensor.stats.as_ref();
     let mut lines = Vec::new();
     if let Some(stats) = stats.filter(|stats| stats.nan + stats.inf > 0) {
@@ -151,14 +151,15 @@ fn notes(found: &Measured<HistogramReport>, palette: Palette) -> Vec<Line<'stati
         lines.push(Line::styled(text, palette.bad()));
     }
     if found.violations.is_empty() {
-        let kind = found.kind.map_or_else(String::new, |kind| format!(" ({kind})"));
+        let kind = found.kind.map_or_else(String::new, |kind| format!(" ({})", kind.name()));
         lines.push(Line::styled(format!(" ✓ nothing unusual{kind}"), palette.good()));
         return lines;
     }
     lines.push(Line::styled(" ⚠ ANOMALY DETECTED:", palette.bad()));
-    for (level, text) in &found.violations {
-        let style = if *level == Level::Error { palette.bad() } else { palette.odd() };
-        lines.push(Line::styled(format!("   {}", clean(text)), style));
+    for violation in &found.violations {
+        let is_bad = violation.level() == Level::Error;
+        let style = if is_bad { palette.bad() } else { palette.odd() };
+        lines.push(Line::styled(format!("   {}", clean(&violation.to_string())), style));
     }
     lines.push(Line::from(" Possible causes:"));
     lines.extend(CAUSES.map(|cause| Line::from(format!("   • {cause}"))));

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use apr_arch::TensorKind;
 use apr_core::grouped;
 use apr_core::human::bytes;
-use apr_ops::physics::Level;
+use apr_ops::physics::{Level, Violation};
+use apr_ops::session::Judged;
 use apr_ops::tensors::TensorRow;
 use apr_ops::validate::Status;
 use ratatui::Frame;
@@ -15,7 +17,6 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph};
 
 use super::list::Cursor;
-use crate::explore::background::reports::Measured;
 use crate::explore::{Explorer, Loaded, View};
 use crate::screen::Key;
 use crate::text::{cell, clean, fit, shown};
@@ -55,7 +56,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    pub(crate) fn add(&mut self, tensor: usize, found: &Measured<TensorRow>) {
+    pub(crate) fn add(&mut self, tensor: usize, found: &Judged<TensorRow>) {
         fn insert<T: Ord>(list: &mut Vec<T>, item: T) {
             if let Err(at) = list.binary_search(&item) {
                 list.insert(at, item);
@@ -63,15 +64,15 @@ impl Rows {
         }
         insert(&mut self.measured, tensor);
         let is_odd = !found.violations.is_empty();
-        let rank = match found.violations.first() {
-            Some((Level::Error, _)) => 0,
-            Some((Level::Warning, _)) => 1,
+        let rank = match found.violations.first().map(Violation::level) {
+            Some(Level::Error) => 0,
+            Some(Level::Warning) => 1,
             None => 2,
         };
-        if found.is_norm || is_odd {
+        if found.kind == Some(TensorKind::NormGamma) || is_odd {
             insert(&mut self.health, (rank, tensor));
         }
-        let role = self.roles.entry(found.kind.unwrap_or("other")).or_default();
+        let role = self.roles.entry(found.kind.map_or("other", TensorKind::name)).or_default();
         role.tensors += 1;
         if is_odd {
             role.odd.push(tensor);
@@ -206,7 +207,7 @@ impl Explorer<'_> {
         }
     }
 
-    fn health_row(&self, found: &Measured<TensorRow>, room: usize, is_here: bool) -> Line<'static> {
+    fn health_row(&self, found: &Judged<TensorRow>, room: usize, is_here: bool) -> Line<'static> {
         let row = &found.report;
         let (mean, std) = match &row.stats {
             Some(stats) => (shown(stats.mean), shown(stats.std)),
@@ -214,10 +215,10 @@ impl Explorer<'_> {
         };
         let style = if is_here { self.palette.selected() } else { Style::new() };
         let text = format!(" {} {mean:>9} {std:>9}  ", cell(&clean(&row.name), room));
-        let (status, mark) = match found.violations.first() {
+        let (status, mark) = match found.violations.first().map(Violation::level) {
             None => ("✓ OK", self.palette.good()),
-            Some((Level::Warning, _)) => ("⚠ odd", self.palette.odd()),
-            Some((Level::Error, _)) => ("✗ BAD", self.palette.bad()),
+            Some(Level::Warning) => ("⚠ odd", self.palette.odd()),
+            Some(Level::Error) => ("✗ BAD", self.palette.bad()),
         };
         Line::from(vec![Span::styled(text, style), Span::styled(status, mark)])
     }
