@@ -113,15 +113,14 @@ fn described(
     reader: Box<dyn CheckpointReader>,
     context: &Context,
 ) -> Outcome<Box<dyn CheckpointReader>> {
-    if reader.format().convention != Convention::LlamaCpp {
-        return configured(reader, context);
-    }
-    if context.model_config.is_some() {
+    let is_gguf = reader.format().convention == Convention::LlamaCpp;
+    if is_gguf && context.model_config.is_some() {
         context.printer.warn(
             "--config changed nothing: the keys of a GGUF file are its \
                               configuration",
         );
     }
+    let reader = if is_gguf { reader } else { configured(reader, context)? };
     // An unknown name is reported where a family is needed.
     let architecture = context.architecture().unwrap_or_default();
     Ok(describe(reader, context.families()?, &architecture))

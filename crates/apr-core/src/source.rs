@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::{Error, Result};
+use crate::{Error, IoCause, Result};
 
 /// Random access to a known number of bytes: a slice, a file, a browser `File`, an HTTP range.
 ///
@@ -134,6 +134,11 @@ pub trait SourceSet: Send + Sync {
     /// # Errors
     /// E001 for a name that leads out of the folder, E007 when it can't be opened.
     fn open(&self, name: &str) -> Result<Box<dyn ByteSource>>;
+
+    /// Whether the folder has a file of this name, which may be one that can't be opened.
+    fn has(&self, name: &str) -> bool {
+        !self.open(name).is_err_and(|error| error.cause() == Some(IoCause::NotFound))
+    }
 
     /// Names of the files in the folder and one level below (`1_Pooling/config.json`), sorted.
     ///

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use apr_core::Result;
 use apr_registry::apr2::{self, ShardedApr2};
-use apr_registry::{ByteSource, CheckpointReader, HEAD_LEN, OpenOptions, SourceSet, read_vec};
+use apr_registry::{ByteSource, CheckpointReader, HEAD_LEN, OpenOptions, read_vec};
 
-use crate::names::{ADAPTER_CONFIG, CONFIG, is_index, is_part};
+use crate::names::{is_index, is_part};
 use crate::remote::is_remote;
 use crate::{FileSource, ModelFolder, Sources, io_error};
 
@@ -143,11 +143,11 @@ impl Sources {
 
         let reader = self.open_model(path, options)?;
 
-        if path.is_dir() || has_companions(&*reader) {
+        if path.is_dir() {
             return Ok(reader);
         }
         let (folder, _) = self.neighbourhood(path)?;
-        with_neighbours(reader, &folder, options)
+        apr_registry::with_neighbours(reader, &folder, &options.limits)
     }
 
     fn neighbourhood(&self, path: &Path) -> Result<(ModelFolder, String)> {
@@ -157,26 +157,6 @@ impl Sources {
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok((folder, file))
     }
-}
-
-/// Whether a model has its companions: a format that holds some has all of them.
-pub(crate) fn has_companions(reader: &dyn CheckpointReader) -> bool {
-    !reader.companions().is_empty()
-        && reader.format().target.is_none_or(|target| target.self_contained)
-}
-
-/// Adds the companions in its folder to the model of one file.
-pub(crate) fn with_neighbours(
-    reader: Box<dyn CheckpointReader>,
-    folder: &dyn SourceSet,
-    options: &OpenOptions,
-) -> Result<Box<dyn CheckpointReader>> {
-    // Without a configuration the neighbours are just other files that happen to be in the same
-    // folder.
-    if folder.open(CONFIG).is_err() && folder.open(ADAPTER_CONFIG).is_err() {
-        return Ok(reader);
-    }
-    Ok(Box::new(apr_registry::with_companions(reader, folder, &options.limits)?))
 }
 
 fn is_manifest_head(path: &Path, source: &FileSource) -> Result<bool> {

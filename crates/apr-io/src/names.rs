@@ -2,12 +2,6 @@
 
 use std::path::Path;
 
-/// The file whose presence tells that its neighbours belong to a model.
-pub(crate) const CONFIG: &str = "config.json";
-
-/// The same of an adapter.
-pub(crate) const ADAPTER_CONFIG: &str = "adapter_config.json";
-
 /// Whether the path names an index, whose bytes alone are not a model.
 #[must_use]
 pub fn is_index(path: &Path) -> bool {

@@ -7,7 +7,6 @@ use apr_core::{ByteSource, CheckpointReader, Error, IoCause, Result, SourceSet};
 use apr_registry::OpenOptions;
 
 use crate::folder::ModelFolder;
-use crate::model::{has_companions, with_neighbours};
 use crate::{FileSource, io_error};
 
 /// The files of an [`AtomicOutput`](crate::AtomicOutput) under the names that they will have, and
@@ -55,7 +54,7 @@ impl PendingFiles {
             return Ok(Box::new(apr_registry::open_folder(self, options)?));
         };
         let reader = apr_registry::open_in(self, main, options)?;
-        if has_companions(&*reader) { Ok(reader) } else { with_neighbours(reader, self, options) }
+        apr_registry::with_neighbours(reader, self, &options.limits)
     }
 }
 

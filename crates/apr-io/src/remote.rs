@@ -13,7 +13,7 @@ use apr_registry::OpenOptions;
 use serde_json::{Map, Value};
 
 use crate::Sources;
-use crate::names::{ADAPTER_CONFIG, CONFIG, is_index};
+use crate::names::is_index;
 use crate::network::Remote;
 
 /// Whether a path names a model on a hub or server.
@@ -275,15 +275,9 @@ impl RemoteFolder {
             return Ok(Box::new(apr_registry::open_folder(self, options)?));
         };
         let reader = apr_registry::open_in(self, file, options)?;
-        let is_model = self
-            .place
-            .files()
-            .iter()
-            .any(|file| [CONFIG, ADAPTER_CONFIG].contains(&file.name.as_str()));
-        if with_companions && is_model && reader.companions().is_empty() {
-            return Ok(Box::new(apr_registry::with_companions(reader, self, &options.limits)?));
+        if with_companions {
+            return apr_registry::with_neighbours(reader, self, &options.limits);
         }
-
         if apr_registry::is_shard_name(file) {
             apr_registry::alone(reader, self)
         } else {
@@ -298,6 +292,10 @@ impl SourceSet for RemoteFolder {
             OpenedFile::Local(path) => Box::new(self.sources.open_file(path)?),
             OpenedFile::Remote(source) => Box::new(source),
         })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.place.files().iter().any(|file| file.name == name)
     }
 
     fn list(&self) -> Result<Vec<String>> {

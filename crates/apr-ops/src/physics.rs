@@ -57,8 +57,8 @@ pub enum Violation {
         expected: Range,
         /// What the tensor is.
         kind: TensorKind,
-        /// Whether the tensor is corrupt: its values are nearly the same, and no training leads
-        /// there.
+        /// Whether the tensor is corrupt, rather than odd: its values are nearly the same, and no
+        /// training leads there.
         must: bool,
     },
     /// The standard deviation lies outside the range of its kind.
@@ -234,7 +234,7 @@ fn mean(stats: &Stats, expectation: TensorExpectation) -> Option<Violation> {
         return None;
     }
     if let Some(expected) = stats.std.and_then(|std| expectation.corrupt(mean, std)) {
-        return Some(Violation::Mean { mean, expected, kind, must: true });
+        return Some(Violation::Mean { mean, expected, kind, must: !expectation.guessed });
     }
     let expected = expectation.mean.filter(|expected| !expected.contains(mean))?;
     Some(Violation::Mean { mean, expected, kind, must: false })
@@ -284,7 +284,7 @@ fn may_not_be_zero(name: &str, kind: Option<TensorKind>) -> bool {
 #[must_use]
 pub fn expectation_by_name(name: &str) -> Option<TensorExpectation> {
     let expectation = TensorKind::of_name(name)?.expectation();
-    Some(TensorExpectation { constant: None, ..expectation })
+    Some(TensorExpectation { guessed: true, ..expectation })
 }
 
 /// What to expect of the tensor at this position of a checkpoint: what its family says, or else its

@@ -8,8 +8,8 @@ use apr_core::{
 };
 use serde_json::{Map, Value};
 
-use crate::in_folder::{is_index, shard_number, shard_stem};
-use crate::weights::{CONFIG, find_weights, has_index, what_names_the_shards};
+use crate::in_folder::{is_index, is_shard_name, shard_number, shard_stem};
+use crate::weights::{CONFIG, CONFIGS, find_weights, has_index, what_names_the_shards};
 use crate::{OpenOptions, open_in};
 
 /// Companions up to this length stay in memory once they were read: all who learn from a model ask
@@ -117,6 +117,35 @@ pub fn with_companions(
     Ok(checkpoint)
 }
 
+/// A model of one file together with its folder: with the companions there, if a configuration says
+/// that they belong to it, or with a warning if the file is one shard of several.
+///
+/// # Errors
+/// E007 when the folder or one of the companions can't be read.
+pub fn with_neighbours(
+    reader: Box<dyn CheckpointReader>,
+    set: &dyn SourceSet,
+    limits: &Limits,
+) -> Result<Box<dyn CheckpointReader>> {
+    // A format that holds companions has all of them.
+    let is_whole = !reader.companions().is_empty()
+        && reader.format().target.is_none_or(|target| target.self_contained);
+    if is_whole {
+        return Ok(reader);
+    }
+    if CONFIGS.iter().any(|config| set.has(config)) {
+        return Ok(Box::new(with_companions(reader, set, limits)?));
+    }
+    // Without a configuration, the neighbours are other files that happen to be there.
+    let is_shard = matches!(reader.files(), [file] if is_shard_name(plain_name(&file.name)));
+    if is_shard { alone(reader, set) } else { Ok(reader) }
+}
+
+/// The name of a file without its folders.
+fn plain_name(path: &str) -> &str {
+    path.rsplit(['/', '\\']).next().unwrap_or(path)
+}
+
 /// A checkpoint with a configuration that does not lie beside its weights: the bytes of a
 /// `config.json`, which becomes one of its companions.
 ///
@@ -188,7 +217,7 @@ fn shard_warning(inner: &dyn CheckpointReader, names: &[String]) -> Option<Strin
     // of .apr shards does.
     let [file] = inner.files() else { return None };
     let (number, count) = shard_number(&file.name).filter(|_| has_index(inner.format()))?;
-    let file = file.name.rsplit(['/', '\\']).next().unwrap_or(&file.name);
+    let file = plain_name(&file.name);
     let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
     let stem = shard_stem(file).unwrap_or_default();
     let index = format!("{stem}.{extension}.index.json");

@@ -75,7 +75,9 @@ pub use apr_tflite as tflite;
 pub use apr_torchscript as torchscript;
 #[cfg(feature = "vectors")]
 pub use apr_vectors as vectors;
-pub use folder::{FolderCheckpoint, alone, open_folder, with_companions, with_config};
+pub use folder::{
+    FolderCheckpoint, alone, open_folder, with_companions, with_config, with_neighbours,
+};
 #[cfg(feature = "graphs")]
 pub use formats::{NamedGraphs, graphs_of};
 pub use formats::{is_part_name, may_hold_code, may_span_files};

@@ -9,7 +9,7 @@ use crate::in_folder::{InFolder, Shards, extension, is_index, shard_number, shar
 use crate::unread;
 
 /// Configurations, which say that the weights beside them are one model.
-const CONFIGS: [&str; 2] = [CONFIG, ADAPTER_CONFIG];
+pub(crate) const CONFIGS: [&str; 2] = [CONFIG, ADAPTER_CONFIG];
 
 /// The configuration of a model.
 pub(crate) const CONFIG: &str = "config.json";

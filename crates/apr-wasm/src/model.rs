@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::sync::OnceLock;
 
 use apr_arch::Families;
-use apr_core::{ByteSource, CheckpointReader, HEAD_LEN, Result, SourceSet, read_vec};
+use apr_core::{ByteSource, CheckpointReader, HEAD_LEN, Result, read_vec};
 use apr_llama::describe;
 use apr_ops::graph::Computed;
 use apr_ops::session::{Graphs, Session};
@@ -20,9 +20,6 @@ use wasm_bindgen::prelude::wasm_bindgen;
 use crate::error::Thrown;
 use crate::files::{HostFiles, Lent};
 use crate::graph::Scenes;
-
-/// The configuration of a Hugging Face folder.
-const CONFIG: &str = "config.json";
 
 /// An open model. Headers are in memory, weights are read when they are asked for. All methods
 /// return JSON: the reports of the commands.
@@ -120,12 +117,7 @@ fn open(
     } else {
         apr_registry::open(files.file(name)?, name, options)?
     };
-    let is_self_contained = !reader.companions().is_empty()
-        && reader.format().target.is_none_or(|target| target.self_contained);
-    if is_self_contained || files.open(CONFIG).is_err() {
-        return Ok(reader);
-    }
-    Ok(Box::new(apr_registry::with_companions(reader, files, &options.limits)?))
+    apr_registry::with_neighbours(reader, files, &options.limits)
 }
 
 /// Whether a file stands for several: an index or manifest of shards, a part of a split model, a

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use apr_core::number;
 use apr_ops::analyze::{AnalyzeReport, AnalyzedTensor, analyze};
+use apr_ops::physics::Violation;
 use apr_registry::{CheckpointReader, Escaped};
 
 use crate::context::Context;
@@ -52,7 +53,11 @@ fn render_tensor(out: &mut dyn Write, tensor: &AnalyzedTensor) -> io::Result<()>
     if let Some(mean) = stats.mean {
         write!(out, " mean={}", number(mean))?;
     }
-    if let Some(range) = tensor.expected.and_then(|expected| expected.mean) {
+    let violated = tensor.violations.iter().find_map(|violation| match violation {
+        Violation::Mean { expected, .. } => Some(*expected),
+        _ => None,
+    });
+    if let Some(range) = violated.or_else(|| tensor.expected.and_then(|expected| expected.mean)) {
         write!(out, " (expected {range})")?;
     }
     if let Some((std, range)) = stats.std.zip(tensor.expected.and_then(|expected| expected.std)) {

@@ -249,13 +249,13 @@ fn a_trained_norm_outside_the_usual_range_warns() {
         let mut sign = 1.0;
         let spread = move |value: f32| {
             sign = -sign;
-            value + 10.0 + sign
+            value + 40.0 + 5.0 * sign
         };
         let sandbox = TinyModel::new(family).map(&gamma, spread).sandbox();
         let mean = figure(&sandbox, "m", &gamma, "mean");
-        assert!((10.5..=11.5).contains(&mean), "{gamma}: {mean}");
+        assert!((40.5..=41.5).contains(&mean), "{gamma}: {mean}");
         let run = sandbox.apr("import m -o m.apr").ok();
-        run.says(&["1 odd", "the mean of this norm weight (gamma) is 1", "outside the expected"]);
+        run.says(&["1 odd", "the mean of this norm weight (gamma) is 4", "outside the expected"]);
         sandbox.apr("validate m --strict").fails(5, &["outside the expected", "INVALID"]);
     }
 }
