@@ -211,7 +211,9 @@ def diff(
 
 
 def scan(path: PathLike) -> Dict[str, Any]:
-    """What loading a file would run: the report of ``apr scan --json`` on it. Nothing of it is run.
+    """What loading a file, or the files of a folder, would run: the report of ``apr scan --json``.
+
+    Nothing of it is run.
 
     >>> scan(MODEL + "/model.safetensors")["verdict"]
     'clean'

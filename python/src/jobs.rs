@@ -5,9 +5,7 @@ use std::path::PathBuf;
 
 use apr::run::RunError;
 use apr::{Compression, DType, Error, Format, Scheme};
-use apr_io::FileSource;
 use apr_quantize::parse_dtype;
-use apr_scan::scan_file;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -232,15 +230,11 @@ fn stored_dtype(name: &str) -> PyResult<DType> {
     found.copied().ok_or_else(|| PyValueError::new_err(format!("no dtype is called '{name}'")))
 }
 
-/// What loading a file would run; returns the report as JSON. Nothing of it is run.
+/// What loading a file, or the files of a folder, would run; returns the report as JSON. Nothing of
+/// it is run.
 #[pyfunction]
 pub(crate) fn scan(py: Python<'_>, path: PathBuf) -> PyResult<String> {
-    supervised(py, None, |_| {
-        let name = path.display().to_string();
-        let source = FileSource::open(&path)?;
-        let report = scan_file(source, &name, &apr::Limits::default())?;
-        Ok(serde_json::to_string(&report)?)
-    })
+    supervised(py, None, |_| Ok(serde_json::to_string(&apr::scan::scan(&path)?)?))
 }
 
 /// A request that no model meets.

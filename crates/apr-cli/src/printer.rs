@@ -7,6 +7,7 @@ use anstyle::{AnsiColor, Style};
 use apr_ops::document::write_json;
 use apr_registry::Escaped;
 use serde::Serialize;
+use serde_json::Value;
 use terminal_size::{Height, Width, terminal_size_of};
 
 use crate::failure::Outcome;
@@ -69,18 +70,23 @@ struct Warned<'r, R> {
     warnings: Vec<String>,
 }
 
-/// Writes a report as JSON; with the warnings that were shown, where it is an object without
-/// warnings of its own.
+/// Writes a report as JSON; where it is an object, with the warnings that were shown and that it
+/// does not have by itself.
 fn write_warned<R: Serialize>(out: &mut dyn Write, report: &R) -> Outcome {
-    let warnings = WARNINGS.lock().map(|warnings| warnings.clone()).unwrap_or_default();
-    let is_silent = || {
-        let value = serde_json::to_value(report).ok();
-        value.is_some_and(|value| value.is_object() && value.get("warnings").is_none())
+    let mut shown = WARNINGS.lock().map(|warnings| warnings.clone()).unwrap_or_default();
+    let mut document = match shown.is_empty() {
+        true => Value::Null,
+        false => serde_json::to_value(report).map_err(std::io::Error::from)?,
     };
-    if !warnings.is_empty() && is_silent() {
-        write_json(&mut *out, &Warned { report, warnings })?;
-    } else {
-        write_json(&mut *out, report)?;
+    match (document.is_object(), document.get_mut("warnings").and_then(Value::as_array_mut)) {
+        (true, None) => write_json(&mut *out, &Warned { report, warnings: shown })?,
+        (true, Some(own)) => {
+            let told: Vec<_> = own.iter().filter_map(Value::as_str).map(in_options).collect();
+            shown.retain(|warning| !told.contains(warning));
+            own.extend(shown.into_iter().map(Value::from));
+            write_json(&mut *out, &document)?;
+        }
+        (false, _) => write_json(&mut *out, report)?,
     }
     Ok(writeln!(out)?)
 }

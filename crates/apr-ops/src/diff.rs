@@ -102,6 +102,7 @@ fn judged(
         metadata: metadata_changes(left, right)?,
         structure: None,
         bytes_read,
+        warnings: Vec::new(),
     })
 }
 

@@ -458,6 +458,7 @@ impl Beside<'_, '_> {
 
     /// Models of equal weights may compute different things.
     fn with_graphs(&self, report: DiffReport) -> DiffReport {
+        let report = DiffReport { warnings: self.views.warnings.clone(), ..report };
         match self.sessions.map(Session::graphs) {
             [Ok(left), Ok(right)] => report.with_graphs(left, right),
             _ => report,

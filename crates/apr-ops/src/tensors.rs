@@ -51,6 +51,9 @@ pub struct TensorsReport {
     /// Data of the file that are no tensors of the checkpoint.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unlisted: Vec<UnlistedData>,
+    /// What is odd.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// Data of a file that are not in the list: numbers and texts that its graph reads by itself.
@@ -141,8 +144,13 @@ pub fn list<P: Pipeline>(
         SortBy::DType => rows.sort_by_key(|row| row.dtype),
     }
 
-    let unlisted = unlisted(reader)?;
-    Ok(TensorsReport { file: file.to_owned(), total: tensors.len(), tensors: rows, unlisted })
+    Ok(TensorsReport {
+        file: file.to_owned(),
+        total: tensors.len(),
+        tensors: rows,
+        unlisted: unlisted(reader)?,
+        warnings: reader.warnings().to_vec(),
+    })
 }
 
 /// Data that the file has beside its tensors, or the file that the checkpoint came from.

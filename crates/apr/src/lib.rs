@@ -127,6 +127,7 @@
 //! | `lora` | adapters merged into a model, with the feature `lora` |
 //! | `prune` | weights that become zero, layers that go, sparse tensors, with the feature `prune` |
 //! | `lowrank` | weights as low-rank factors, adapters of what a model learnt, with the feature `lowrank` |
+//! | [`scan`] | code that loading a file would execute |
 //! | [`seal`] | keys, encryption, signatures, licences |
 //! | [`typed`] | models of serde types |
 //! | `run` | running models on text, audio, images and arrays, with the feature `infer` |
@@ -177,6 +178,8 @@ mod reports;
 pub mod run;
 #[cfg(feature = "infer")]
 mod running;
+#[cfg(all(feature = "native", feature = "ops"))]
+pub mod scan;
 #[cfg(any(feature = "encryption", feature = "signing"))]
 pub mod seal;
 #[cfg(feature = "native")]

@@ -79,12 +79,7 @@ fn describe(path: &Path, args: &InspectArgs, context: &Context) -> Outcome<Repor
         None
     };
     let filters = if args.filters || args.full { filters(reader, context)? } else { None };
-    let mut inspect = context.session(&model)?.inspect()?;
-    if context.json {
-        // On a terminal they were shown when the model was opened.
-        inspect.warnings.extend(model.notes.iter().cloned());
-    }
-
+    let inspect = context.session(&model)?.inspect()?;
     Ok(Report { inspect, vocabulary, filters })
 }
 

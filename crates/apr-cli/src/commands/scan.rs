@@ -1,16 +1,15 @@
 //! `apr scan`.
 
-use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::slice;
 use std::sync::Arc;
 
 use anstyle::Style;
+use apr::scan::{files_below, scan_each, unreadable};
 use apr_core::counted;
-use apr_io::io_error;
 use apr_ops::sarif;
-use apr_registry::{Code, Error, Escaped, IoCause, Result};
+use apr_registry::Escaped;
 use apr_scan::{
     Action, FileVerdict, Finding, PickleReport, Reached, Remark, ScanReport, ScanSummary, Verdict,
     scan_file,
@@ -28,9 +27,6 @@ use crate::remote::Repository;
 /// Findings of one file shown before the rest is only counted.
 const SHOWN: usize = 20;
 
-/// Folders in each other that are gone into.
-const MAX_DEPTH: usize = 64;
-
 /// Lists what loading files would run.
 pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
     let mut files = Vec::new();
@@ -43,15 +39,18 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
                 let file = |name| Target::Remote(Arc::clone(&repository), name);
                 files.extend(names.into_iter().map(file));
             }
-            None => files.extend(files_of(slice::from_ref(path))?.into_iter().map(Target::Path)),
+            None => files.extend(files_below(slice::from_ref(path))?.into_iter().map(Target::Path)),
         }
     }
-    let mut reports = Vec::new();
-    for target in &files {
-        reports.push(scan(target, files.len() == 1, context)?);
-    }
-
-    let summary = ScanSummary::of(reports);
+    let summary = scan_each(
+        &files,
+        Target::name,
+        |target| scan(target, context),
+        |failure| match failure {
+            Failure::Model(error) => unreadable(error).map(|why| in_options(&why)),
+            _ => None,
+        },
+    )?;
     if let Some(path) = &args.sarif {
         write_sarif(path, &sarif::of_scans(&summary), &context.printer)?;
     }
@@ -75,73 +74,23 @@ enum Target {
     Remote(Arc<Repository>, String),
 }
 
-/// The files that are scanned: those named, and those in folders.
-pub(super) fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for path in paths {
-        if path.is_dir() { list(path, 0, &mut files)? } else { files.push(path.clone()) }
+impl Target {
+    fn name(&self) -> String {
+        match self {
+            Self::Path(path) => path.display().to_string(),
+            Self::Remote(repository, file) => format!("{}/{file}", repository.location()),
+        }
     }
-    Ok(files)
 }
 
-fn scan(target: &Target, only: bool, context: &Context) -> Outcome<ScanReport> {
-    let name = match target {
-        Target::Path(path) => path.display().to_string(),
-        Target::Remote(repository, file) => format!("{}/{file}", repository.location()),
+fn scan(target: &Target, context: &Context) -> Outcome<ScanReport> {
+    let (source, _spool) = match target {
+        Target::Path(path) => model::open_bytes(path, context)?,
+        Target::Remote(repository, file) => (repository.open(file)?, None),
     };
-    let opened = match target {
-        Target::Path(path) => model::open_bytes(path, context),
-        Target::Remote(repository, file) => {
-            repository.open(file).map(|source| (source, None)).map_err(Failure::from)
-        }
-    };
-    let scanned = opened.and_then(|(source, _spool)| {
-        let report = scan_file(source, &name, &context.options.limits)?;
-        context.sources.check_unchanged()?;
-        Ok(report)
-    });
-    match scanned {
-        Err(Failure::Model(error)) => Ok(among_others(&name, only, Err(error))?),
-        other => other,
-    }
-}
-
-/// One of several files that can't be read is a finding, the only one an error.
-pub(super) fn among_others(
-    name: &str,
-    is_only: bool,
-    scanned: Result<ScanReport>,
-) -> Result<ScanReport> {
-    match scanned {
-        Err(error) if !is_only && error.cause() != Some(IoCause::Interrupted) => {
-            Ok(ScanReport::unreadable(name, "file", in_options(&error.to_string())))
-        }
-        other => other,
-    }
-}
-
-/// The files of a folder and of those below, in order. Links to files are followed, links to
-/// folders are not.
-fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
-    if depth == MAX_DEPTH {
-        let message = format!("folders are nested more than {MAX_DEPTH} deep");
-        return Err(Error::new(Code::Io, message).in_file(folder.display().to_string()));
-    }
-
-    let failed = |error: io::Error| io_error(&error, folder);
-    let mut entries =
-        fs::read_dir(folder).map_err(failed)?.collect::<io::Result<Vec<_>>>().map_err(failed)?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        let path = entry.path();
-        if entry.file_type().map_err(failed)?.is_dir() {
-            list(&path, depth + 1, files)?;
-        } else if path.is_file() {
-            files.push(path);
-        }
-    }
-
-    Ok(())
+    let report = scan_file(source, &target.name(), &context.options.limits)?;
+    context.sources.check_unchanged()?;
+    Ok(report)
 }
 
 fn render(out: &mut dyn Write, summary: &ScanSummary, all: bool) -> io::Result<()> {

@@ -1,8 +1,9 @@
 //! `apr tui`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::slice;
 
+use apr::scan::{files_below, scan_each, unreadable};
 use apr_io::{Sources, is_remote};
 use apr_registry::{ByteSource, Limits, Result};
 use apr_run::Facts;
@@ -11,13 +12,13 @@ use apr_trace::Payload;
 use apr_tui::{Job, Scan, Subject, Watch, explore};
 
 use super::run::given::Asked;
-use super::scan::{among_others, files_of};
 use super::trace::payload;
 use crate::args::TuiArgs;
 use crate::commands::screens;
 use crate::context::Context;
 use crate::failure::Outcome;
 use crate::model::{self, Model};
+use crate::options::in_options;
 
 /// Shows a model on a screen.
 pub(super) fn run(args: &TuiArgs, context: &Context) -> Outcome {
@@ -70,7 +71,7 @@ fn payload(args: &TuiArgs, model: &Model, context: &Context) -> Outcome<Option<P
 
 /// What `apr scan` reports on the model's files.
 fn scan(model: &Path, sources: &Sources, limits: &Limits, watch: &Watch) -> Result<ScanSummary> {
-    let files = files_of(slice::from_ref(&model.to_path_buf()))?;
+    let files = files_below(slice::from_ref(&model.to_path_buf()))?;
     let lengths = files.iter().filter_map(|path| path.metadata().ok());
     watch.begin(lengths.map(|metadata| metadata.len()).sum());
     let open = |path: &Path| -> Result<Box<dyn ByteSource>> {
@@ -79,10 +80,7 @@ fn scan(model: &Path, sources: &Sources, limits: &Limits, watch: &Watch) -> Resu
             false => Box::new(sources.open_file(path)?),
         })
     };
-    let reports = files.iter().map(|path| {
-        let name = path.display().to_string();
-        let report = open(path).and_then(|file| scan_file(watch.over(file), &name, limits));
-        among_others(&name, files.len() == 1, report)
-    });
-    Ok(ScanSummary::of(reports.collect::<Result<_>>()?))
+    let name = |path: &PathBuf| path.display().to_string();
+    let scan = |path: &PathBuf| scan_file(watch.over(open(path)?), &name(path), limits);
+    scan_each(&files, name, scan, |error| unreadable(error).map(|why| in_options(&why)))
 }

@@ -26,6 +26,7 @@ mod encryption;
 mod falsification;
 mod families;
 mod family_round_trip;
+mod front_ends;
 mod ggml;
 mod gguf;
 mod gguf_edit;

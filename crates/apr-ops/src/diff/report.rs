@@ -130,6 +130,9 @@ pub struct DiffReport {
     pub structure: Option<StructureDiff>,
     /// Bytes that were read.
     pub bytes_read: u64,
+    /// What is odd.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 impl DiffReport {

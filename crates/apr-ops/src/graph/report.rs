@@ -25,6 +25,9 @@ pub struct GraphReport {
     /// Canonical names of tensors that none of them uses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unused_tensors: Vec<String>,
+    /// What is odd.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// A graph, as `apr graph` reports it.
@@ -134,6 +137,7 @@ pub fn report(source: &Source<'_>, computed: &Computed, options: &ReportOptions)
         origin: computed.origin.clone(),
         parts: computed.parts.iter().map(part).collect(),
         unused_tensors: computed.unused.clone(),
+        warnings: source.reader().warnings().to_vec(),
     }
 }
 

@@ -189,7 +189,8 @@ pub(crate) fn family_misfits(
 fn part_of_model(missing: &[ValidationError]) -> Option<String> {
     let count = counted(missing.len() as u64, "tensor");
     (!missing.is_empty()).then(|| {
-        format!("incomplete model: {count} of the family are missing: {}", listed(missing))
+        let are = if missing.len() == 1 { "is" } else { "are" };
+        format!("incomplete model: {count} of the family {are} missing: {}", listed(missing))
     })
 }
 

@@ -1,0 +1,98 @@
+//! Scans for code that loading a file would execute.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use apr_core::{Error, IoCause, Limits, Result};
+use apr_io::{Sources, io_error};
+pub use apr_scan::{FileVerdict, Finding, ScanReport, ScanSummary, Verdict, scan_file};
+
+/// Folders in each other that are gone into.
+const MAX_DEPTH: usize = 64;
+
+/// Lists what loading a file, or any file of a folder and of those below, would execute, as `apr
+/// scan` reports it. Nothing is executed.
+///
+/// ```
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+/// let summary = apr::scan::scan(folder)?;
+/// assert_eq!(summary.dangerous, 0);
+/// # Ok::<(), apr::Error>(())
+/// ```
+///
+/// # Errors
+/// E007 when a folder, or the only file, can't be read; one of several files that can't be read is
+/// in the report.
+pub fn scan(path: impl AsRef<Path>) -> Result<ScanSummary> {
+    let (files, sources) = (files_below(&[path.as_ref().to_owned()])?, Sources::default());
+    let scan = |path: &PathBuf| {
+        let name = path.display().to_string();
+        let report = scan_file(sources.open_file(path)?, &name, &Limits::default())?;
+        sources.check_unchanged()?;
+        Ok(report)
+    };
+    scan_each(&files, |path| path.display().to_string(), scan, |error| unreadable(error))
+}
+
+/// The files that a scan of paths looks at: those named, and those in folders and below, in order.
+/// Links to files are followed, links to folders are not.
+///
+/// # Errors
+/// E007 when a folder can't be read.
+pub fn files_below(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() { list(path, 0, &mut files)? } else { files.push(path.clone()) }
+    }
+    Ok(files)
+}
+
+/// Scans files one after the other. One of several that can't be read is a finding, in the words of
+/// `told`, the only one an error.
+///
+/// # Errors
+/// That of the only file, and one for which `told` has no words.
+pub fn scan_each<F, E>(
+    files: &[F],
+    name: impl Fn(&F) -> String,
+    mut scan: impl FnMut(&F) -> Result<ScanReport, E>,
+    told: impl Fn(&E) -> Option<String>,
+) -> Result<ScanSummary, E> {
+    let is_only = files.len() == 1;
+    let reports = files.iter().map(|file| {
+        scan(file).or_else(|error| match told(&error) {
+            Some(why) if !is_only => Ok(ScanReport::unreadable(&name(file), "file", why)),
+            _ => Err(error),
+        })
+    });
+    Ok(ScanSummary::of(reports.collect::<Result<_, E>>()?))
+}
+
+/// Why a file can't be read; `None` where the scan was interrupted.
+#[must_use]
+pub fn unreadable(error: &Error) -> Option<String> {
+    (error.cause() != Some(IoCause::Interrupted)).then(|| error.to_string())
+}
+
+fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
+    if depth == MAX_DEPTH {
+        let message = format!("folders are nested more than {MAX_DEPTH} deep");
+        return Err(Error::io(IoCause::Other, message).in_file(folder.display()));
+    }
+
+    let failed = |error: io::Error| io_error(&error, folder);
+    let mut entries =
+        fs::read_dir(folder).map_err(failed)?.collect::<io::Result<Vec<_>>>().map_err(failed)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        if entry.file_type().map_err(failed)?.is_dir() {
+            list(&path, depth + 1, files)?;
+        } else if path.is_file() {
+            files.push(path);
+        }
+    }
+
+    Ok(())
+}
