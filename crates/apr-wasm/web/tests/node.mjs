@@ -27,6 +27,31 @@ test("a folder is explored and run", async () => {
   model.close();
 });
 
+test("the package reports what the command reports", async () => {
+  const fixtures = resolve(llama, "..");
+  const models = [
+    "tiny-llama", "run/tiny-whisper", "run/tiny-bert", "lora/lora", "lora/lora/adapter_model.safetensors",
+    "onnx/kinds.onnx", "keras/images.keras", "tflite/lowered.tflite", "torch/lightning.ckpt", "tensorflow/saved",
+    "numpy/mixed.npz", "wrapped/small.nemo", "flax/state.msgpack",
+  ];
+  // Names of files are those that a page has: without the folder.
+  const same = (mine, theirs, what) => {
+    for (const report of [mine, theirs]) for (const key of ["file", "left", "right"]) delete report[key];
+    assert.deepEqual(mine, theirs, what);
+  };
+  const first = await open(llama);
+  for (const name of models) {
+    const path = join(fixtures, name);
+    const model = await open(path);
+    for (const report of ["inspect", "tensors", "validate", "lint", "explain"]) {
+      same(await model[report](), json(report, path), `${report} ${name}`);
+    }
+    same(await first.diff(model), json("diff", llama, path), `diff ${name}`);
+    model.close();
+  }
+  first.close();
+});
+
 test("bytes open, errors have codes, progress is told", async () => {
   const bytes = readFileSync(join(llama, "model.safetensors"));
   const model = await open(bytes);

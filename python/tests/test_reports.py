@@ -1,0 +1,60 @@
+"""The module reports what the command reports, on models of all kinds."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import apr
+
+import places
+
+MODELS = [
+    "tiny-llama",
+    "tiny-llama/model.safetensors",
+    "run/tiny-whisper",
+    "lora/lora/adapter_model.safetensors",
+    "onnx/kinds.onnx",
+    "tflite/lowered.tflite",
+    "tensorflow/saved",
+    "wrapped/small.nemo",
+]
+
+REPORTS = {
+    "inspect": lambda path: apr.open(path).inspect(),
+    "validate": lambda path: apr.open(path).validate(),
+    "lint": lambda path: apr.open(path).lint(),
+    "scan": apr.scan,
+}
+
+
+class Reports(unittest.TestCase):
+    maxDiff = 2000
+
+    def test_every_report_is_that_of_the_command(self):
+        for model in MODELS:
+            path = places.FIXTURES / model
+            for name, report in REPORTS.items():
+                with self.subTest(model=model, report=name):
+                    self.assertEqual(report(path), apr.command(name, path))
+            with self.subTest(model=model, report="diff"):
+                self.assertEqual(
+                    apr.diff(places.TINY_LLAMA, path), apr.command("diff", places.TINY_LLAMA, path)
+                )
+
+    def test_shards_are_validated_as_by_the_command(self):
+        with tempfile.TemporaryDirectory() as folder:
+            whole, parts = Path(folder) / "m.apr", Path(folder) / "parts" / "m.apr"
+            apr.command("import", places.TINY_LLAMA, "-o", whole)
+            apr.command("shard", whole, "--size", "200KB", "-o", parts)
+            self.assertTrue(apr.open(parts).validate()["valid"])
+            shards = sorted(parts.parent.glob("*-0000*"))
+            damaged = bytearray(shards[1].read_bytes())
+            damaged[len(damaged) // 2] ^= 1
+            shards[1].write_bytes(damaged)
+            report = apr.open(parts).validate()
+            self.assertFalse(report["valid"])
+            self.assertTrue(any(shards[1].name in str(finding) for finding in report["findings"]))
+
+
+if __name__ == "__main__":
+    unittest.main()
