@@ -45,7 +45,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(interrupt: Interrupt, meter: Arc<Meter>) -> Self {
+    pub(crate) fn new(interrupt: Interrupt, meter: Arc<Meter>) -> Self {
         Self { interrupt, meter }
     }
 

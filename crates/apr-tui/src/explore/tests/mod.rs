@@ -4,6 +4,7 @@ mod documentation;
 mod export;
 mod mouse;
 mod path;
+mod reports;
 mod runs;
 mod slow;
 
