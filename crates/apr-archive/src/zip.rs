@@ -197,6 +197,12 @@ impl Archive {
         Ok(archive)
     }
 
+    /// Where the first entry begins, as the directory counts; `None` for an empty archive.
+    #[must_use]
+    pub fn start(&self) -> Option<u64> {
+        self.entries.iter().map(|entry| entry.header).min()
+    }
+
     /// The first name that a second entry has too, and where that one is.
     fn twice(&self) -> Option<(u64, &str)> {
         let mut entries = self.entries.iter().enumerate();

@@ -1,10 +1,11 @@
 //! Validation on the way: each tensor is judged while a pass streams it.
 
 use apr_arch::{Contradiction, FamilyModel, Mismatch, TensorExpectation};
-use apr_registry::{DType, TensorInfo};
+use apr_registry::{CheckpointReader, DType, TensorInfo};
 use apr_tensor::stats::{Moments, Scratch, Stats};
 use serde::Serialize;
 
+use crate::constants::Constants;
 use crate::physics::{Level, Physics, Violation, expectation, expectation_by_name};
 
 /// What is checked, and whether the first error ends the job.
@@ -180,10 +181,18 @@ impl ValidationError {
 pub struct ValidationReport {
     /// Tensors whose values were looked at.
     pub checked: usize,
+    /// Those that are infinite and may be: limits and masks of the graph.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub infinite: usize,
     /// Errors that did not end the job.
     pub errors: Vec<ValidationError>,
     /// What is odd.
     pub warnings: Vec<ValidationError>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // Serde passes a reference.
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// Judges tensors one by one.
@@ -201,6 +210,7 @@ pub struct InlineValidator {
     config: ValidationConfig,
     /// Of the checkpoint's tensors: what the source calls each, and what is expected of it.
     tensors: Vec<(String, Option<TensorExpectation>)>,
+    constants: Constants,
     report: ValidationReport,
 }
 
@@ -208,7 +218,12 @@ impl InlineValidator {
     /// A validator that knows no family: it judges layer norms by their names.
     #[must_use]
     pub fn new(config: ValidationConfig) -> Self {
-        Self { config, tensors: Vec::new(), report: ValidationReport::default() }
+        Self {
+            config,
+            tensors: Vec::new(),
+            constants: Constants::default(),
+            report: ValidationReport::default(),
+        }
     }
 
     /// A validator for the tensors of a checkpoint, in their order and under their names.
@@ -249,21 +264,23 @@ impl InlineValidator {
         self.judge(name, &stats, expectation_by_name(name))
     }
 
-    /// Judges the tensor at this position of the checkpoint by its statistics; `name` is what it is
-    /// called where the checkpoint does not have it.
+    /// Judges the tensor at this position of what `reader` reads by its statistics; `name` is what
+    /// it is called where the checkpoint does not have it.
     ///
     /// # Errors
     /// The first error, if errors end the job.
     pub(crate) fn validate_stats(
         &mut self,
+        reader: &dyn CheckpointReader,
         position: usize,
         name: &str,
-        stats: &Stats,
+        stats: Stats,
     ) -> Result<(), ValidationError> {
         // A report speaks of the source: its names are the ones to look for.
         let known = self.tensors.get(position).cloned();
         let (name, expectation) = known.unwrap_or_else(|| (name.to_owned(), None));
-        self.judge(&name, stats, expectation)
+        let stats = self.constants.judged(reader, position, stats, expectation);
+        self.judge(&name, &stats, expectation)
     }
 
     /// Judges the tensor at this position by a checksum that the source gives.
@@ -326,6 +343,6 @@ impl InlineValidator {
     /// What was found.
     #[must_use]
     pub fn finish(self) -> ValidationReport {
-        self.report
+        ValidationReport { infinite: self.constants.infinite, ..self.report }
     }
 }

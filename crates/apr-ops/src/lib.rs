@@ -7,6 +7,7 @@
 
 pub mod analyze;
 pub mod command;
+mod constants;
 pub mod convert;
 pub mod debug;
 pub mod diff;

@@ -42,6 +42,11 @@ impl Associated {
         let len = source.len().saturating_sub(before);
         let archive_source = Arc::new(Section::new(Arc::clone(source), before, len)?);
         let mut archive = Archive::read(&archive_source, limits)?;
+
+        // Where places count from the file's start, that is not where the archive begins.
+        let Some(start) = archive.start().map(|first| before.saturating_add(first)) else {
+            return Ok(None);
+        };
         let content = archive.decoded(archive_source)?;
         let (mut entries, mut companions, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
         for (number, entry) in archive.entries.iter().enumerate() {
@@ -55,7 +60,7 @@ impl Associated {
             entries.push(number);
             companions.push(Companion { name: entry.name.clone(), len: entry.len });
         }
-        Ok(Some(Self { archive, content, entries, companions, start: before, left_out }))
+        Ok(Some(Self { archive, content, entries, companions, start, left_out }))
     }
 
     /// The bytes of a companion.

@@ -131,9 +131,25 @@ fn what_is_no_weight_is_described_or_left_out_by_name() {
     assert_eq!(bias, [DType::F64]);
 }
 
+/// Python's zipfile counts places from the file's start where it appends an archive, as MediaPipe's
+/// models have it.
+#[test]
+fn files_whose_places_count_from_the_models_start_leave_the_graph_alone() {
+    let reader = open(fixture("appended.tflite")).expect("a model");
+    let names: Vec<&str> = reader.companions().iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(names, ["model.graph", "labels.txt"]);
+    assert_eq!(reader.read_companion(1).expect("labels"), b"cat\ndog\n");
+    let nodes = |name: &str| {
+        let reader = open(fixture(name)).expect("a model");
+        let graphs = graphs_of(&reader, &Limits::default()).expect("a graph").expect("some");
+        graphs.iter().map(|(_, graph)| graph.body.nodes.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(nodes("appended.tflite"), nodes("kinds.tflite"));
+}
+
 #[test]
 fn broken_files_are_errors_or_readable_within_bounded_memory() {
-    for name in ["kinds.tflite", "outside.tflite", "labels.tflite"] {
+    for name in ["kinds.tflite", "outside.tflite", "labels.tflite", "appended.tflite"] {
         let file = fixture(name);
         let broken = corrupt::truncations(&file).chain(corrupt::bit_flips(&file, 0..file.len()));
         for broken in broken {

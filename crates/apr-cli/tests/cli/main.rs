@@ -15,6 +15,7 @@ mod changes;
 #[cfg(unix)]
 mod cluster;
 mod configurations;
+mod constants;
 mod container;
 mod coreml;
 mod diff;

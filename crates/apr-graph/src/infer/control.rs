@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::engine::{Around, Engine, Made, Scope, bodies_mut, steps};
 use super::merge::{either, merge, without_shape};
 use crate::finding::cut;
-use crate::{Body, Dim, ElementType, Node, Operator, TensorType, ValueType};
+use crate::{Body, Dim, ElementType, Node, Operator, Severity, TensorType, ValueType};
 
 /// A body that carries states from one run to the next.
 struct Repeated {
@@ -55,8 +55,12 @@ impl Engine<'_> {
     ) -> Result<Vec<ValueType>, String> {
         for (id, kind) in body.inputs.clone().into_iter().zip(inputs) {
             let value = body.value_mut(id);
-            value.kind = merge(&value.kind, kind.clone())
-                .map_err(|error| format!("input '{}' of '{name}': {error}", value.name))?;
+            let said = |message| format!("input '{}' of '{name}': {message}", value.name);
+            let merged = merge(&value.kind, kind.clone()).map_err(said)?;
+            if let Some(odd) = merged.odd.map(said) {
+                self.findings.add(Severity::Warning, scope.prefix.trim_end_matches('/'), odd);
+            }
+            value.kind = merged.kind;
         }
         let scope = Scope { prefix: format!("{}{}/", scope.prefix, cut(name)), ..*scope };
         self.body(body, Some(around), HashSet::new(), &scope, calls);

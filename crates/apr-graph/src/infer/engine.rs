@@ -236,7 +236,8 @@ impl<'g> Engine<'g> {
         facts: &mut Facts,
         scope: &Scope<'_>,
     ) {
-        for (value, known) in body.values.iter_mut().zip(&mut facts.known).skip(first) {
+        let values = body.values.iter_mut().zip(&mut facts.known).enumerate().skip(first);
+        for (number, (value, known)) in values {
             let kind = match &value.origin {
                 ValueOrigin::Constant(constant) => {
                     *known = Known::of(constant);
@@ -251,13 +252,18 @@ impl<'g> Engine<'g> {
                 _ => continue,
             };
 
-            match merge(&value.kind, kind) {
-                Ok(kind) => value.kind = kind,
-                Err(message) => {
-                    let message = format!("value '{}': {message}", value.name);
-                    self.findings.add(Severity::Error, scope.prefix.trim_end_matches('/'), message);
+            let (severity, message) = match merge(&value.kind, kind) {
+                Ok(merged) => {
+                    value.kind = merged.kind;
+                    let Some(odd) = merged.odd else { continue };
+                    // A caller may give an input, and would give one of the sizes that it declares.
+                    let is_input = body.inputs.iter().any(|input| input.0 as usize == number);
+                    (if is_input { Severity::Error } else { Severity::Warning }, odd)
                 }
-            }
+                Err(message) => (Severity::Error, message),
+            };
+            let message = format!("value '{}': {message}", value.name);
+            self.findings.add(severity, scope.prefix.trim_end_matches('/'), message);
         }
     }
 
@@ -354,12 +360,16 @@ impl<'g> Engine<'g> {
             let Some(output) = output else { continue };
             let (kind, known) = self.affordable(kind, known, node, path);
             let Some(value) = body.values.get_mut(output.0 as usize) else { continue };
-            match merge(&value.kind, kind) {
-                Ok(kind) => value.kind = kind,
-                Err(message) => {
-                    let message = format!("{}: output '{}': {message}", node.op, value.name);
-                    self.findings.add(Severity::Error, path(node), message);
+            let said = match merge(&value.kind, kind) {
+                Ok(merged) => {
+                    value.kind = merged.kind;
+                    merged.odd.map(|odd| (Severity::Warning, odd))
                 }
+                Err(message) => Some((Severity::Error, message)),
+            };
+            if let Some((severity, message)) = said {
+                let message = format!("{}: output '{}': {message}", node.op, value.name);
+                self.findings.add(severity, path(node), message);
             }
             facts.known[output.0 as usize] = known;
         }

@@ -106,8 +106,12 @@ impl Engine<'_> {
                 }
                 Some((kind, _)) => {
                     let value = body.value_mut(*id);
-                    value.kind = merge(&value.kind, kind.clone())
-                        .map_err(|error| format!("parameter '{}': {error}", value.name))?;
+                    let said = |message| format!("parameter '{}': {message}", value.name);
+                    let merged = merge(&value.kind, kind.clone()).map_err(said)?;
+                    if let Some(odd) = merged.odd.map(said) {
+                        self.findings.add(Severity::Warning, path(), odd);
+                    }
+                    value.kind = merged.kind;
                 }
             }
         }

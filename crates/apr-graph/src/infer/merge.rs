@@ -2,57 +2,85 @@
 
 use crate::{Dim, TensorType, ValueType};
 
-/// What is declared, refined by what follows from the inputs. An error where they contradict.
-///
-/// A number is better than a symbol, and a symbol that the file declares is better than one that is
-/// computed.
-pub(crate) fn merge(declared: &ValueType, inferred: ValueType) -> Result<ValueType, String> {
-    match (declared, inferred) {
-        (ValueType::Unknown, inferred) => Ok(inferred),
-        (declared, ValueType::Unknown) => Ok(declared.clone()),
-        (ValueType::Tensor(declared), ValueType::Tensor(inferred)) => {
-            tensors(declared, &inferred).map(ValueType::Tensor)
-        }
-        (ValueType::SparseTensor(declared), ValueType::SparseTensor(inferred)) => {
-            tensors(declared, &inferred).map(ValueType::SparseTensor)
-        }
-        (ValueType::Sequence(declared), ValueType::Sequence(inferred)) => {
-            merge(declared, *inferred).map(|inner| ValueType::Sequence(Box::new(inner)))
-        }
-        (ValueType::Optional(declared), ValueType::Optional(inferred)) => {
-            merge(declared, *inferred).map(|inner| ValueType::Optional(Box::new(inner)))
-        }
-        (ValueType::Map(key, declared), ValueType::Map(other, inferred)) if *key == other => {
-            merge(declared, *inferred).map(|inner| ValueType::Map(other, Box::new(inner)))
-        }
-        // What may be absent is there where the file says so.
-        (declared, ValueType::Optional(inferred)) => merge(declared, *inferred),
-        (declared, inferred) => Err(format!(
-            "{} is declared, and {} is made",
-            declared.described(),
-            inferred.described()
-        )),
+/// What is known of a value after its declaration and what makes it were put together.
+#[derive(Debug)]
+pub(crate) struct Merged {
+    /// The type to go on with.
+    pub(crate) kind: ValueType,
+    /// What the declaration says otherwise, of sizes alone: runtimes go by the value that is made.
+    pub(crate) odd: Option<String>,
+}
+
+impl Merged {
+    fn as_made(kind: ValueType) -> Self {
+        Self { kind, odd: None }
+    }
+
+    fn within(self, wrap: impl FnOnce(Box<ValueType>) -> ValueType) -> Self {
+        Self { kind: wrap(Box::new(self.kind)), odd: self.odd }
     }
 }
 
-fn tensors(declared: &TensorType, inferred: &TensorType) -> Result<TensorType, String> {
-    let problem = || format!("{declared} is declared, and {inferred} is made");
+/// What is declared, refined by what follows from the inputs. An error where no value is of both
+/// types; where only sizes contradict, what is made holds.
+///
+/// A number is better than a symbol, and a symbol that the file declares is better than one that is
+/// computed.
+pub(crate) fn merge(declared: &ValueType, inferred: ValueType) -> Result<Merged, String> {
+    match (declared, inferred) {
+        (ValueType::Unknown, inferred) => Ok(Merged::as_made(inferred)),
+        (declared, ValueType::Unknown) => Ok(Merged::as_made(declared.clone())),
+        (ValueType::Tensor(declared), ValueType::Tensor(inferred)) => {
+            tensors(declared, inferred, ValueType::Tensor)
+        }
+        (ValueType::SparseTensor(declared), ValueType::SparseTensor(inferred)) => {
+            tensors(declared, inferred, ValueType::SparseTensor)
+        }
+        (ValueType::Sequence(declared), ValueType::Sequence(inferred)) => {
+            merge(declared, *inferred).map(|merged| merged.within(ValueType::Sequence))
+        }
+        (ValueType::Optional(declared), ValueType::Optional(inferred)) => {
+            merge(declared, *inferred).map(|merged| merged.within(ValueType::Optional))
+        }
+        (ValueType::Map(key, declared), ValueType::Map(other, inferred)) if *key == other => {
+            let wrap = |inner| ValueType::Map(other, inner);
+            merge(declared, *inferred).map(|merged| merged.within(wrap))
+        }
+        // What may be absent is there where the file says so.
+        (declared, ValueType::Optional(inferred)) => merge(declared, *inferred),
+        (declared, inferred) => Err(contradiction(&declared.described(), &inferred.described())),
+    }
+}
+
+fn contradiction(declared: &dyn std::fmt::Display, inferred: &dyn std::fmt::Display) -> String {
+    format!("{declared} is declared, and {inferred} is made")
+}
+
+fn tensors(
+    declared: &TensorType,
+    inferred: TensorType,
+    wrap: fn(TensorType) -> ValueType,
+) -> Result<Merged, String> {
     if let (Some(a), Some(b)) = (declared.element, inferred.element)
         && a != b
     {
-        return Err(problem());
+        return Err(contradiction(declared, &inferred));
     }
+
     let element = declared.element.or(inferred.element);
     let shape = match (&declared.shape, &inferred.shape) {
-        (Some(a), Some(b)) if a.len() == b.len() => {
-            let dims: Option<Vec<_>> = a.iter().zip(b).map(|(a, b)| dims(a, b)).collect();
-            Some(dims.ok_or_else(problem)?)
+        (Some(a), Some(b)) => {
+            let dims = || a.iter().zip(b).map(|(a, b)| dims(a, b)).collect();
+            let Some(dims) = (a.len() == b.len()).then(dims).flatten() else {
+                let odd = Some(contradiction(declared, &inferred));
+                return Ok(Merged { kind: wrap(TensorType { element, ..inferred }), odd });
+            };
+            Some(dims)
         }
-        (Some(_), Some(_)) => return Err(problem()),
         (a, b) => a.as_ref().or(b.as_ref()).cloned(),
     };
 
-    Ok(TensorType { element, shape })
+    Ok(Merged::as_made(wrap(TensorType { element, shape })))
 }
 
 fn dims(declared: &Dim, inferred: &Dim) -> Option<Dim> {

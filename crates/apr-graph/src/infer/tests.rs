@@ -92,7 +92,7 @@ fn declared_types_are_refined_and_contradictions_name_the_node() {
     let found = infer(&mut graph).findings;
     assert_eq!(shown(&graph, y), "f32[2, tokens]");
     let message = found.list[0].to_string();
-    let wanted = "error: node 'layers.3/exp': Exp: output 'layers.3/exp': f32[3, tokens] is \
+    let wanted = "warning: node 'layers.3/exp': Exp: output 'layers.3/exp': f32[3, tokens] is \
         declared, and f32[2, tokens] is made";
     assert_eq!(message, wanted);
 }
@@ -445,6 +445,36 @@ fn a_parameter_of_another_type_than_the_call_has_is_an_error() {
     };
     let found = called(constant, declared).1;
     assert!(found.contains("a sequence is declared"), "{found}");
+}
+
+/// As onnxruntime takes them: only an input that has a value of its own may have no other shape.
+#[test]
+fn declared_sizes_that_contradict_are_odd_and_what_is_made_holds() {
+    let relu = |body: &mut BodyBuilder, x| body.op("Relu", [x]).output("y");
+    let declared = |graph: &mut Graph| {
+        let y = graph.functions[0].body.outputs[0];
+        graph.functions[0].body.value_mut(y).kind =
+            ValueType::tensor(ElementType::F32, sizes("7 3"));
+    };
+    let (graph, found) = called(relu, declared);
+    assert_eq!(
+        found,
+        "warning: node 'call/y': Relu: output 'out': f32[7, 3] is declared, and f32[2, 3] is made"
+    );
+    assert_eq!(shown(&graph, graph.body.outputs[0]), "f32[2, 3]");
+
+    for (is_input, expected) in [(false, Severity::Warning), (true, Severity::Error)] {
+        let mut graph = GraphBuilder::new(17);
+        let main = graph.body();
+        let x = main.ints(&[1, 2]);
+        let y = main.op("Neg", [x]).output("y");
+        main.output("y", y, Meaning::Unknown);
+        let mut graph = graph.finish();
+        graph.body.value_mut(x).kind = ValueType::tensor(ElementType::I64, sizes("3"));
+        graph.body.inputs.extend(is_input.then_some(x));
+        let found = infer(&mut graph).findings;
+        assert_eq!(found.list[0].severity, expected, "{found:?}");
+    }
 }
 
 #[test]

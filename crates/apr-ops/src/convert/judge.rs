@@ -55,7 +55,7 @@ impl Judge {
             self.moments.merge(part);
             if chunk.last {
                 let stats = std::mem::take(&mut self.moments).finish();
-                self.validator.validate_stats(tensor, name, &stats)?;
+                self.validator.validate_stats(reader, tensor, name, stats)?;
             }
         }
 

@@ -21,7 +21,7 @@ impl Pass<'_> {
             (Check::Structure, Ok(format!("{tensors}, {files}"))),
             (Check::Checksum, self.checksum_detail()),
             (Check::Digests, self.digests_detail()),
-            (Check::Finite, self.read(nan, format!("no NaN, no infinity in {tensors}"))),
+            (Check::Finite, self.read(nan, self.finite_detail(&tensors))),
             (Check::Zeros, self.read(zero, tensors)),
             (Check::Shapes, self.shapes_detail()),
             (Check::Hyperparameters, asked(shapes, "GGUF's key-value pairs".to_owned())),
@@ -43,6 +43,16 @@ impl Pass<'_> {
         };
         let checks = checks.into_iter().filter(|(check, _)| applies(*check));
         checks.map(|(check, detail)| self.outcome(check, detail)).collect()
+    }
+
+    fn finite_detail(&self, tensors: &str) -> String {
+        match self.constants.infinite {
+            0 => format!("no NaN, no infinity in {tensors}"),
+            some => {
+                let constants = count(some, "constant");
+                format!("no NaN in {tensors}, infinity only in {constants}")
+            }
+        }
     }
 
     fn checksum_detail(&self) -> Detail {

@@ -10,6 +10,7 @@ use apr_view::chunks::{chunks, pieces};
 use super::options::{Known, ValidateOptions};
 use super::report::{Check, Finding, ValidateReport};
 use super::work::{CheckBuffers, FileChunk, produce};
+use crate::constants::Constants;
 use crate::integrity::{Checks, Mismatch, mismatches};
 use crate::physics::{Level, Violation, expectation};
 
@@ -36,6 +37,8 @@ pub(super) struct Pass<'a> {
     pub(super) beyond: u64,
     /// Whether the file is signed or encrypted, so that bytes which nothing covers are an error.
     pub(super) sealed: bool,
+    /// Tensors that may be infinite.
+    pub(super) constants: Constants,
     /// The last tensor whose bytes don't decode.
     pub(super) undecodable: Option<usize>,
     pub(super) findings: Vec<Finding>,
@@ -67,6 +70,7 @@ impl<'a> Pass<'a> {
             // Encrypted shards are looked at one by one.
             sealed: features.signed
                 || (features.encrypted && reader.container().shard_count() == 0),
+            constants: Constants::default(),
             undecodable: None,
             findings: Vec::new(),
         };
@@ -237,6 +241,7 @@ impl<'a> Pass<'a> {
         let info = &self.reader.tensors()[tensor];
         let (name, dtype) = (info.name.clone(), info.dtype);
         let expectation = expectation(self.known.model, tensor, info);
+        let stats = self.constants.judged(self.reader, tensor, stats, expectation);
         for violation in self.options.values().violations(&name, &stats, expectation) {
             let check = match violation {
                 Violation::Nan { .. } | Violation::Infinite { .. } => Check::Finite,

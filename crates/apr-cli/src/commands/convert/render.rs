@@ -8,6 +8,7 @@ use apr_lowrank::ExtractReport;
 use apr_merge::MergeReport;
 use apr_merge::moe::MoeReport;
 use apr_ops::convert::ConvertReport;
+use apr_ops::inline::ValidationReport;
 use apr_ops::job::JobReport;
 use apr_ops::physics::Level;
 use apr_quantize::{Quality, TensorQuality, TypeQuality};
@@ -79,7 +80,7 @@ pub(super) fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io
     let checked = counted(validation.checked as u64, "tensor");
     let errors = validation.errors.len() + report.job.misfits.len();
     let (style, verdict) = match (errors, validation.warnings.len()) {
-        (0, 0) => (GOOD, healthy(validation.checked, report)),
+        (0, 0) => (GOOD, healthy(validation, report)),
         (0, odd) => (ODD, format!("{checked} checked, {odd} odd")),
         (bad, odd) => (BAD, format!("{checked} checked, {bad} bad, {odd} odd")),
     };
@@ -103,14 +104,19 @@ pub(super) fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io
 }
 
 /// What is said of so many tensors in which nothing was found.
-fn healthy(checked: usize, report: &WriteReport) -> String {
+fn healthy(validation: &ValidationReport, report: &WriteReport) -> String {
+    let ValidationReport { checked, infinite, .. } = *validation;
     if checked == 0 && !report.job.conversion.tensors.is_empty() {
         return "compressed tensors copied as stored, digests checked".to_owned();
     }
     let checked = counted(checked as u64, "tensor");
-    match report.job.family {
-        Some(_) => format!("{checked} valid"),
-        None => format!("{checked} without NaN or infinity; shapes not checked"),
+    match (&report.job.family, infinite) {
+        (Some(_), _) => format!("{checked} valid"),
+        (None, 0) => format!("{checked} without NaN or infinity; shapes not checked"),
+        (None, some) => format!(
+            "{checked} without NaN, and without infinity but for {}; shapes not checked",
+            counted(some as u64, "constant")
+        ),
     }
 }
 

@@ -1,0 +1,66 @@
+//! What a graph clips, masks and declares is judged as runtimes take it, by every command alike.
+
+use apr_testkit::locate::fixture;
+
+use crate::support::Sandbox;
+
+fn models() -> Sandbox {
+    let sandbox = Sandbox::new();
+    for (folder, name) in
+        [("graph", "limits.onnx"), ("graph", "weights.onnx"), ("tflite", "appended.tflite")]
+    {
+        sandbox.write(name, std::fs::read(fixture(folder).join(name)).expect("the fixture"));
+    }
+    sandbox
+}
+
+/// Expected: onnxruntime runs the one to numbers, and not the other (`fixtures/graph/limits.py`).
+#[test]
+fn infinity_is_an_error_in_weights_and_none_in_limits_and_masks() {
+    let sandbox = models();
+    let says = ["no NaN in 4 tensors, infinity only in 2 constants", "VALID"];
+    sandbox.apr("validate limits.onnx").ok().says(&says);
+    let wrote = ["without infinity but for 2 constants"];
+    sandbox.apr("import limits.onnx -o limits.apr").ok().says(&wrote);
+    sandbox.apr("validate limits.apr").ok().says(&says);
+    sandbox.apr("convert limits.apr -o again.onnx").ok().says(&wrote);
+    sandbox.apr("validate again.onnx").ok().says(&says);
+
+    let found = ["tensor 'matrix': 1 of 9 values are infinite"];
+    sandbox.apr("validate weights.onnx").fails(5, &found);
+    sandbox.apr("import weights.onnx -o weights.apr").fails(5, &found);
+    sandbox.apr("convert weights.onnx -o weights.safetensors").fails(5, &found);
+}
+
+/// Without the graph nothing says that a table is one of masks.
+#[test]
+fn a_table_of_masks_without_its_graph_is_a_weight() {
+    let sandbox = models();
+    sandbox.apr("convert limits.onnx -o limits.safetensors").ok();
+    let found = ["tensor 'masks': 2 of 12 values are infinite"];
+    sandbox.apr("validate limits.safetensors").fails(5, &found);
+}
+
+/// onnxruntime warns: "Falling back to lenient merge".
+#[test]
+fn a_declared_shape_that_contradicts_what_is_made_is_a_warning() {
+    let sandbox = models();
+    let says = [
+        "output 'masked': f32[7, 3] is declared, and f32[2, 3] is made",
+        "output 'y': f32[] is declared, and f32[2, 3] is made",
+        "VALID",
+    ];
+    sandbox.apr("validate limits.onnx").ok().says(&says);
+    sandbox.apr("validate limits.onnx --strict").fails(5, &says[..2]);
+    sandbox.apr("graph limits.onnx").ok().says(&["f32[2, 3]"]);
+}
+
+/// Files behind a model may count their places from where the model begins.
+#[test]
+fn a_model_with_files_behind_it_has_its_graph_for_every_command() {
+    let sandbox = models();
+    sandbox.apr("validate appended.tflite").ok().says(&["Graph", "VALID"]);
+    sandbox.apr("graph appended.tflite").ok().says(&["tflite::FULLY_CONNECTED"]);
+    sandbox.apr("import appended.tflite -o appended.apr").ok();
+    sandbox.apr("graph appended.apr").ok().says(&["tflite::FULLY_CONNECTED"]);
+}

@@ -1,0 +1,258 @@
+//! Tensors that may be infinite: what a graph clips, compares and masks with is no weight.
+//!
+//! A network multiplies with its weights, and one that is infinite makes every output infinite or
+//! not a number. The limit of a `Clip` or `Max`, what a `Where` fills with and what is added in
+//! front of a `Softmax` are infinite in healthy models. Which of the two a tensor is, its uses say;
+//! a single number that no family knows as a weight is a constant.
+
+use std::collections::HashSet;
+
+use apr_arch::TensorExpectation;
+use apr_graph::{Body, Node, Op, ValueId, ValueOrigin, View};
+use apr_registry::{CheckpointReader, Limits, graphs_of};
+use apr_tensor::stats::Stats;
+
+/// The tensors of a model that may be infinite. Its graphs are read when one is.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Constants {
+    names: Option<HashSet<String>>,
+    /// Tensors that are infinite, and may be.
+    pub(crate) infinite: usize,
+}
+
+impl Constants {
+    /// The statistics that a tensor is judged by: without its infinities, where it may have some.
+    pub(crate) fn judged(
+        &mut self,
+        reader: &dyn CheckpointReader,
+        tensor: usize,
+        stats: Stats,
+        expected: Option<TensorExpectation>,
+    ) -> Stats {
+        if stats.inf == 0 || !self.holds(reader, tensor, expected) {
+            return stats;
+        }
+        self.infinite += 1;
+        Stats { inf: 0, ..stats }
+    }
+
+    fn holds(
+        &mut self,
+        reader: &dyn CheckpointReader,
+        tensor: usize,
+        expected: Option<TensorExpectation>,
+    ) -> bool {
+        let info = &reader.tensors()[tensor];
+        let is_number = info.shape.elements().is_some_and(|count| count <= 1);
+        if is_number && expected.is_none() {
+            return true;
+        }
+        self.names.get_or_insert_with(|| names(reader)).contains(&info.name)
+    }
+}
+
+/// Names of tensors that the model's graphs use as limits and masks alone. A graph that can't be
+/// read has none: what is wrong with it is said elsewhere.
+fn names(reader: &dyn CheckpointReader) -> HashSet<String> {
+    let graphs = graphs_of(reader, &Limits::default()).ok().flatten();
+    let mut found = Found::default();
+    for (_, graph) in graphs.iter().flat_map(|(_, graphs)| graphs) {
+        let functions = graph.functions.iter().map(|function| &function.op).collect();
+        found.body(&graph.body, &functions);
+        for function in &graph.functions {
+            found.body(&function.body, &functions);
+        }
+    }
+    found.limits.difference(&found.weights).cloned().collect()
+}
+
+/// What becomes of a value, as far as all that reads it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Fate {
+    /// Whether something reads it.
+    is_read: bool,
+    /// Whether infinities in it end as limits and masks.
+    ends: bool,
+    /// Whether a sum with infinities in it ends in a softmax.
+    fades: bool,
+}
+
+impl Fate {
+    /// Of a value that nothing has read yet.
+    const UNREAD: Self = Self { is_read: false, ends: true, fades: true };
+    /// Of a value that is computed with, or goes where nobody can see.
+    const COMPUTED: Self = Self { is_read: true, ends: false, fades: false };
+
+    fn ends(self) -> bool {
+        self.is_read && self.ends
+    }
+
+    fn fades(self) -> bool {
+        self.is_read && self.fades
+    }
+
+    fn and(self, ends: bool, fades: bool) -> Self {
+        Self { is_read: true, ends: self.ends && ends, fades: self.fades && fades }
+    }
+}
+
+/// Tensors by what bodies use them for; one that is used for both is a weight.
+#[derive(Debug, Default)]
+struct Found {
+    limits: HashSet<String>,
+    weights: HashSet<String>,
+}
+
+impl Found {
+    /// Looks at a body and those within it, and returns what becomes of its values.
+    fn body(&mut self, body: &Body, functions: &HashSet<&Op>) -> Vec<Fate> {
+        let mut fates = vec![Fate::UNREAD; body.values.len()];
+        let see = |fates: &mut Vec<Fate>, id: ValueId, ends, fades| {
+            if let Some(fate) = fates.get_mut(id.0 as usize) {
+                *fate = fate.and(ends, fades);
+            }
+        };
+
+        for output in &body.outputs {
+            see(&mut fates, *output, false, false);
+        }
+        // What reads a value comes after what makes it.
+        for node in body.nodes.iter().rev() {
+            for inner in node.bodies() {
+                let within = self.body(inner, functions);
+                for (value, fate) in inner.values.iter().zip(within) {
+                    if let ValueOrigin::Outer(id) = value.origin {
+                        see(&mut fates, id, fate.ends(), fate.fades());
+                    }
+                }
+            }
+
+            let made = made_of(node, &fates);
+            let is_known = !functions.contains(&node.op);
+            for (position, input) in node.inputs.iter().enumerate() {
+                let Some(input) = input else { continue };
+                let fate = if is_known { use_of(node, position, made) } else { Fate::COMPUTED };
+                see(&mut fates, *input, fate.ends, fate.fades);
+            }
+        }
+
+        for (value, fate) in body.values.iter().zip(&fates) {
+            let ValueOrigin::Weight(weight) = &value.origin else { continue };
+            let list = if fate.ends() { &mut self.limits } else { &mut self.weights };
+            list.insert(weight.tensor.clone());
+            for view in &weight.views {
+                if let View::Joined { with, .. } | View::Stacked(with) = view {
+                    list.extend(with.iter().cloned());
+                }
+            }
+        }
+        fates
+    }
+}
+
+/// What becomes of all that a node makes.
+fn made_of(node: &Node, fates: &[Fate]) -> Fate {
+    let outputs = node.outputs.iter().flatten();
+    let fates = outputs.filter_map(|output| fates.get(output.0 as usize));
+    let read = fates.filter(|fate| fate.is_read);
+    read.fold(Fate::UNREAD, |all, fate| all.and(fate.ends, fate.fades))
+}
+
+/// What a node does to the infinities of an input, where its outputs end as `made`. Operators of
+/// TensorFlow Lite are written `STRIDED_SLICE`, and those of TensorFlow `StridedSlice`.
+fn use_of(node: &Node, position: usize, made: Fate) -> Fate {
+    let name = node.op.name.replace('_', "").to_ascii_uppercase();
+    let (ends, fades) = (made.ends(), made.fades());
+    let fate = |ends, fades| Fate { is_read: true, ends, fades };
+    match (name.as_str(), position) {
+        // The elements or some of them, elsewhere or as another type.
+        (
+            "CAST" | "IDENTITY" | "RESHAPE" | "TRANSPOSE" | "FLATTEN" | "SQUEEZE" | "UNSQUEEZE",
+            0,
+        )
+        | ("EXPAND" | "EXPANDDIMS" | "TILE" | "BROADCASTTO" | "TRILU" | "CASTLIKE", 0)
+        | ("SLICE" | "STRIDEDSLICE" | "SPLIT" | "GATHER" | "GATHERV2" | "GATHERND", 0)
+        | ("GATHERELEMENTS", 0)
+        | ("CONCAT" | "CONCATENATION" | "CONCATV2", _) => fate(ends, fades),
+        // Limits, and what is put in the place of others.
+        ("CLIP" | "WHERE" | "SELECT" | "SELECTV2", 1 | 2) => fate(true, fades),
+        ("MAX" | "MIN" | "MAXIMUM" | "MINIMUM", _) => fate(true, fades),
+        ("PAD" | "PADV2", 2) => fate(true, fades),
+        ("EQUAL" | "NOTEQUAL" | "LESS" | "GREATER" | "ISINF" | "ISNAN", _)
+        | ("LESSOREQUAL" | "GREATEROREQUAL" | "LESSEQUAL" | "GREATEREQUAL", _) => fate(true, true),
+        // Masks are added to scores, which may be scaled before a softmax takes them.
+        ("ADD" | "ADDV2", _) | ("SUB", 0) => fate(fades, fades),
+        ("MUL" | "DIV", _) => fate(false, fades),
+        ("SOFTMAX" | "LOGSOFTMAX", 0) => fate(true, true),
+        _ => Fate::COMPUTED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_graph::{BodyBuilder, Dim, ElementType, Graph, GraphBuilder, Meaning};
+
+    use super::*;
+
+    /// Whether a tensor that `write` gets is a limit or mask, in a graph of other inputs `x` and
+    /// `ids`.
+    fn is_limit(write: impl FnOnce(&mut BodyBuilder, [ValueId; 3]) -> ValueId) -> (bool, bool) {
+        let mut graph = GraphBuilder::new(17);
+        let body = graph.body();
+        let dims = || [2, 3].map(Dim::fixed);
+        let x = body.input("x", ElementType::F32, dims(), Meaning::Unknown);
+        let ids = body.input("ids", ElementType::I64, dims(), Meaning::Unknown);
+        let table = body.weight("table", ElementType::F32, [2, 3]);
+        let y = write(body, [x, ids, table]);
+        body.output("y", y, Meaning::Unknown);
+        let graph: Graph = graph.finish();
+        let mut found = Found::default();
+        found.body(&graph.body, &HashSet::new());
+        (found.limits.contains("table"), found.weights.contains("table"))
+    }
+
+    #[test]
+    fn limits_and_what_takes_the_place_of_others_may_be_infinite() {
+        let limit = |op: &'static str, weight_at: usize| {
+            is_limit(move |body, [x, _, table]| {
+                let mut inputs = vec![x; 3];
+                inputs[weight_at] = table;
+                body.op(op, inputs).output("y")
+            })
+        };
+        for (op, at) in [("Clip", 1), ("Clip", 2), ("Where", 2), ("Max", 0), ("Min", 1)] {
+            assert_eq!(limit(op, at), (true, false), "{op} {at}");
+        }
+        for (op, at) in [("Clip", 0), ("Where", 0), ("MatMul", 1), ("Mul", 1), ("Add", 0)] {
+            assert_eq!(limit(op, at), (false, true), "{op} {at}");
+        }
+    }
+
+    #[test]
+    fn a_table_of_masks_is_gathered_and_added_in_front_of_a_softmax() {
+        let masked = |last: &'static str| {
+            is_limit(move |body, [x, ids, table]| {
+                let rows = body.op("Gather", [table, ids]).output("rows");
+                let turned = body.op("Transpose", [rows]).output("turned");
+                let scores = body.op("Add", [x, turned]).output("scores");
+                body.op(last, [scores]).output("y")
+            })
+        };
+        assert_eq!(masked("Softmax"), (true, false));
+        assert_eq!(masked("Relu"), (false, true));
+    }
+
+    #[test]
+    fn what_is_a_mask_here_and_a_weight_there_is_a_weight() {
+        let both = is_limit(|body, [x, _, table]| {
+            let limited = body.op("Max", [x, table]).output("limited");
+            body.op("MatMul", [limited, table]).output("y")
+        });
+        assert_eq!(both, (false, true));
+        let returned = is_limit(|body, [x, _, table]| {
+            body.op("Max", [x, table]).output("limited");
+            table
+        });
+        assert_eq!(returned, (false, true), "who gets it may do anything with it");
+    }
+}
