@@ -5,6 +5,7 @@ mod gguf;
 mod gguf_memory;
 mod reads;
 mod second_opinion;
+mod trained_statistics;
 mod valid_fixtures;
 mod wrappers;
 

@@ -1,0 +1,122 @@
+//! Trained models beside the ranges: what packages ship is no damage (`fixtures/statistics`).
+
+use apr_arch::{Families, FamilyModel};
+use apr_ops::physics::{Level, Physics, Violation, expectation};
+use apr_registry::{DType, Metadata, Shape, TensorInfo};
+use apr_tensor::stats::Stats;
+use apr_testkit::locate::fixture;
+use serde::Deserialize;
+
+/// A model of `models.json`.
+#[derive(Deserialize)]
+struct Model {
+    name: String,
+    family: Option<String>,
+}
+
+/// Tensors of floats that are recorded, and their statistics.
+struct Recorded {
+    tensors: Vec<TensorInfo>,
+    stats: Vec<Stats>,
+}
+
+fn models() -> Vec<Model> {
+    let file = std::fs::read(fixture("statistics").join("models.json")).expect("the fixture");
+    serde_json::from_slice(&file).expect("a list of models")
+}
+
+fn recorded(model: &str) -> Recorded {
+    let path = fixture("statistics").join(format!("{model}.tsv"));
+    let text = std::fs::read_to_string(path).expect("the fixture");
+    let mut found = Recorded { tensors: Vec::new(), stats: Vec::new() };
+    for line in text.lines().skip(1) {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [name, _, shape, count, numbers @ .., zeros, nan, _] = &fields[..] else {
+            panic!("{model}: {line}")
+        };
+        let [mean, std, min, max] =
+            <[f64; 4]>::try_from(numbers.iter().map(|text| number(text)).collect::<Vec<_>>())
+                .unwrap_or_else(|_| panic!("{model}: {line}"));
+
+        let finite = |value: f64| value.is_finite().then_some(value);
+        let of: u64 = count.parse().expect("a count");
+        found.stats.push(Stats {
+            count: of,
+            nan: nan.parse().expect("a count"),
+            // What may be infinite the graph says, which is not recorded.
+            inf: 0,
+            zeros: zeros.parse().expect("a count"),
+            min: finite(min),
+            max: finite(max),
+            mean: finite(mean),
+            std: finite(std),
+            l2: (of as f64 * (mean * mean + std * std)).sqrt(),
+        });
+
+        let sides = shape.split('x').filter(|side| !side.is_empty());
+        let sides: Vec<u64> = sides.map(|side| side.parse().expect("a size")).collect();
+        // Statistics are of values, however they were stored.
+        let name = (*name).to_owned();
+        found.tensors.push(TensorInfo { name, dtype: DType::F32, shape: Shape::from(sides) });
+    }
+    found
+}
+
+fn number(text: &str) -> f64 {
+    text.parse().expect("a number")
+}
+
+/// What is said of each tensor that something is said of.
+fn findings(
+    Recorded { tensors, stats }: &Recorded,
+    model: Option<&FamilyModel<'_>>,
+) -> Vec<String> {
+    let judged = tensors.iter().zip(stats).enumerate().flat_map(|(position, (info, stats))| {
+        let expected = expectation(model, position, info);
+        let violations = Physics::ALL.violations(&info.name, stats, expected);
+        violations.into_iter().map(|violation| shown(info, &violation))
+    });
+    judged.collect()
+}
+
+fn shown(info: &TensorInfo, violation: &Violation) -> String {
+    let level = if violation.level() == Level::Error { "error" } else { "warning" };
+    format!("{level}: {}: {violation}", info.name)
+}
+
+#[test]
+fn no_tensor_of_a_trained_model_is_an_error() {
+    let (families, metadata) = (Families::builtin(), Metadata::new());
+    let (mut tensors, mut warnings, mut errors) = (0, 0, Vec::new());
+    for Model { name, family } in models() {
+        let recorded = recorded(&name);
+        let model = family.map(|family| {
+            families.apply(&family, &recorded.tensors, &metadata).expect("a family that is known")
+        });
+        let (bad, odd): (Vec<_>, Vec<_>) = findings(&recorded, model.as_ref())
+            .into_iter()
+            .partition(|finding| finding.starts_with("error"));
+        println!("{name}: {} of {} tensors warn", odd.len(), recorded.tensors.len());
+        odd.iter().for_each(|finding| println!("  {finding}"));
+        tensors += recorded.tensors.len();
+        warnings += odd.len();
+        errors.extend(bad.into_iter().map(|finding| format!("{name}: {finding}")));
+    }
+
+    println!("{warnings} warnings of {tensors} tensors");
+    assert!(tensors > 5000, "all models are there");
+    assert_eq!(errors, Vec::<String>::new());
+}
+
+#[test]
+fn families_know_the_tensors_of_their_trained_models() {
+    let (families, metadata) = (Families::builtin(), Metadata::new());
+    for Model { name, family } in models() {
+        let Some(family) = family else { continue };
+        let recorded = recorded(&name);
+        let model = families.apply(&family, &recorded.tensors, &metadata).expect("a known family");
+        let unknown = (0..recorded.tensors.len()).filter(|at| model.expectation(*at).is_none());
+        let unknown: Vec<&str> = unknown.map(|at| recorded.tensors[at].name.as_str()).collect();
+        assert_eq!(unknown, Vec::<&str>::new(), "{name}");
+    }
+}
