@@ -15,7 +15,7 @@ use crate::steps::Steps;
 type Part = fn(&mut Steps);
 
 /// The parts, in the order in which they run; each sets up the peers that it asks.
-const PARTS: [(&str, Part); 11] = [
+const PARTS: [(&str, Part); 12] = [
     ("builds", builds::run),
     ("candle", candle),
     ("hub", hub),
@@ -27,6 +27,7 @@ const PARTS: [(&str, Part); 11] = [
     ("optimum", optimum),
     ("quality", quality),
     ("llama", llama),
+    ("trained", trained),
 ];
 
 /// Runs the parts that are named, or all if none is.
@@ -194,6 +195,16 @@ fn llama(steps: &mut Steps) {
         steps.run("llama.cpp quantizes to the same files", || ask("apr-cli", "llama_cpp::"));
         steps.run("llama.cpp loads, runs and equals what apr writes", || {
             reference::check_with_llama_cpp(&apr()?)
+        });
+    }
+}
+
+fn trained(steps: &mut Steps) {
+    let what = "what reads and runs trained models";
+    if steps.run(what, reference::set_up_trained).is_some() {
+        steps.run("trained models that packages ship pass through every command", || {
+            run_program(&mut cargo("build", ["--release", "--package", "apr-cli"]))?;
+            reference::check_trained(&target_dir().join("release/apr"))
         });
     }
 }

