@@ -1,24 +1,30 @@
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use apr_core::{Error, IoCause, Result, Sink};
-use apr_platform::{Access, canonicalize, check_name, is_stream, write_all_at};
+use apr_platform::{Access, Identity, canonicalize, check_name, is_stream, write_all_at};
 use tempfile::TempPath;
 
 use crate::lock::{LockedFile, changed, lock_to_replace};
 use crate::partial::{Leftovers, Partial, parent};
 use crate::pending::PendingFiles;
-use crate::{io_error, undo};
+use crate::whole::{WholeFolder, unsynced};
+use crate::{Sources, earlier, io_error, undo};
 
 /// What an [`AtomicOutput`] replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// One file.
     File(PathBuf),
-    /// Files in this folder, which is made if need be.
+    /// Files in this folder, beside others; it is made if need be.
     Folder(PathBuf),
+    /// A model of this name: one file, or shards beside it. Shards of an earlier model of the name
+    /// are removed.
+    Model(PathBuf),
+    /// A folder that holds one model: it appears, or is replaced, as a whole.
+    ModelFolder(PathBuf),
 }
 
 /// Output that appears under its name only when it is complete and on disk.
@@ -30,6 +36,10 @@ pub enum Target {
 #[derive(Debug)]
 pub struct AtomicOutput {
     target: Target,
+    /// The folder that is replaced as a whole.
+    whole: Option<WholeFolder>,
+    /// Files that the output is made from.
+    sources: Vec<Identity>,
     overwrite: bool,
     /// The lock on the file that is replaced, where it was read under that lock.
     held: Option<LockedFile>,
@@ -51,9 +61,18 @@ impl AtomicOutput {
         overwrite: bool,
         names: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self> {
-        let output = Self::new(target, overwrite, None);
+        let mut output = Self::new(target, overwrite, None);
+        let names: BTreeSet<&str> = names.into_iter().collect();
+        if let Target::ModelFolder(folder) = &output.target {
+            output.whole = WholeFolder::find(folder, overwrite, &names)?;
+        }
         names.into_iter().try_for_each(|name| output.check_free(&output.path_of(name)))?;
         Ok(output)
+    }
+
+    /// Says what the output is made from: these files are not removed with an earlier output.
+    pub fn made_from(&mut self, sources: &Sources) {
+        self.sources = sources.identities();
     }
 
     /// Prepares to write what takes the place of a file that is locked, and stays so until it is
@@ -66,6 +85,8 @@ impl AtomicOutput {
     fn new(target: Target, overwrite: bool, held: Option<LockedFile>) -> Self {
         Self {
             target,
+            whole: None,
+            sources: Vec::new(),
             overwrite,
             held,
             finished: Vec::new(),
@@ -93,8 +114,12 @@ impl AtomicOutput {
         let files = self.finished.iter().chain(&self.current);
         let files = files.map(|(path, partial)| (path.as_path(), &partial.file));
         match &self.target {
-            Target::File(path) => PendingFiles::new(files, parent(path), Some(path)),
-            Target::Folder(folder) => PendingFiles::new(files, folder, None),
+            Target::File(path) | Target::Model(path) => {
+                PendingFiles::new(files, parent(path), Some(path), true)
+            }
+            Target::Folder(folder) | Target::ModelFolder(folder) => {
+                PendingFiles::new(files, folder, None, self.whole.is_none())
+            }
         }
     }
 
@@ -110,6 +135,12 @@ impl AtomicOutput {
         }
 
         let finished = std::mem::take(&mut self.finished);
+        if let (Some(whole), Target::ModelFolder(folder)) = (self.whole.take(), &self.target) {
+            let warnings = whole.commit(finished, folder)?;
+            self.made_folders.clear();
+            return Ok(Committed { warnings });
+        }
+        let earlier = self.earlier(&finished)?;
         let several = finished.len() > 1;
         let folders: BTreeSet<PathBuf> =
             finished.iter().map(|(path, _)| parent(path).to_path_buf()).collect();
@@ -125,10 +156,23 @@ impl AtomicOutput {
         }
 
         placed.iter().for_each(|placed| undo::forget(&placed.path));
-        drop(placed);
+        let mut warnings: Vec<Error> = placed.into_iter().filter_map(Placed::finish).collect();
+        warnings.extend(earlier::remove(&earlier));
         self.made_folders.clear();
-        let unsynced = folders.iter().filter_map(|folder| sync_folder(folder).err()).collect();
-        Ok(Committed { unsynced })
+        warnings
+            .extend(folders.iter().filter_map(|folder| sync_folder(folder).err()).map(unsynced));
+        Ok(Committed { warnings })
+    }
+
+    /// Files of an earlier model of the same name.
+    fn earlier(&self, finished: &[(PathBuf, Partial)]) -> Result<Vec<PathBuf>> {
+        match &self.target {
+            Target::Model(path) if self.overwrite => {
+                let written: Vec<&Path> = finished.iter().map(|(path, _)| &**path).collect();
+                earlier::files(path, &written, &self.sources)
+            }
+            _ => Ok(Vec::new()),
+        }
     }
 
     fn place(&self, path: &Path, partial: Partial, several: bool) -> Result<Placed> {
@@ -161,14 +205,17 @@ impl AtomicOutput {
         }
         match &self.target {
             // Shards lie beside the target they are named after.
-            Target::File(path) => path.with_file_name(name),
-            Target::Folder(folder) => folder.join(name),
+            Target::File(path) | Target::Model(path) => path.with_file_name(name),
+            Target::Folder(folder) | Target::ModelFolder(folder) => folder.join(name),
         }
     }
 
     fn check_free(&self, path: &Path) -> Result<()> {
         let name = path.file_name().and_then(|name| name.to_str());
         name.map_or(Ok(()), check_name_of_output)?;
+        if self.whole.is_some() {
+            return Ok(());
+        }
         let existing = path.metadata();
         if is_stream(path) || existing.as_ref().is_ok_and(|target| !target.is_file()) {
             let what = if path.is_dir() { "a folder" } else { "a pipe or a device" };
@@ -186,13 +233,20 @@ impl AtomicOutput {
     fn start(&mut self, path: PathBuf, access: Option<Access>) -> Result<()> {
         self.check_free(&path)?;
         // A link to the target keeps being one: what it points at is replaced.
-        let path = if path.is_symlink() { canonicalize(&path).unwrap_or(path) } else { path };
-        let folder = parent(&path).to_path_buf();
-        self.make_folder(&folder)?;
-        self.leftovers.remove(&path);
-        let as_before = || path.metadata().map(|old| Access::As(old.permissions()));
+        let path = if path.is_symlink() && self.whole.is_none() {
+            canonicalize(&path).unwrap_or(path)
+        } else {
+            path
+        };
+        // The files of a folder that is replaced are made beside it.
+        let beside = self.whole.as_ref().map_or_else(|| path.clone(), |whole| whole.path.clone());
+        self.make_folder(parent(&beside))?;
+        self.leftovers.remove(&beside);
+        let as_before = || {
+            path.metadata().ok().filter(Metadata::is_file).map(|old| Access::As(old.permissions()))
+        };
         let access = access.unwrap_or_else(|| as_before().unwrap_or(Access::Usual));
-        let file = Partial::create(&path, &access).map_err(|error| io_error(&error, &path))?;
+        let file = Partial::create(&beside, &access).map_err(|error| io_error(&error, &path))?;
         self.finished.extend(self.current.replace((path, file)));
         self.position = 0;
         Ok(())
@@ -219,16 +273,14 @@ impl AtomicOutput {
 #[derive(Debug)]
 #[must_use = "what may not survive a crash of the system is to be reported"]
 pub struct Committed {
-    unsynced: Vec<Error>,
+    warnings: Vec<Error>,
 }
 
 impl Committed {
-    /// A sentence for each folder that could not be synced: a crash of the system may still undo
-    /// the names in it.
+    /// A sentence for each folder that could not be synced, so that a crash of the system may still
+    /// undo the names in it, and for what could not be removed.
     pub fn warnings(&self) -> impl Iterator<Item = String> + '_ {
-        self.unsynced.iter().map(|error| {
-            format!("{error}: the output is in place, but a power failure may undo its new name")
-        })
+        self.warnings.iter().map(ToString::to_string)
     }
 }
 
@@ -248,6 +300,19 @@ enum Old {
 }
 
 impl Placed {
+    /// Removes the old file. Where that fails, says under which name it stays.
+    fn finish(self) -> Option<Error> {
+        let Old::Kept(old) = self.old else { return None };
+        let hidden = old.to_path_buf();
+        let error = old.close().err()?;
+        let cause = error.kind();
+        let message = format!(
+            "{cause}: the output is in place, but the file that it replaced could not be removed; \
+             it is here"
+        );
+        Some(Error::io(IoCause::Other, message).in_file(hidden.display()))
+    }
+
     /// Puts back what was there before, where it still is.
     fn take_back(self) {
         let _ = match self.old {
@@ -290,7 +355,7 @@ impl Sink for AtomicOutput {
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
-        if let (Target::File(path), None) = (&self.target, &self.current) {
+        if let (Target::File(path) | Target::Model(path), None) = (&self.target, &self.current) {
             self.start(path.clone(), None)?;
         }
         let (path, file) = self.current()?;

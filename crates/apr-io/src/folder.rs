@@ -1,7 +1,9 @@
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use apr_core::{ByteSource, Error, Result, SourceSet};
-use apr_platform::{canonicalize, check_name};
+use apr_core::{ByteSource, Error, IoCause, Result, SourceSet};
+use apr_platform::{canonicalize, check_name, list_folder};
+use apr_registry::{ModelFile, model_file};
 
 use crate::{Sources, io_error};
 
@@ -48,9 +50,18 @@ impl ModelFolder {
         }
         check_name(name).map_err(|why| Error::format(why).in_file(name))?;
         let path = self.folder.join(relative);
-        let real = canonicalize(&path).map_err(|error| io_error(&error, relative))?;
+        let real = canonicalize(&path).map_err(|error| not_found(&error, &path, relative))?;
         if real.starts_with(&self.root) { Ok(real) } else { Err(escapes()) }
     }
+}
+
+/// Why a name leads to no file. A link to nothing is not the absence of a file.
+fn not_found(error: &io::Error, path: &Path, name: &Path) -> Error {
+    if error.kind() == io::ErrorKind::NotFound && path.is_symlink() {
+        let message = "the link leads to a file that is not there";
+        return Error::io(IoCause::Other, message).in_file(name.display());
+    }
+    io_error(error, name)
 }
 
 /// The repository folder of a Hugging Face cache entry, `models--ORG--NAME`.
@@ -73,17 +84,34 @@ impl SourceSet for ModelFolder {
     }
 }
 
-/// Adds the regular files of a folder, and those of its subfolders when at the top.
+/// Adds the files of a folder, and those of its subfolders when at the top. What is called like a
+/// file of a model, and is a link to nothing, a pipe or a folder, is listed, too: opening it says
+/// what is wrong, where leaving it out would mean that the model has no such file.
 fn list_into(folder: &Path, prefix: &str, names: &mut Vec<String>) -> Result<()> {
-    for entry in folder.read_dir().map_err(|error| io_error(&error, folder))? {
-        let path = entry.map_err(|error| io_error(&error, folder))?.path();
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+    for name in list_folder(folder).map_err(|error| io_error(&error, folder))? {
+        let path = folder.join(&name);
+        let Some(name) = name.to_str() else { continue };
         let hidden = name.starts_with('.');
-        if path.is_file() {
+        let is_listed = match path.metadata() {
+            Ok(found) if found.is_file() => true,
+            Ok(found) if found.is_dir() && is_companion_file(name) => true,
+            Ok(found) if found.is_dir() => {
+                if !path.is_symlink() && prefix.is_empty() && !hidden {
+                    list_into(&path, &format!("{name}/"), names)?;
+                }
+                false
+            }
+            // A link to nothing, what can't be looked at, a pipe.
+            _ => !hidden,
+        };
+        if is_listed {
             names.push(format!("{prefix}{name}"));
-        } else if path.is_dir() && !path.is_symlink() && prefix.is_empty() && !hidden {
-            list_into(&path, &format!("{name}/"), names)?;
         }
     }
     Ok(())
+}
+
+/// Whether a folder has the name of a companion that programs read, which must be a file.
+fn is_companion_file(name: &str) -> bool {
+    model_file(name) == Some(ModelFile::Companion) && name.contains('.')
 }

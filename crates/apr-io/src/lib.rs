@@ -16,6 +16,7 @@
 mod atomic;
 #[cfg(feature = "infer")]
 mod crew;
+mod earlier;
 mod error;
 mod file;
 mod folder;
@@ -42,6 +43,7 @@ mod threads;
 #[cfg(feature = "typed")]
 pub mod typed;
 mod undo;
+mod whole;
 
 #[cfg(feature = "hub")]
 pub use apr_hub as hub;

@@ -6,7 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use apr_core::Result;
-use apr_platform::{Access, Identity, exchange, link_unnamed, place_new, replace, unnamed};
+use apr_platform::{
+    Access, Identity, exchange, link_unnamed, list_folder, place_new, replace, unnamed,
+};
 use tempfile::{Builder, NamedTempFile, TempPath};
 
 use crate::io_error;
@@ -53,10 +55,16 @@ impl Partial {
 
     /// Gives the file its target's name, which must be free.
     pub(crate) fn place_new(self, target: &Path) -> io::Result<()> {
+        self.place(target).map(drop)
+    }
+
+    /// As [`place_new`](Self::place_new), and gives back the locked file.
+    pub(crate) fn place(self, target: &Path) -> io::Result<File> {
         match self.hidden {
-            None => link_unnamed(&self.file, target),
-            Some(hidden) => place_new(&hidden, target),
+            None => link_unnamed(&self.file, target)?,
+            Some(hidden) => place_new(&hidden, target)?,
         }
+        Ok(self.file)
     }
 
     /// Puts the file in the place of its target, if there is one.
@@ -92,12 +100,67 @@ impl Partial {
     }
 }
 
-/// Renames a hidden file over its target.
+/// Renames a hidden file over its target. Where it can be neither renamed nor removed, the error
+/// has its name.
 fn place(mut hidden: TempPath, target: &Path) -> io::Result<()> {
-    replace(&hidden, target)?;
-    // The name is gone.
-    hidden.disable_cleanup(true);
-    Ok(())
+    let Err(error) = replace(&hidden, target) else {
+        // The name is gone.
+        hidden.disable_cleanup(true);
+        return Ok(());
+    };
+    let name = hidden.to_path_buf();
+    match hidden.close() {
+        Err(_) if name.symlink_metadata().is_ok() => {
+            let stays = format!("{error}; remove the incomplete '{}'", name.display());
+            Err(io::Error::new(error.kind(), stays))
+        }
+        _ => Err(error),
+    }
+}
+
+/// A folder with a hidden name, locked where the system can lock folders. It is removed when this
+/// is dropped, unless it is kept.
+#[derive(Debug)]
+pub(crate) struct HiddenFolder {
+    path: PathBuf,
+    _lock: Option<File>,
+    is_kept: bool,
+}
+
+impl HiddenFolder {
+    /// Creates one beside the folder that it is to become.
+    pub(crate) fn create(target: &Path) -> io::Result<Self> {
+        for _ in 0..ATTEMPTS {
+            let (_, mut name) =
+                under_hidden_name(target, |path| fs::create_dir(path))?.into_parts();
+            name.disable_cleanup(true);
+            let path = name.to_path_buf();
+            let lock = File::open(&path).ok();
+            match lock.as_ref().map(File::try_lock) {
+                Some(Err(TryLockError::WouldBlock)) => {}
+                Some(Ok(())) if !path.is_dir() => {}
+                _ => return Ok(Self { path, _lock: lock, is_kept: false }),
+            }
+        }
+        Err(io::Error::other("another process keeps removing the folder before it can be filled"))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Leaves the name alone from now on.
+    pub(crate) fn keep(&mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for HiddenFolder {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
 }
 
 /// Creates a file and locks it. Between the two, another writer may take it for left over and
@@ -151,8 +214,8 @@ impl Leftovers {
     pub(crate) fn remove(&mut self, target: &Path) {
         let folder = parent(target);
         if self.folder != folder {
-            let entries = folder.read_dir().into_iter().flatten().flatten();
-            let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+            let entries = list_folder(folder).unwrap_or_default().into_iter();
+            let names = entries.filter_map(|name| name.into_string().ok());
             let names = names.filter(|name| name.ends_with(SUFFIX)).collect();
             *self = Self { folder: folder.to_path_buf(), names };
         }
@@ -163,6 +226,16 @@ impl Leftovers {
     }
 }
 
+/// Whether a name, in a folder or below it, is one that a file has while it is written.
+pub(crate) fn is_partial_name(name: &str) -> bool {
+    let name = name.rsplit('/').next().unwrap_or(name);
+    let stem = name.strip_suffix(SUFFIX).filter(|stem| stem.starts_with('.'));
+    stem.is_some_and(|stem| {
+        let random = stem.as_bytes().iter().rev().take(RANDOM);
+        stem.len() > RANDOM + 1 && random.into_iter().all(u8::is_ascii_alphanumeric)
+    })
+}
+
 fn is_hidden_name(name: &str, prefix: &str) -> bool {
     let random = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(SUFFIX));
     random.is_some_and(|random| {
@@ -170,8 +243,15 @@ fn is_hidden_name(name: &str, prefix: &str) -> bool {
     })
 }
 
-/// Removes a regular file that no process has locked.
+/// Removes a regular file, or the folder of a model, that no process has locked.
 fn remove_if_abandoned(path: &Path) {
+    if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+        // Where folders can't be opened and locked, nothing says that a writer has ended.
+        if File::open(path).is_ok_and(|folder| folder.try_lock().is_ok()) {
+            let _ = fs::remove_dir_all(path);
+        }
+        return;
+    }
     // The lock is held until the name is gone: a writer that only now locks its file finds that
     // out.
     if let Ok(Some(file)) = open_own(path)
@@ -196,7 +276,7 @@ impl Spool {
     pub fn create(folder: &Path) -> Result<Self> {
         let create = || {
             fs::create_dir_all(folder)?;
-            folder.read_dir()?.flatten().for_each(|entry| remove_if_abandoned(&entry.path()));
+            list_folder(folder)?.iter().for_each(|name| remove_if_abandoned(&folder.join(name)));
             locked(|| NamedTempFile::new_in(folder))
         };
         Ok(Self(create().map_err(|error| io_error(&error, folder))?))

@@ -19,11 +19,13 @@ pub struct PendingFiles {
 }
 
 impl PendingFiles {
-    /// Takes files with their paths; `main` is the one that names the model, in `folder`.
+    /// Takes files with their paths; `main` is the one that names the model, in `folder`, whose
+    /// other files stay if `stay`.
     pub(crate) fn new<'f>(
         files: impl Iterator<Item = (&'f Path, &'f File)>,
         folder: &Path,
         main: Option<&Path>,
+        stay: bool,
     ) -> Result<Self> {
         let name = |path: &Path| {
             let within = path.strip_prefix(folder).ok().filter(|name| !name.as_os_str().is_empty());
@@ -42,7 +44,7 @@ impl PendingFiles {
             [(only, _)] => only.clone(),
             _ => name(main),
         });
-        Ok(Self { files, main, beside: ModelFolder::open(folder).ok() })
+        Ok(Self { files, main, beside: stay.then(|| ModelFolder::open(folder).ok()).flatten() })
     }
 
     /// Opens the model that the files are, with the companions that it will have.

@@ -73,6 +73,14 @@ impl Sources {
     }
 }
 
+impl Sources {
+    /// Which files were opened.
+    pub(crate) fn identities(&self) -> Vec<Identity> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.iter().map(|opened| opened.before).collect()
+    }
+}
+
 impl Opened {
     fn is_unchanged(&self) -> bool {
         let open = self.file.upgrade().and_then(|file| Identity::of_file(&file).ok());

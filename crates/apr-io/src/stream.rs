@@ -101,6 +101,16 @@ impl StreamSink {
         Ok(())
     }
 
+    /// Why bytes did not go out. A reader that goes away early has no model, unlike one that has read
+    /// enough of a report: that is a failure.
+    fn failed(&self, error: &io::Error) -> Error {
+        if error.kind() != io::ErrorKind::BrokenPipe {
+            return io_error(error, &self.name);
+        }
+        let message = "the reader closed the pipe before the end of the model: it is incomplete";
+        Error::io(IoCause::Other, message).in_file(self.name.display())
+    }
+
     /// Waits until at most so many pieces are not written yet; gives back the buffer of one that
     /// was, if any.
     fn wait_for(&mut self, waiting: usize) -> Result<Vec<u8>> {
@@ -112,7 +122,7 @@ impl StreamSink {
                     buffer = piece;
                     self.waiting -= 1;
                 }
-                Ok(Err(error)) => return Err(io_error(&error, &self.name)),
+                Ok(Err(error)) => return Err(self.failed(&error)),
                 Err(RecvTimeoutError::Timeout) => {}
                 // An error ended the thread, and was reported before.
                 Err(RecvTimeoutError::Disconnected) => {

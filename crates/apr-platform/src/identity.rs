@@ -54,6 +54,12 @@ impl Identity {
         self.is_file_of(before) && (self.len, self.modified) == (before.len, before.modified)
     }
 
+    /// Whether both are in one file system, so that one can take the other's place.
+    #[must_use]
+    pub fn is_on_volume_of(&self, other: &Self) -> bool {
+        self.volume == other.volume
+    }
+
     /// Bytes of the file.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is a number that is compared")]

@@ -46,6 +46,7 @@ pub use identity::Identity;
 pub use names::{check_name, portable};
 pub use system::{
     allocated, exchange, is_failed_lookup, is_lock_violation, is_regular, is_stream, link_file,
-    link_unnamed, new_like, new_shared, place_new, read_exact_at, replace, standard_input,
-    standard_output, sync_folder, unfollowed, unnamed, unwaiting, write_all_at,
+    link_unnamed, list_folder, new_like, new_shared, place_new, place_new_folder, read_exact_at,
+    replace, standard_input, standard_output, sync_folder, unfollowed, unnamed, unwaiting,
+    write_all_at,
 };

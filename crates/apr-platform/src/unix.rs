@@ -1,12 +1,14 @@
 //! Linux, macOS and their kin.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
+use rustix::fs::{CWD, Dir, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use crate::{Access, Identity};
@@ -172,6 +174,35 @@ pub fn place_new(from: &Path, to: &Path) -> io::Result<()> {
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::hard_link(from, to),
         renamed => Ok(renamed?),
     }
+}
+
+/// Gives a folder a name that must be free.
+///
+/// # Errors
+/// What the system says, `AlreadyExists` among others.
+pub fn place_new_folder(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Over a folder that is not empty, the system refuses.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::rename(from, to),
+        renamed => Ok(renamed?),
+    }
+}
+
+/// Lists the names in a folder. An error when the folder is closed is none, while the standard
+/// library's `read_dir` panics.
+///
+/// # Errors
+/// What the system says.
+pub fn list_folder(folder: &Path) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(File::open(folder)?)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
+    }
+    Ok(names)
 }
 
 /// Renames a file, over another one if there is one.

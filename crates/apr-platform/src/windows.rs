@@ -160,6 +160,25 @@ pub fn place_new(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
+/// Gives a folder a name that must be free.
+///
+/// # Errors
+/// What the system says, `AlreadyExists` among others.
+pub fn place_new_folder(from: &Path, to: &Path) -> io::Result<()> {
+    if to.symlink_metadata().is_ok() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    fs::rename(from, to)
+}
+
+/// Lists the names in a folder.
+///
+/// # Errors
+/// What the system says.
+pub fn list_folder(folder: &Path) -> io::Result<Vec<std::ffi::OsString>> {
+    folder.read_dir()?.map(|entry| entry.map(|entry| entry.file_name())).collect()
+}
+
 /// Renames a file, over another one if there is one. That may be open, if not without
 /// `FILE_SHARE_DELETE`.
 ///

@@ -9,6 +9,7 @@ use apr_core::{
 use serde_json::{Map, Value};
 
 use crate::in_folder::{is_index, is_shard_name, shard_number, shard_stem};
+use crate::model_files::TERMS;
 use crate::weights::{CONFIG, CONFIGS, find_weights, has_index, what_names_the_shards};
 use crate::{OpenOptions, open_in};
 
@@ -91,6 +92,7 @@ pub fn with_companions(
     };
 
     let names = set.list()?;
+    let modules = modules(set, &names, limits)?;
     let warning = shard_warning(&*checkpoint.inner, &names);
     checkpoint.warnings.extend(warning.filter(|warning| !checkpoint.warnings.contains(warning)));
     for name in names {
@@ -106,9 +108,12 @@ pub fn with_companions(
             continue;
         }
 
-        if is_companion(&name) {
+        let of_module = |(folder, _): (&str, &str)| modules.iter().any(|module| module == folder);
+        if name.split_once('/').is_some_and(of_module) {
+            checkpoint.add_whole(set, &name)?;
+        } else if is_companion(&name) {
             checkpoint.add(set, &name)?;
-        } else if !name.contains('/') {
+        } else {
             checkpoint.left_out.push(name);
         }
     }
@@ -145,6 +150,26 @@ pub fn with_neighbours(
 fn plain_name(path: &str) -> &str {
     path.rsplit(['/', '\\']).next().unwrap_or(path)
 }
+
+/// Folders of the modules that `modules.json` of sentence-transformers lists: what they hold is part
+/// of the model, the weights of a dense layer too.
+///
+/// # Errors
+/// E007 when the file can't be read, E008 when it exceeds the limits.
+fn modules(set: &dyn SourceSet, names: &[String], limits: &Limits) -> Result<Vec<String>> {
+    if !names.iter().any(|name| name == MODULES) {
+        return Ok(Vec::new());
+    }
+    let file = set.open(MODULES).map_err(|error| error.in_file(MODULES))?;
+    limits.check_metadata(file.len()).map_err(|error| error.in_file(MODULES))?;
+    let bytes = read_vec(&file, 0, file.len()).map_err(|error| error.in_file(MODULES))?;
+    let listed: Vec<Value> = serde_json::from_slice(without_mark(&bytes)).unwrap_or_default();
+    let path = |module: &Value| module.get("path").and_then(Value::as_str).map(str::to_owned);
+    Ok(listed.iter().filter_map(path).filter(|path| !path.is_empty()).collect())
+}
+
+/// The list of a sentence-transformers model's modules.
+const MODULES: &str = "modules.json";
 
 /// A checkpoint with a configuration that does not lie beside its weights: the bytes of a
 /// `config.json`, which becomes one of its companions.
@@ -244,12 +269,25 @@ fn is_companion(name: &str) -> bool {
     let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
     SKELETONS.contains(&file)
         || ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"].contains(&extension)
-        || ["LICENSE", "LICENCE", "NOTICE", "USE_POLICY"]
-            .iter()
-            .any(|prefix| file.starts_with(prefix))
+        || TERMS.iter().any(|prefix| file.starts_with(prefix))
 }
 
 impl FolderCheckpoint {
+    /// Adds a file that the model is not whole without.
+    fn add_whole(&mut self, set: &dyn SourceSet, name: &str) -> Result<()> {
+        let left_out = self.left_out.len();
+        self.add(set, name)?;
+        if self.left_out.len() > left_out {
+            let message = format!(
+                "the file is part of the model, and companions exceed the limit of {} bytes with \
+                 it",
+                self.limits.max_companion
+            );
+            return Err(Error::memory(message).in_file(name));
+        }
+        Ok(())
+    }
+
     fn add(&mut self, set: &dyn SourceSet, name: &str) -> Result<()> {
         let source = set.open(name).map_err(|error| error.in_file(name))?;
         // All of them are in memory at once when they are written.

@@ -55,14 +55,16 @@ pub fn is_shard_name(name: &str) -> bool {
 }
 
 /// What the names of a model's shards start with: `model` of `model-00001-of-00003.apr`.
-pub(crate) fn shard_stem(name: &str) -> Option<&str> {
+#[must_use]
+pub fn shard_stem(name: &str) -> Option<&str> {
     shard_number(name)?;
     let (rest, _) = name.rsplit_once("-of-")?;
     rest.rsplit_once('-').map(|(stem, _)| stem)
 }
 
 /// Number and count of a shard, by its name: `model-00001-of-00003.safetensors`.
-pub(crate) fn shard_number(name: &str) -> Option<(u32, u32)> {
+#[must_use]
+pub fn shard_number(name: &str) -> Option<(u32, u32)> {
     let (stem, _) = name.rsplit_once('.')?;
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (_, number) = rest.rsplit_once('-')?;

@@ -25,6 +25,7 @@ mod few_reads;
 mod folder;
 mod formats;
 mod in_folder;
+mod model_files;
 mod open;
 mod options;
 mod plan;
@@ -81,7 +82,8 @@ pub use folder::{
 #[cfg(feature = "graphs")]
 pub use formats::{NamedGraphs, graphs_of};
 pub use formats::{is_part_name, may_hold_code, may_span_files};
-pub use in_folder::is_shard_name;
+pub use in_folder::{is_shard_name, shard_number, shard_stem};
+pub use model_files::{ModelFile, model_file};
 pub use open::{UNKNOWN_FORMAT, is_manifest, open, open_in, recognise, recognise_file};
 pub use options::{OpenOptions, PlanOptions};
 pub use plan::{formats, plan, target_by_extension, targets};

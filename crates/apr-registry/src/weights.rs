@@ -18,7 +18,7 @@ pub(crate) const CONFIG: &str = "config.json";
 const ADAPTER_CONFIG: &str = "adapter_config.json";
 
 /// Weights of other frameworks and formats that folders carry beside the ones that were opened.
-const WEIGHTS: [&str; 12] = [
+pub(crate) const WEIGHTS: [&str; 12] = [
     "safetensors",
     "bin",
     "pt",

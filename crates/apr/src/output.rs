@@ -95,8 +95,11 @@ impl Output {
             return Err(JobError::Request(message));
         }
 
-        let target =
-            if layout.folder { Target::Folder(path.into()) } else { Target::File(path.into()) };
+        let target = if layout.folder {
+            Target::ModelFolder(path.into())
+        } else {
+            Target::Model(path.into())
+        };
         let names = files.iter().map(|file| file.name.as_str());
         Ok(Self(OutputKind::Files(AtomicOutput::create(target, replace, names)?)))
     }
@@ -135,6 +138,9 @@ impl Output {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<Written, JobError> {
+        if let OutputKind::Files(files) = &mut self.0 {
+            files.made_from(sources);
+        }
         let sink: &mut dyn Sink = match &mut self.0 {
             OutputKind::Files(files) => files,
             OutputKind::Stream(stream) => stream,

@@ -166,7 +166,7 @@ impl<'a> ModelWriter<'a> {
         let layout = writer.layout().clone();
         let names = layout.files.iter().map(|file| file.name.as_str());
         let mut output =
-            AtomicOutput::create(Target::File(self.path.clone()), self.replace, names)?;
+            AtomicOutput::create(Target::Model(self.path.clone()), self.replace, names)?;
         self.write_to(&mut *writer, &mut output)?;
         Ok(WriteReport {
             bytes: writer.layout().total_len(),

@@ -1,0 +1,80 @@
+//! What an earlier output of the same name left: other shards than the new ones.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use apr_core::{Error, IoCause, Result};
+use apr_platform::{Identity, list_folder};
+use apr_registry::{shard_number, shard_stem};
+
+use crate::io_error;
+use crate::model::is_manifest;
+use crate::partial::parent;
+
+/// Files of an earlier output named `path` that are not among those written now. They are looked
+/// for before the new files are in place.
+///
+/// Only what stood for one model under that name is found: other counts of shards where the new
+/// output is a whole set of them, and the shards of a manifest or an index that is replaced.
+/// `sources` are files that the output was made from, which stay unless what named them is
+/// replaced.
+///
+/// # Errors
+/// E007 when the folder can't be listed.
+pub(crate) fn files(path: &Path, written: &[&Path], sources: &[Identity]) -> Result<Vec<PathBuf>> {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        return Ok(Vec::new());
+    };
+    let (stem, extension) = name.rsplit_once('.').unwrap_or((name, ""));
+    let index = path.with_file_name(format!("{name}.index.json"));
+    let is_written = |path: &Path| written.contains(&path);
+    let is_shard = |name: &str| {
+        shard_stem(name) == Some(stem)
+            && name.rsplit_once('.').map_or("", |(_, extension)| extension) == extension
+    };
+    let new = written.iter().filter_map(|path| path.file_name()?.to_str());
+    let new: Vec<&str> = new.filter(|name| is_shard(name)).collect();
+    let count = new.first().and_then(|name| shard_number(name)).map_or(0, |(_, count)| count);
+    let is_set = !new.is_empty() && new.len() == count as usize;
+
+    let has_index = index.is_file();
+    let was_manifest = is_written(path) && path.is_file() && is_manifest(path).unwrap_or(false);
+    // A manifest by itself belongs to shards that were written before.
+    let is_one = written.len() == 1 && is_written(path);
+    if !is_set && !(is_one && (has_index || was_manifest)) {
+        return Ok(Vec::new());
+    }
+
+    let mut found = Vec::new();
+    let folder = parent(path);
+    for name in list_folder(folder).map_err(|error| io_error(&error, folder))? {
+        if name.to_str().is_some_and(is_shard) {
+            found.push(path.with_file_name(name));
+        }
+    }
+    found.retain(|path| !is_written(path));
+    let replaced = was_manifest || (has_index && is_written(&index));
+    let others = [path, &index].into_iter().filter(|path| !is_written(path) && path.is_file());
+    let others = others.map(Path::to_path_buf).filter(|path| !is_of(path, sources));
+    found.retain(|path| replaced || !is_of(path, sources));
+    found.extend(others);
+    Ok(found)
+}
+
+fn is_of(path: &Path, sources: &[Identity]) -> bool {
+    Identity::of_path(path).is_ok_and(|found| sources.iter().any(|source| found.is_file_of(source)))
+}
+
+/// Removes what [`files`] found; says what was removed, and what could not be.
+pub(crate) fn remove(found: &[PathBuf]) -> Vec<Error> {
+    let removed = |path: &&PathBuf| match std::fs::remove_file(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Error::io(
+            IoCause::Other,
+            format!("{error}: the output is in place, but this file of the earlier one stays"),
+        )
+        .in_file(path.display())),
+    };
+    found.iter().filter_map(|path| removed(&path).err()).collect()
+}
