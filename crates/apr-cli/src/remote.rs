@@ -76,6 +76,11 @@ pub(crate) struct Model {
     pub(crate) partial: u64,
     /// Days since one of its files was read or written.
     pub(crate) days: Option<u64>,
+    /// Files and bytes that apr fetched itself.
+    #[serde(skip)]
+    pub(crate) own: (u64, u64),
+    /// Whether another program, such as Hugging Face's client, fetched some of it.
+    pub(crate) shared: bool,
     #[serde(skip)]
     holding: Holding,
 }
@@ -111,17 +116,20 @@ pub(crate) fn models(name: Option<&str>) -> Outcome<Vec<Model>> {
                 .used
                 .and_then(|used| used.elapsed().ok())
                 .map(|unused| unused.as_secs() / 86_400),
+            own: holding.own,
+            shared: holding.has_others,
             holding,
         })
         .collect())
 }
 
-/// Removes models; the names of those that are being fetched are returned.
-pub(crate) fn clear(models: &[Model]) -> Outcome<Vec<String>> {
+/// Removes what apr fetched of models, or with `all` what other programs did, too; the names of
+/// those that are being fetched are returned.
+pub(crate) fn clear(models: &[Model], all: bool) -> Outcome<Vec<String>> {
     let caches = caches()?;
     let mut in_use = Vec::new();
     for model in models {
-        if !caches.clear(&model.holding)? {
+        if !caches.clear(&model.holding, all)? {
             in_use.push(model.name.clone());
         }
     }

@@ -48,6 +48,9 @@ pub(crate) struct Model {
     pub(crate) bytes: u64,
     pub(crate) partial: u64,
     pub(crate) days: Option<u64>,
+    #[serde(skip)]
+    pub(crate) own: (u64, u64),
+    pub(crate) shared: bool,
 }
 
 pub(crate) fn hub_folder() -> Outcome<Option<PathBuf>> {
@@ -58,7 +61,7 @@ pub(crate) fn models(_name: Option<&str>) -> Outcome<Vec<Model>> {
     Ok(Vec::new())
 }
 
-pub(crate) fn clear(_models: &[Model]) -> Outcome<Vec<String>> {
+pub(crate) fn clear(_models: &[Model], _all: bool) -> Outcome<Vec<String>> {
     Ok(Vec::new())
 }
 

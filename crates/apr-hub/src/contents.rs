@@ -6,8 +6,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use apr_core::{Progress, Result};
+use apr_platform::Identity;
 
 use crate::digest::{file_agrees, is_digest};
+use crate::fetched::Fetched;
 use crate::lock::{Lock, disk};
 use crate::url_cache::UrlCache;
 
@@ -27,6 +29,11 @@ pub struct Holding {
     pub partial: u64,
     /// When one of them was last read or written.
     pub used: Option<SystemTime>,
+    /// The whole files that apr fetched, and their bytes with those of what is partial. Others are
+    /// Hugging Face's client's, or another program's.
+    pub own: (u64, u64),
+    /// Whether there is anything that another program put there.
+    pub has_others: bool,
     kind: CacheEntryKind,
 }
 
@@ -53,13 +60,15 @@ pub struct Damage {
 pub struct Caches {
     hub: PathBuf,
     urls: UrlCache,
+    fetched: Fetched,
 }
 
 impl Caches {
     /// The caches in these folders: Hugging Face's, and the one of everything else.
     #[must_use]
     pub fn new(hub: &Path, other: &Path) -> Self {
-        Self { hub: hub.to_path_buf(), urls: UrlCache::new(other) }
+        let fetched = Fetched::new(other, hub);
+        Self { hub: hub.to_path_buf(), urls: UrlCache::new(other), fetched }
     }
 
     /// What they hold, sorted by name.
@@ -67,7 +76,8 @@ impl Caches {
     pub fn list(&self) -> Vec<Holding> {
         let entries =
             self.hub.read_dir().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-        let mut holdings: Vec<Holding> = entries.filter_map(|folder| repository(&folder)).collect();
+        let mut holdings: Vec<Holding> =
+            entries.filter_map(|folder| self.repository(&folder)).collect();
         let urls = self.urls.list();
         holdings.extend(urls.into_iter().filter_map(|(name, cached)| {
             let found = self.urls.path(&name).metadata().ok()?;
@@ -78,6 +88,8 @@ impl Caches {
                 bytes,
                 partial: 0,
                 used,
+                own: (1, bytes),
+                has_others: false,
                 kind: CacheEntryKind::Url(name),
             })
         }));
@@ -85,13 +97,16 @@ impl Caches {
         holdings
     }
 
-    /// Removes one; `false` where a program is fetching into it.
+    /// Removes what apr fetched of one, or with `all` what other programs did, too; `false` where a
+    /// program is fetching into it.
     ///
     /// # Errors
     /// E007.
-    pub fn clear(&self, holding: &Holding) -> Result<bool> {
+    pub fn clear(&self, holding: &Holding, all: bool) -> Result<bool> {
         match &holding.kind {
-            CacheEntryKind::Repository(folder) => self.clear_repository(folder),
+            CacheEntryKind::Repository(folder) => {
+                self.clear_repository(folder, all || !holding.has_others)
+            }
             CacheEntryKind::Url(name) => {
                 let Some(_lock) = Lock::try_take(&self.urls.lock(name))? else { return Ok(false) };
                 let path = self.urls.path(name);
@@ -104,7 +119,7 @@ impl Caches {
         }
     }
 
-    fn clear_repository(&self, folder: &Path) -> Result<bool> {
+    fn clear_repository(&self, folder: &Path, all: bool) -> Result<bool> {
         let locks = self.hub.join(".locks").join(folder.file_name().unwrap_or_default());
         let names =
             locks.read_dir().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
@@ -117,7 +132,18 @@ impl Caches {
                 None => return Ok(false),
             }
         }
+        let own: Vec<PathBuf> =
+            blobs(folder).into_iter().filter(|blob| self.fetched.has(blob)).collect();
+        if !all {
+            unlink(&folder.join("snapshots"), &own)?;
+            for blob in &own {
+                fs::remove_file(blob).map_err(|error| disk(&error, blob))?;
+                self.fetched.forget(blob);
+            }
+            return Ok(true);
+        }
         fs::remove_dir_all(folder).map_err(|error| disk(&error, folder))?;
+        own.iter().for_each(|blob| self.fetched.forget(blob));
 
         // Whoever takes a lock notices that its file is gone.
         let _ = fs::remove_dir_all(&locks);
@@ -155,25 +181,66 @@ impl Caches {
     }
 }
 
-fn repository(folder: &Path) -> Option<Holding> {
-    let name = folder.file_name()?.to_str()?.strip_prefix(START)?;
+impl Caches {
+    fn repository(&self, folder: &Path) -> Option<Holding> {
+        let name = folder.file_name()?.to_str()?.strip_prefix(START)?;
 
-    // The first `--` is the slash; others may be the name's own.
-    let name = format!("hf://{}", name.replacen("--", "/", 1));
-    let kind = CacheEntryKind::Repository(folder.to_path_buf());
-    let mut holding = Holding { name, files: 0, bytes: 0, partial: 0, used: None, kind };
-    for path in blobs(folder) {
-        let Ok(found) = path.metadata() else { continue };
-        holding.used = holding.used.max(last_use(&found));
-        if digest_of(&path).is_some() {
-            holding.files += 1;
-            holding.bytes += found.len();
-        } else {
-            holding.partial += taken(&found);
+        // The first `--` is the slash; others may be the name's own.
+        let name = format!("hf://{}", name.replacen("--", "/", 1));
+        let mut holding = Holding {
+            name,
+            files: 0,
+            bytes: 0,
+            partial: 0,
+            used: None,
+            own: (0, 0),
+            has_others: false,
+            kind: CacheEntryKind::Repository(folder.to_path_buf()),
+        };
+        let mut is_empty = true;
+        for path in blobs(folder) {
+            let Ok(found) = path.metadata() else { continue };
+            holding.used = holding.used.max(last_use(&found));
+            let is_own = self.fetched.has(&path);
+            is_empty = false;
+            holding.has_others |= !is_own;
+            let (files, bytes) = if digest_of(&path).is_some() {
+                holding.files += 1;
+                holding.bytes += found.len();
+                (1, found.len())
+            } else {
+                holding.partial += taken(&found);
+                (0, taken(&found))
+            };
+            if is_own {
+                holding.own = (holding.own.0 + files, holding.own.1 + bytes);
+            }
+        }
+
+        // Without blobs, nothing says that apr made the folder.
+        holding.has_others |= is_empty;
+        Some(holding)
+    }
+}
+
+/// Removes what a folder and those in it have of these blobs: links to them, and their second
+/// names.
+fn unlink(folder: &Path, blobs: &[PathBuf]) -> Result<()> {
+    let own: Vec<Identity> = blobs.iter().filter_map(|blob| Identity::of_path(blob).ok()).collect();
+    let entries = folder.read_dir().into_iter().flatten();
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        if path.is_dir() && !path.is_symlink() {
+            unlink(&path, blobs)?;
+            // Only where nothing is left in it.
+            let _ = fs::remove_dir(&path);
+            continue;
+        }
+        let leads_to = Identity::of_path(&path);
+        if leads_to.is_ok_and(|found| own.iter().any(|blob| found.is_file_of(blob))) {
+            fs::remove_file(&path).map_err(|error| disk(&error, &path))?;
         }
     }
-
-    Some(holding)
+    Ok(())
 }
 
 /// Bytes on disk: a partial file has its whole length from the beginning.

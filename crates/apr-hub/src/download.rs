@@ -283,6 +283,7 @@ impl Download {
             Ok(())
         };
         rename().map_err(|error| self.lose(&error, path))?;
+        self.target.entry.fetched(path);
         self.target.entry.add(path, Some(checked)).map_err(|error| self.lose_by(error))
     }
 

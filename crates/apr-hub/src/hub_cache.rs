@@ -17,6 +17,7 @@ use apr_core::Result;
 use apr_platform::Identity;
 
 use crate::digest::is_digest;
+use crate::fetched::Fetched;
 use crate::hub::{RemoteFile, Repository, is_commit};
 use crate::location::{HubLocation, is_plain};
 use crate::lock::disk;
@@ -26,11 +27,17 @@ use crate::lock::disk;
 pub(crate) struct RepositoryFolder {
     root: PathBuf,
     name: String,
+    fetched: Fetched,
 }
 
 impl RepositoryFolder {
-    pub(crate) fn new(root: &Path, repo: &str) -> Self {
-        Self { root: root.to_path_buf(), name: format!("models--{}", repo.replace('/', "--")) }
+    /// That of a repository in the cache `root`; `own` is apr's own cache.
+    pub(crate) fn new(root: &Path, own: &Path, repo: &str) -> Self {
+        Self {
+            root: root.to_path_buf(),
+            name: format!("models--{}", repo.replace('/', "--")),
+            fetched: Fetched::new(own, root),
+        }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -115,6 +122,11 @@ pub(crate) struct SnapshotEntry {
 }
 
 impl SnapshotEntry {
+    /// Records that apr fetched a blob.
+    pub(crate) fn fetched(&self, blob: &Path) {
+        self.folder.fetched.add(blob);
+    }
+
     /// Links a blob to its name in the commit.
     ///
     /// # Errors

@@ -19,6 +19,7 @@ mod client;
 mod contents;
 mod digest;
 mod download;
+mod fetched;
 mod headers;
 mod hub;
 mod hub_cache;

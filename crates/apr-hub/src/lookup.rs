@@ -106,7 +106,8 @@ impl Hub {
     }
 
     pub(crate) fn repository(&self, location: &HubLocation) -> Result<LocationKind> {
-        let folder = RepositoryFolder::new(&self.client.settings.hub_cache, &location.repo);
+        let settings = &self.client.settings;
+        let folder = RepositoryFolder::new(&settings.hub_cache, &settings.cache, &location.repo);
 
         // A revision that has slashes may be longer than the location alone shows.
         let mut meant = [location.clone()].into_iter().chain(location.longer());

@@ -41,7 +41,11 @@ impl ModelFolder {
         Ok(Self { folder, root, sources: sources.clone() })
     }
 
-    fn resolve(&self, name: &str) -> Result<PathBuf> {
+    /// Where a file of the folder really is: no link is left in the path.
+    ///
+    /// # Errors
+    /// E001 for a name that leads out of the folder, E007 for what is not there.
+    pub fn path_of(&self, name: &str) -> Result<PathBuf> {
         let escapes = || Error::format("the name leads out of the model's folder").in_file(name);
         let relative = Path::new(name);
         let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
@@ -73,7 +77,7 @@ fn hub_cache_root(folder: &Path) -> Option<PathBuf> {
 
 impl SourceSet for ModelFolder {
     fn open(&self, name: &str) -> Result<Box<dyn ByteSource>> {
-        Ok(Box::new(self.sources.open_file(self.resolve(name)?)?))
+        Ok(Box::new(self.sources.open_file(self.path_of(name)?)?))
     }
 
     fn list(&self) -> Result<Vec<String>> {

@@ -190,6 +190,11 @@ impl Sources {
         }
     }
 
+    /// Whether any file is one of a hub or a server.
+    pub(crate) fn has_remote(&self) -> bool {
+        !self.remote.places.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Whether a remote path stands for several files.
     ///
     /// # Errors

@@ -74,6 +74,19 @@ impl Sources {
 }
 
 impl Sources {
+    /// The state of all files that were opened, as a text that is another one where one of them was
+    /// changed or replaced. `None` where none was opened, or some are on servers.
+    #[must_use]
+    pub fn files_state(&self) -> Option<String> {
+        if self.has_remote() {
+            return None;
+        }
+        let mut states: Vec<String> = self.identities().iter().map(Identity::state).collect();
+        states.sort_unstable();
+        states.dedup();
+        (!states.is_empty()).then(|| states.join("\n"))
+    }
+
     /// Which files were opened.
     pub(crate) fn identities(&self) -> Vec<Identity> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);

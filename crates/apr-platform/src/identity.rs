@@ -60,6 +60,14 @@ impl Identity {
         self.volume == other.volume
     }
 
+    /// The file and its state as a text, for a program that looks again after others have ended:
+    /// the number of the file, its length and when it was last written to.
+    #[must_use]
+    pub fn state(&self) -> String {
+        let Self { index, len, modified: (seconds, rest), .. } = self;
+        format!("{index} {len} {seconds} {rest}")
+    }
+
     /// Bytes of the file.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is a number that is compared")]

@@ -119,6 +119,8 @@ pub struct Generator<'g> {
     pub(crate) kept: Option<Memory>,
     /// What computes keys and values, as the files of prompts name it.
     pub(crate) identity: OnceCell<String>,
+    /// State of the files that the model was read from.
+    pub(crate) files: Option<String>,
 }
 
 enum Model<'g> {
@@ -233,7 +235,8 @@ impl<'g> Generator<'g> {
         let settings = Generation::of(runner.facts, &options.sampling);
         warn_ignored(&runner, &settings);
         let (kept, identity) = (None, OnceCell::new());
-        Self { runner, model, settings, options, tokenizer: None, kept, identity }
+        let files = None;
+        Self { runner, model, settings, options, tokenizer: None, kept, identity, files }
     }
 
     /// How tokens are chosen: by the model's settings and the options.

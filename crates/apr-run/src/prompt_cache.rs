@@ -12,8 +12,9 @@
 //! Keys and values of another cache type are written as the `f32` that they stand for, which become
 //! the same bits again. Digests are hexadecimal. Keys and values of a prompt depend on all weights,
 //! on the graph, on the arithmetic and on the cache type, which the identity stands for. It covers
-//! names, dtypes, shapes and the digest of each tensor, or where the file has none a sample:
-//! reading all of a large model would take as long as reading a prompt.
+//! names, dtypes, shapes and the digest of each tensor. For a file without digests it covers samples
+//! of the tensors and the state of the files, such as length, time and number, which the caller
+//! knows ([`Generator::read_from_files`]); without that state, all bytes of the tensors.
 
 use std::fmt::{self, Write};
 
@@ -38,6 +39,9 @@ const TOKENS: &str = "tokens";
 /// Bytes of a sample of a tensor, of which there are three.
 const SAMPLE: u64 = 1024;
 
+/// Bytes of a tensor that are read at once.
+const PIECE: u64 = 1 << 20;
+
 impl Generator<'_> {
     /// Keeps the keys and values of each prompt: of the next one, only what follows their common
     /// beginning is read ([`Completion::reused`](crate::Completion::reused)).
@@ -52,6 +56,14 @@ impl Generator<'_> {
         }
         self.kept.get_or_insert_default();
         Ok(())
+    }
+
+    /// Says in which state the files are that the model was read from: a text that is another one
+    /// when any of them was changed or replaced. Weights without digests are then not read as a
+    /// whole to tell which model a prompt cache belongs to.
+    pub fn read_from_files(&mut self, state: String) {
+        self.files = Some(state);
+        self.identity = std::cell::OnceCell::new();
     }
 
     /// Tokens of the last prompt, whose keys and values are kept.
@@ -99,7 +111,7 @@ impl Generator<'_> {
         if let Some(known) = self.identity.get() {
             return Ok(known);
         }
-        let new = identity(part)?;
+        let new = identity(part, self.files.as_deref())?;
         Ok(self.identity.get_or_init(|| new))
     }
 }
@@ -107,40 +119,58 @@ impl Generator<'_> {
 /// What keys and values depend on: the graph, the arithmetic, the cache type, and the weights.
 ///
 /// # Errors
-/// Those of reading the samples.
-fn identity(part: &Prepared<'_>) -> Result<String> {
+/// Those of reading the weights.
+fn identity(part: &Prepared<'_>, files: Option<&str>) -> Result<String> {
     let mut digest = Hashed(TensorDigest::new());
     let arithmetic = part.session().arithmetic().name();
     let cache_type = part.runner().options().cache_type.name();
     // What a digest is fed can't fail.
     let _ = write!(digest, "{} {arithmetic} {cache_type} {:?}", part.name(), part.graph());
     let reader = part.runner().reader();
+    let mut has_all_digests = true;
     for (at, info) in reader.tensors().iter().enumerate() {
         let _ = write!(digest, "{} {} {:?}", info.name, info.dtype, info.shape.dims());
         match reader.stored(at).digest() {
             Some(known) => digest.0.update(&known),
-            None => sample(reader, at, info.byte_len()?, &mut digest.0)?,
+            None => {
+                has_all_digests = false;
+                let len = info.byte_len()?;
+                let parts = if files.is_some() { samples(len) } else { all(len) };
+                parts.into_iter().try_for_each(|part| feed(reader, at, part, &mut digest.0))?;
+            }
         }
+    }
+    if let Some(files) = files.filter(|_| !has_all_digests) {
+        let _ = write!(digest, "{files}");
     }
     Ok(hex(digest.0.value()))
 }
 
 /// The beginning, the middle and the end of a tensor.
-fn sample(
-    reader: &dyn CheckpointReader,
-    tensor: usize,
-    len: u64,
-    digest: &mut TensorDigest,
-) -> Result<()> {
+fn samples(len: u64) -> Vec<(u64, u64)> {
     let size = len.min(SAMPLE);
-    let mut buf = vec![0; size as usize];
     let last = len - size;
     let mut offsets = vec![0, last / 2, last];
     offsets.dedup();
-    for offset in offsets {
-        reader.read_tensor(tensor, offset, &mut buf)?;
-        digest.update(&buf);
-    }
+    offsets.into_iter().map(|offset| (offset, size)).collect()
+}
+
+/// A whole tensor, in pieces.
+fn all(len: u64) -> Vec<(u64, u64)> {
+    let starts = (0..len).step_by(PIECE as usize);
+    starts.map(|start| (start, PIECE.min(len - start))).collect()
+}
+
+/// Hashes a part of a tensor: its offset and its length.
+fn feed(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    (offset, len): (u64, u64),
+    digest: &mut TensorDigest,
+) -> Result<()> {
+    let mut buf = vec![0; len as usize];
+    reader.read_tensor(tensor, offset, &mut buf)?;
+    digest.update(&buf);
     Ok(())
 }
 
@@ -244,8 +274,8 @@ fn read(
     }
     if text(MODEL).as_deref() != Some(identity) {
         return Err(RunError::request(format!(
-            "{name}: the prompt cache was made by another model, or with another part, task, \
-             arithmetic or cache type of this one"
+            "{name}: the prompt cache was made by another model, by other files of this one, or with \
+             another part, task, arithmetic or cache type; remove it to make a new one"
         )));
     }
     let in_file = |error: Error| error.in_file(name);

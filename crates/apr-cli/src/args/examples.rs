@@ -537,6 +537,7 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
         &[
             ("apr cache clear --older 30d --dry-run", "show what was not used for 30 days"),
             ("apr cache clear hf://openai/whisper-tiny", "remove one model"),
+            ("apr cache clear --all-hub", "remove what other programs fetched, too"),
         ],
     ),
     ("cache verify", &[("apr cache verify", "verify every file against its digest")]),

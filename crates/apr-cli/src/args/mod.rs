@@ -337,7 +337,7 @@ pub(crate) enum Command {
 pub(crate) enum CacheAction {
     /// Show location and contents
     Info,
-    /// Remove cached files
+    /// Remove files that apr downloaded
     Clear {
         /// Only this model: hf://ORG/REPO, or the URL of a file
         #[arg(value_name = "MODEL")]
@@ -348,6 +348,12 @@ pub(crate) enum CacheAction {
         /// Show what would be removed without removing it
         #[arg(long)]
         dry_run: bool,
+        /// Remove files that other programs put in the Hugging Face cache, too, after a question
+        #[arg(long)]
+        all_hub: bool,
+        /// Answer the question of --all-hub with yes
+        #[arg(long, short, requires = "all_hub")]
+        yes: bool,
     },
     /// Verify cached files against their server's digests
     Verify {

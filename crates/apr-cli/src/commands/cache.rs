@@ -1,7 +1,7 @@
 //! `apr cache`: what was downloaded, and what piped models were copied to.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use apr_core::counted;
@@ -32,6 +32,18 @@ struct CacheReport {
     /// Models that are being fetched, so that they were kept.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     in_use: Vec<String>,
+    /// Models that were kept, wholly or in part, because another program fetched them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kept: Vec<String>,
+}
+
+/// How much is removed.
+struct Extent {
+    dry_run: bool,
+    /// What other programs fetched, too.
+    all_hub: bool,
+    /// Without a question.
+    yes: bool,
 }
 
 #[derive(Serialize)]
@@ -47,8 +59,9 @@ struct VerifyReport {
 pub(super) fn run(action: &CacheAction, context: &Context) -> Outcome {
     match action {
         CacheAction::Info => show(context),
-        CacheAction::Clear { model, older, dry_run } => {
-            clear(model.as_deref(), *older, *dry_run, context)
+        CacheAction::Clear { model, older, dry_run, all_hub, yes } => {
+            let extent = Extent { dry_run: *dry_run, all_hub: *all_hub, yes: *yes };
+            clear(model.as_deref(), *older, &extent, context)
         }
         CacheAction::Verify { model } => verify(model.as_deref(), context),
     }
@@ -70,10 +83,11 @@ fn begin(models: Vec<Model>) -> Outcome<CacheReport> {
         dry_run: false,
         models,
         in_use: Vec::new(),
+        kept: Vec::new(),
     })
 }
 
-fn clear(model: Option<&str>, older: Option<u64>, dry_run: bool, context: &Context) -> Outcome {
+fn clear(model: Option<&str>, older: Option<u64>, extent: &Extent, context: &Context) -> Outcome {
     let mut models = remote::models(model)?;
     models.retain(|model| older.is_none_or(|days| model.days.is_some_and(|unused| unused >= days)));
     if models.is_empty()
@@ -84,13 +98,30 @@ fn clear(model: Option<&str>, older: Option<u64>, dry_run: bool, context: &Conte
             "'{name}' is not in the cache; `apr cache info` lists the contents"
         )));
     }
-    let mut in_use = Vec::new();
+    let mut kept = Vec::new();
+    if extent.all_hub {
+        confirm(&models, extent)?;
+    } else {
+        kept = models.iter().filter(|model| model.shared).map(|model| model.name.clone()).collect();
+        models.retain(|model| !model.shared || model.own.1 > 0);
+        // Counted is what is removed.
+        for model in models.iter_mut().filter(|model| model.shared) {
+            (model.files, model.bytes) = model.own;
+            model.partial = 0;
+        }
+        if let (true, Some(name)) = (models.is_empty() && !kept.is_empty(), model) {
+            return Err(Failure::General(format!(
+                "'{name}' was fetched by another program; --all-hub removes it nevertheless"
+            )));
+        }
+    }
+    let (dry_run, mut in_use) = (extent.dry_run, Vec::new());
     if !dry_run {
-        in_use = remote::clear(&models)?;
+        in_use = remote::clear(&models, extent.all_hub)?;
         models.retain(|model| !in_use.contains(&model.name));
     }
 
-    let mut report = CacheReport { cleared: true, dry_run, in_use, ..begin(models)? };
+    let mut report = CacheReport { cleared: true, dry_run, in_use, kept, ..begin(models)? };
 
     // Copies of pipes belong to no model.
     if model.is_none() && older.is_none() {
@@ -98,6 +129,33 @@ fn clear(model: Option<&str>, older: Option<u64>, dry_run: bool, context: &Conte
     }
 
     context.printer.report(&report, render)
+}
+
+/// Lists what other programs fetched, and asks whether it is to be removed.
+fn confirm(models: &[Model], extent: &Extent) -> Outcome {
+    let shared: Vec<&Model> = models.iter().filter(|model| model.shared).collect();
+    if shared.is_empty() || extent.dry_run || extent.yes {
+        return Ok(());
+    }
+    let mut err = anstream::stderr().lock();
+    writeln!(err, "Another program, such as Hugging Face's Python client, fetched")?;
+    for model in &shared {
+        let bytes = human::bytes(model.bytes + model.partial);
+        writeln!(err, "{bytes:>10}  {}", Escaped(&model.name))?;
+    }
+    if !io::stdin().is_terminal() {
+        let message = "--all-hub removes these after a question: answer it with --yes";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+
+    write!(err, "Remove {}? [y/N] ", counted(shared.len() as u64, "model"))?;
+    err.flush()?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    match answer.trim().to_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(Failure::General("nothing was removed".to_owned())),
+    }
 }
 
 fn verify(model: Option<&str>, context: &Context) -> Outcome {
@@ -170,6 +228,10 @@ fn render(out: &mut dyn Write, report: &CacheReport) -> io::Result<()> {
 
     for name in &report.in_use {
         writeln!(out, "kept, because a download is in progress: {}", Escaped(name))?;
+    }
+
+    for name in &report.kept {
+        writeln!(out, "kept, because another program fetched it (--all-hub): {}", Escaped(name))?;
     }
 
     let (files, bytes) = (counted(report.files, "file"), human::bytes(report.bytes));

@@ -57,6 +57,13 @@ impl Entry {
         }
     }
 
+    /// Notes that apr fetched the file, where other programs share the cache.
+    pub(super) fn fetched(&self, path: &Path) {
+        if let Self::Snapshot(entry) = self {
+            entry.fetched(path);
+        }
+    }
+
     pub(super) fn add(&self, path: &Path, checked: Option<&Checked>) -> Result<()> {
         match self {
             Self::Snapshot(entry) => entry.add(path),

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use apr_io::io_error;
+use apr_io::{FileSource, ModelFolder, io_error};
 use apr_registry::Error;
 use serde_json::json;
 
@@ -21,6 +21,8 @@ const MOST: usize = 20_000;
 #[derive(Debug, Default)]
 pub(super) struct Folder {
     files: BTreeMap<String, PathBuf>,
+    /// What a model's files may not lead out of; the page's own are trusted.
+    within: Option<ModelFolder>,
     /// Of a model: what the page is told of it.
     index: Option<Vec<u8>>,
     left_out: usize,
@@ -48,17 +50,20 @@ impl Folder {
         let text = |name: Option<&OsStr>| {
             name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
         };
-        let mut found = Self::default();
+        let beside = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = if metadata.is_dir() { path } else { beside.unwrap_or(Path::new(".")) };
+        let within = Some(ModelFolder::open(folder)?);
+        let mut found = Self { within, ..Self::default() };
         let (title, name) = if metadata.is_dir() {
             found.collect(path, "", MODEL_DEPTH)?;
             let whole = apr_platform::canonicalize(path).map_err(|error| io_error(&error, path))?;
             (text(whole.file_name()), None)
         } else {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            found.collect(folder.unwrap_or(Path::new(".")), "", 0)?;
+            found.collect(folder, "", 0)?;
             let name = text(path.file_name());
-            // It may be hidden, which those beside it are not.
-            if found.files.insert(name.clone(), path.to_path_buf()).is_none() {
+            let real = apr_platform::canonicalize(path).map_err(|error| io_error(&error, path))?;
+            // It may be hidden, or a link, which those beside it are not.
+            if found.files.insert(name.clone(), real).is_none() {
                 found.left_out = found.left_out.saturating_sub(1);
             }
             (name.clone(), Some(name))
@@ -73,7 +78,7 @@ impl Folder {
         Ok(found)
     }
 
-    /// How many names were left out: hidden, or no UTF-8.
+    /// How many names were left out: hidden, no UTF-8, or links that lead out of the folder.
     pub(super) fn left_out(&self) -> usize {
         self.left_out
     }
@@ -83,9 +88,14 @@ impl Folder {
         self.files.len()
     }
 
-    /// The file of a path.
-    pub(super) fn file(&self, path: &str) -> Option<&Path> {
-        self.files.get(path).map(PathBuf::as_path)
+    /// Opens the file of a path. A pipe or a link that has taken a model's file's place since the
+    /// files were listed is none of them.
+    pub(super) fn file(&self, path: &str) -> Option<FileSource> {
+        let listed = self.files.get(path)?;
+        if self.within.is_some() && apr_platform::canonicalize(listed).ok()? != *listed {
+            return None;
+        }
+        FileSource::open(listed).ok()
     }
 
     /// Of a model: its title, the file that is meant, and all files with their sizes, as JSON.
@@ -96,8 +106,9 @@ impl Folder {
     /// Adds the regular files of a folder and of the folders in it, `depth` levels down; names that
     /// no address can have, and hidden ones, are counted and left out.
     fn collect(&mut self, folder: &Path, prefix: &str, depth: usize) -> Outcome {
-        for entry in fs::read_dir(folder).map_err(|error| io_error(&error, folder))? {
-            let path = entry.map_err(|error| io_error(&error, folder))?.path();
+        let names = apr_platform::list_folder(folder).map_err(|error| io_error(&error, folder))?;
+        for name in names {
+            let path = folder.join(name);
             // A link leads to what it stands for; one that leads nowhere is no file of the model.
             let Ok(metadata) = fs::metadata(&path) else { continue };
             let name = path.file_name().and_then(OsStr::to_str);
@@ -107,7 +118,11 @@ impl Folder {
             };
             let name = format!("{prefix}{name}");
             if metadata.is_file() {
-                self.files.insert(name, path);
+                match self.within.as_ref().map(|within| within.path_of(&name)) {
+                    None => drop(self.files.insert(name, path)),
+                    Some(Ok(real)) => drop(self.files.insert(name, real)),
+                    Some(Err(_)) => self.left_out += 1,
+                }
             } else if metadata.is_dir() && depth > 0 {
                 self.collect(&path, &format!("{name}/"), depth - 1)?;
             }

@@ -35,7 +35,8 @@ struct PageReport {
     site: PathBuf,
     /// Files of the model that the page may read.
     files: usize,
-    /// Files and folders of the model that it may not: hidden, or names that are no UTF-8.
+    /// Files and folders of the model that it may not: hidden, names that are no UTF-8, and links that
+    /// lead out of its folder.
     left_out: usize,
 }
 
@@ -79,7 +80,11 @@ fn render(out: &mut dyn Write, report: &PageReport) -> io::Result<()> {
     writeln!(out, "{BOLD}{}{BOLD:#}", report.address)?;
     if report.left_out > 0 {
         let names = if report.left_out == 1 { "name" } else { "names" };
-        writeln!(out, "{DIM}left out: {} {names}, hidden or no UTF-8{DIM:#}", report.left_out)?;
+        writeln!(
+            out,
+            "{DIM}left out: {} {names}, hidden, no UTF-8 or links out of the folder{DIM:#}",
+            report.left_out
+        )?;
     }
     writeln!(out, "{DIM}only this machine reaches it; Ctrl-C ends it{DIM:#}")
 }

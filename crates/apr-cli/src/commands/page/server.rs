@@ -1,13 +1,14 @@
 //! A server of files on 127.0.0.1: GET and HEAD of HTTP/1.1, with ranges (RFC 9110).
 
-use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashMap;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use apr_io::FileSource;
+use apr_registry::ByteSource;
 
 use super::listing::Folder;
 use crate::failure::{Failure, Outcome};
@@ -19,6 +20,8 @@ const HEADERS: usize = 64;
 const CONNECTIONS: usize = 64;
 /// How long a connection may say nothing.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of a file that are sent at once.
+const PIECE: u64 = 1 << 16;
 /// Path of the model's files below the page's.
 const MODEL: &str = "open/";
 /// What lists the model's files.
@@ -36,13 +39,46 @@ struct Served {
     root: String,
     page: Folder,
     model: Option<Folder>,
-    connections: AtomicUsize,
+    connections: Connections,
 }
 
 /// What an answer's body is.
 enum Body<'s> {
-    File(&'s Path),
+    File(FileSource),
     Bytes(&'s [u8]),
+}
+
+/// The connections that are open, each with when it last got on: sent a request or took a piece of
+/// an answer.
+#[derive(Default)]
+struct Connections(Mutex<HashMap<u64, (Instant, TcpStream)>>);
+
+impl Connections {
+    /// Adds one. Where there are too many, the one that has not got on for longest is closed: slow
+    /// ones keep nobody out.
+    fn add(&self, number: u64, stream: &TcpStream) -> io::Result<()> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.len() >= CONNECTIONS
+            && let Some((&slowest, _)) = open.iter().min_by_key(|(_, (since, _))| *since)
+            && let Some((_, stream)) = open.remove(&slowest)
+        {
+            // It may be gone already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        open.insert(number, (Instant::now(), stream.try_clone()?));
+        Ok(())
+    }
+
+    fn got_on(&self, number: u64) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((since, _)) = open.get_mut(&number) {
+            *since = Instant::now();
+        }
+    }
+
+    fn remove(&self, number: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
 }
 
 /// What a browser asks for.
@@ -72,7 +108,7 @@ impl Server {
         let (address, listener) = bound.map_err(|error| {
             Failure::General(format!("can't listen on port {}: {error}", wanted.port()))
         })?;
-        let connections = AtomicUsize::new(0);
+        let connections = Connections::default();
         let root = format!("/{secret}/");
         Ok(Self { listener, shared: Arc::new(Served { address, root, page, model, connections }) })
     }
@@ -87,7 +123,7 @@ impl Server {
     /// # Errors
     /// Where no connection can be accepted any more.
     pub(super) fn run(self) -> Outcome {
-        loop {
+        for number in 0.. {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 // The other side is gone already.
@@ -95,21 +131,21 @@ impl Server {
                 Err(error) => return Err(Failure::General(format!("can't listen: {error}"))),
             };
             let shared = Arc::clone(&self.shared);
-            if shared.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS {
-                shared.connections.fetch_sub(1, Ordering::Relaxed);
+            if shared.connections.add(number, &stream).is_err() {
                 continue;
             }
             thread::spawn(move || {
                 // A browser that goes away in the middle is no fault of ours.
-                let _ = shared.converse(&stream);
-                shared.connections.fetch_sub(1, Ordering::Relaxed);
+                let _ = shared.converse(number, &stream);
+                shared.connections.remove(number);
             });
         }
+        Ok(())
     }
 }
 
 impl Served {
-    fn converse(&self, stream: &TcpStream) -> io::Result<()> {
+    fn converse(&self, number: u64, stream: &TcpStream) -> io::Result<()> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
@@ -120,7 +156,8 @@ impl Served {
             let Some(request) = parsed(&head) else {
                 return refuse(&mut out, "400 Bad Request");
             };
-            self.answer(&mut out, &request)?;
+            self.connections.got_on(number);
+            self.answer(&mut out, &request, number)?;
             out.flush()?;
             if !request.keeps_open {
                 return Ok(());
@@ -128,22 +165,17 @@ impl Served {
         }
     }
 
-    fn answer(&self, out: &mut impl Write, request: &Request) -> io::Result<()> {
-        // A page of another site whose name leads here (DNS rebinding) asks by that name.
-        let port = self.address.port();
-        if ![format!("127.0.0.1:{port}"), format!("localhost:{port}")].contains(&request.host) {
+    fn answer(&self, out: &mut impl Write, request: &Request, number: u64) -> io::Result<()> {
+        if !is_own_name(&request.host, self.address.port()) {
             return refuse(out, "403 Forbidden");
         }
         let Some(body) = request.path.strip_prefix(&self.root).and_then(|path| self.body(path))
         else {
             return refuse(out, "404 Not Found");
         };
-        let (mut file, len) = match body {
-            Body::Bytes(bytes) => (None, bytes.len() as u64),
-            Body::File(path) => match File::open(path).and_then(|it| Ok((it.metadata()?, it))) {
-                Ok((metadata, file)) => (Some(file), metadata.len()),
-                Err(_) => return refuse(out, "404 Not Found"),
-            },
+        let len = match &body {
+            Body::Bytes(bytes) => bytes.len() as u64,
+            Body::File(file) => file.len(),
         };
         let last = len.saturating_sub(1);
         let range = request.range.map(|(from, to)| (from, to.unwrap_or(last).min(last)));
@@ -153,7 +185,14 @@ impl Served {
         }
         let (from, count) = range.map_or((0, len), |(from, to)| (from, to - from + 1));
         let status = if range.is_some() { "206 Partial Content" } else { "200 OK" };
-        write!(out, "HTTP/1.1 {status}\r\ncontent-type: {}\r\n", kind_of(&request.path))?;
+        let is_models = self.is_models(&request.path);
+        // What a model has may be anybody's: the page reads it, and a browser shows none of it.
+        let kind = if is_models { "application/octet-stream" } else { kind_of(&request.path) };
+        write!(out, "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\n")?;
+        if is_models {
+            write!(out, "content-security-policy: sandbox; default-src 'none'\r\n")?;
+            write!(out, "content-disposition: attachment\r\n")?;
+        }
         write!(
             out,
             "content-length: {count}\r\naccept-ranges: bytes\r\ncache-control: no-cache\r\n"
@@ -167,20 +206,41 @@ impl Served {
         if request.is_head {
             return Ok(());
         }
-        match (&mut file, body) {
-            (Some(file), _) => {
-                file.seek(SeekFrom::Start(from))?;
-                let copied = io::copy(&mut file.take(count), out)?;
-                // A file that was cut in the meantime: the connection ends, so that it is noticed.
-                if copied == count { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
-            }
-            (None, Body::Bytes(bytes)) => {
+        match body {
+            Body::File(file) => self.send(out, &file, (from, count), number),
+            Body::Bytes(bytes) => {
                 let range = usize::try_from(from).ok().zip(usize::try_from(count).ok());
                 let part = range.and_then(|(from, count)| bytes.get(from..from + count));
                 out.write_all(part.unwrap_or_default())
             }
-            (None, Body::File(_)) => Ok(()),
         }
+    }
+
+    /// Sends a part of a file: where it begins, and its length.
+    fn send(
+        &self,
+        out: &mut impl Write,
+        file: &FileSource,
+        (from, count): (u64, u64),
+        number: u64,
+    ) -> io::Result<()> {
+        let mut buf = vec![0; PIECE.min(count) as usize];
+        let mut at = from;
+        while at < from + count {
+            let piece = &mut buf[..PIECE.min(from + count - at) as usize];
+            // A file that was cut in the meantime: the connection ends, so that it is noticed.
+            file.read_at(at, piece).map_err(io::Error::other)?;
+            out.write_all(piece)?;
+            self.connections.got_on(number);
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Whether a path is one of the model's files.
+    fn is_models(&self, path: &str) -> bool {
+        let name = path.strip_prefix(&self.root).and_then(|path| path.strip_prefix(MODEL));
+        name.is_some_and(|name| name != INDEX)
     }
 
     /// What lies at a path below the secret.
@@ -193,6 +253,16 @@ impl Served {
             _ => self.page.file(path).map(Body::File),
         }
     }
+}
+
+/// Whether a host is this server, by the names that a browser is given. A page of another site whose
+/// name leads here (DNS rebinding) asks by that name. The port of HTTP is left out.
+fn is_own_name(host: &str, port: u16) -> bool {
+    ["127.0.0.1", "localhost"].iter().any(|name| match host.strip_prefix(name) {
+        Some("") => port == 80,
+        Some(rest) => rest.strip_prefix(':').is_some_and(|text| text == port.to_string()),
+        None => false,
+    })
 }
 
 fn refuse(out: &mut impl Write, status: &str) -> io::Result<()> {
@@ -280,6 +350,15 @@ mod tests {
         assert_eq!(parsed(text), Some(request));
         assert_eq!(parsed(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n"), None);
         assert_eq!(parsed(b"GET / HTTP/1.1\r\n\r\n"), None, "no host");
+    }
+
+    #[test]
+    fn only_the_port_of_http_is_left_out_of_the_host() {
+        assert!(is_own_name("127.0.0.1", 80) && is_own_name("localhost:80", 80));
+        assert!(is_own_name("localhost:8000", 8000));
+        for (host, port) in [("127.0.0.1", 8000), ("localhost:80", 8000), ("evil.example:80", 80)] {
+            assert!(!is_own_name(host, port), "{host}, {port}");
+        }
     }
 
     #[test]

@@ -24,6 +24,11 @@ impl<'a> PromptFile<'a> {
     pub(super) fn open(job: &Job<'a>, generator: &mut Generator<'_>) -> Outcome<Option<Self>> {
         let Some(path) = job.args.prompt_cache.as_deref() else { return Ok(None) };
         generator.keep_prompts()?;
+        // The copy of what came through a pipe is another file each time.
+        let is_named = job.args.model != Path::new("-");
+        if let Some(state) = job.context.sources.files_state().filter(|_| is_named) {
+            generator.read_from_files(state);
+        }
         match FileSource::open(path) {
             Ok(file) => generator.read_prompt_cache(file, &path.display().to_string())?,
             Err(error) if error.cause() == Some(IoCause::NotFound) => {}
