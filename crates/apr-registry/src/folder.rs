@@ -225,6 +225,9 @@ pub fn alone(
     set: &dyn SourceSet,
 ) -> Result<Box<dyn CheckpointReader>> {
     let Some(warning) = shard_warning(&*inner, &set.list()?) else { return Ok(inner) };
+    if inner.warnings().contains(&warning) {
+        return Ok(inner);
+    }
     Ok(Box::new(FolderCheckpoint {
         metadata: inner.metadata().clone(),
         warnings: inner.warnings().iter().cloned().chain([warning]).collect(),
