@@ -220,9 +220,13 @@ impl Facts {
     }
 
     /// What the model's head is for, by the class that the configuration names: `CausalLM`,
-    /// `MaskedLM`; no text where it has no head, `None` where nothing says.
+    /// `MaskedLM`; no text where it has no head, `None` where nothing says. sentence-transformers
+    /// leaves the head out, whatever that class is.
     #[must_use]
     pub fn task(&self) -> Option<String> {
+        if self.makes_embeddings() {
+            return Some(String::new());
+        }
         let class = self.config("architectures")?.get(0)?.as_str()?;
         Some(match class.split_once("For") {
             Some((_, task)) => task.to_owned(),
@@ -232,6 +236,18 @@ impl Facts {
             None if class.ends_with("MTModel") => "ConditionalGeneration".to_owned(),
             None => String::new(),
         })
+    }
+
+    /// Whether modules of sentence-transformers pool what a model without a head makes.
+    #[must_use]
+    pub fn makes_embeddings(&self) -> bool {
+        let modules = self.file("modules.json").and_then(Json::as_array);
+        let kinds: Vec<&str> = modules
+            .into_iter()
+            .flatten()
+            .filter_map(|module| module["type"].as_str()?.rsplit('.').next())
+            .collect();
+        matches!(kinds[..], ["Transformer", "Pooling", ..])
     }
 
     /// How token vectors become one, and whether it is brought to length 1; `None` where the model

@@ -88,7 +88,7 @@ pub fn with_runner<R, E: From<Error>>(
 ) -> Result<R, E> {
     let graph_options = GraphOptions {
         past: options.keeps_past,
-        task: options.task.clone(),
+        task: options.task.clone().or_else(|| facts.makes_embeddings().then(String::new)),
         ..GraphOptions::default()
     };
     let (graph_options, warnings) = with_untied(source, &graph_options)?;

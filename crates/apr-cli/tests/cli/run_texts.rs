@@ -42,6 +42,27 @@ fn copy(sandbox: &Sandbox, folder: &str, to: &str) {
     }
 }
 
+/// As sentence-transformers does: all-mpnet-base-v2 names `MPNetForMaskedLM`, and makes vectors.
+#[test]
+fn modules_of_sentence_transformers_make_vectors_whatever_head_the_configuration_names() {
+    let sandbox = Sandbox::new();
+    copy(&sandbox, BERT, "bert");
+    let pooling = format!("{BERT}/1_Pooling");
+    copy(&sandbox, &pooling, "bert/1_Pooling");
+    let text = sandbox.read("bert/config.json");
+    let mut config: Value = serde_json::from_slice(&text).expect("JSON");
+    config["architectures"] = json!(["BertForMaskedLM"]);
+    sandbox.write("bert/config.json", config.to_string());
+    let of = |model: &str| {
+        let report = sandbox.apr(&format!("run {model} --prompt word --json")).ok().json();
+        numbers(&report["results"][0]["vector"])
+    };
+    assert_eq!(of("bert"), of(BERT));
+
+    fs::remove_file(sandbox.path("bert/modules.json")).expect("it is there");
+    sandbox.apr("run bert --prompt word").fails(2, &["the text has no mask token"]);
+}
+
 #[test]
 fn prompts_are_the_tokens_of_transformers_in_every_container() {
     let sandbox = Sandbox::new();
