@@ -8,7 +8,7 @@ pub(crate) use apr_ops::command::{ARGUMENTS, INTERRUPTED};
 use apr_ops::command::{GENERAL, VALIDATION, exit_code};
 use apr_ops::document::write_json;
 use apr_ops::inline::ValidationError;
-use apr_ops::job::JobError;
+use apr_ops::job::{JobError, misfit_title};
 use apr_prune::PruneReport;
 use apr_quantize::QuantizationReport;
 use apr_registry::{Code, DType, Error, Escaped, IoCause};
@@ -338,11 +338,7 @@ pub(crate) fn print_json(document: &serde_json::Value) -> std::io::Result<()> {
 }
 
 fn misfit_message(file: &str, family: Option<&str>, misfits: &[ValidationError]) -> String {
-    let family = family.map_or_else(
-        || "its family".to_owned(),
-        |family| format!("the {} family", Escaped(family)),
-    );
-    let mut message = format!("{}: the tensors do not match {family}", Escaped(file));
+    let mut message = format!("{}: {}", Escaped(file), misfit_title(family, misfits));
     for misfit in misfits.iter().take(SHOWN) {
         message.push_str(&format!("\n  {misfit}"));
     }

@@ -45,7 +45,8 @@ use structure::{errors_and_warnings, folded_norms, structural_misfits};
 pub use error::ImportError;
 pub use foreign::{Foreign, restore, restore_to};
 pub(crate) use structure::{
-    COMPARED, expected_mels, false_claim, family_misfits, filterbank_misfit, vocabulary_misfit,
+    COMPARED, expected_mels, false_claim, family_misfits, filterbank_misfit, graph_misfits,
+    vocabulary_misfit,
 };
 
 /// How a checkpoint is prepared.

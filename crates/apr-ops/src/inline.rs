@@ -93,6 +93,8 @@ pub enum Claim {
         /// As the file names it.
         name: String,
     },
+    /// The graph of the file contradicts itself: no runtime takes it.
+    Graph,
     /// The ONNX file has norms plus a constant, which the exporter computed.
     FoldedNorms {
         /// How many norms there are.
@@ -118,7 +120,7 @@ pub enum Claim {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ValidationError {
-    /// Name in the source.
+    /// Name in the source; of a node, where it is about the graph ([`Claim::Graph`]).
     pub tensor: String,
     /// How bad it is.
     pub level: Level,
@@ -131,12 +133,13 @@ pub struct ValidationError {
 
 impl std::fmt::Display for ValidationError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "tensor '{}': {}",
-            apr_registry::Escaped::short(&self.tensor),
-            apr_registry::Escaped(&self.message)
-        )
+        let (name, message) =
+            (apr_registry::Escaped::short(&self.tensor), apr_registry::Escaped(&self.message));
+        match (self.is_of_graph(), self.tensor.is_empty()) {
+            (true, true) => write!(f, "{message}"),
+            (true, false) => write!(f, "node '{name}': {message}"),
+            (false, _) => write!(f, "tensor '{name}': {message}"),
+        }
     }
 }
 
@@ -159,6 +162,11 @@ impl ValidationError {
             *self.reason,
             ValidationReason::Values(Violation::Nan { .. } | Violation::Infinite { .. })
         )
+    }
+
+    /// Whether it is about the graph and not about a tensor.
+    pub(crate) fn is_of_graph(&self) -> bool {
+        matches!(*self.reason, ValidationReason::Claim(Claim::Graph))
     }
 
     pub(crate) fn of_structure(mismatch: Mismatch) -> Self {

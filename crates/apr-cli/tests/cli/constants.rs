@@ -6,9 +6,12 @@ use crate::support::Sandbox;
 
 fn models() -> Sandbox {
     let sandbox = Sandbox::new();
-    for (folder, name) in
-        [("graph", "limits.onnx"), ("graph", "weights.onnx"), ("tflite", "appended.tflite")]
-    {
+    for (folder, name) in [
+        ("graph", "limits.onnx"),
+        ("graph", "weights.onnx"),
+        ("graph", "refused.onnx"),
+        ("tflite", "appended.tflite"),
+    ] {
         sandbox.write(name, std::fs::read(fixture(folder).join(name)).expect("the fixture"));
     }
     sandbox
@@ -53,6 +56,24 @@ fn a_declared_shape_that_contradicts_what_is_made_is_a_warning() {
     sandbox.apr("validate limits.onnx").ok().says(&says);
     sandbox.apr("validate limits.onnx --strict").fails(5, &says[..2]);
     sandbox.apr("graph limits.onnx").ok().says(&["f32[2, 3]"]);
+}
+
+/// onnxruntime: "Incompatible dimensions for matrix multiplication".
+#[test]
+fn a_graph_that_contradicts_itself_is_refused_by_whoever_validates_and_writes() {
+    let sandbox = models();
+    let found = ["node 'MatMul_0': MatMul: shapes [2, 3] and [4, 3]"];
+    sandbox.apr("validate refused.onnx").fails(5, &found);
+    for (command, out) in [
+        ("import refused.onnx -o", "out.apr"),
+        ("convert refused.onnx -o", "out.safetensors"),
+        ("convert refused.onnx -o", "out.onnx"),
+    ] {
+        let command = format!("{command} {out}");
+        sandbox.apr(&command).fails(5, &["its graph contradicts itself", found[0], "--relaxed"]);
+        assert!(!sandbox.path(out).exists(), "{out}");
+        sandbox.apr(&format!("{command} --relaxed")).ok().says(&found);
+    }
 }
 
 /// Files behind a model may count their places from where the model begins.

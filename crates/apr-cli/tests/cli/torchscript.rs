@@ -158,9 +158,11 @@ fn programs_of_operators_compute_what_onnxruntime_computes() {
         let path = model.to_str().expect("a plain name");
         let (folder, label) = path.split_once("/onnx/").expect("in the collection");
         let program = format!("{}.pt", files.len());
-        // By the library: five hundred starts of the program would prove no more.
+        // By the library: five hundred starts of the program would prove no more. Some have graphs
+        // that no runtime takes, and their programs run all the same.
         match apr::convert(&model)
             .format(&apr_registry::torchscript::FORMAT)
+            .validate(apr::report::ValidationConfig::relaxed())
             .write(sandbox.path(&program))
         {
             Ok(_) => {

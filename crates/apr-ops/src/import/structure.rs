@@ -3,12 +3,13 @@
 use apr_arch::{Families, FamilyModel, GgufLayout, Mismatch};
 use apr_core::counted;
 use apr_registry::onnx::{METADATA, TENSORS};
-use apr_registry::{CheckpointReader, Convention, Metadata, TensorInfo, keys};
+use apr_registry::{CheckpointReader, Convention, Metadata, Result, TensorInfo, keys};
 use apr_source::adapter::is_adapter;
 use apr_source::{Architecture, Source, is_unpacked};
 use apr_view::{View, nearest};
 use serde_json::Value;
 
+use crate::graph::of_file;
 use crate::inline::{Claim, ValidationError, ValidationReason};
 use crate::physics::Level;
 
@@ -30,6 +31,23 @@ pub(super) fn structural_misfits(
     }
     misfits.extend(filterbank_misfit(metadata, view.tensors(), |key| metadata.get(key)));
     misfits
+}
+
+/// What makes the graphs of the file ones that no runtime takes. `validate` has the same errors of
+/// them, with what is odd beside.
+///
+/// # Errors
+/// E002 where one is damaged, E007 when reading fails, E008 over the limits.
+pub(crate) fn graph_misfits(source: &Source<'_>) -> Result<Vec<ValidationError>> {
+    let graphs = of_file(source)?;
+    let errors = graphs.iter().flat_map(|graphs| &graphs.parts);
+    let errors = errors.flat_map(|part| part.findings.errors()).map(|finding| ValidationError {
+        tensor: finding.node.clone(),
+        level: Level::Error,
+        message: finding.message.clone(),
+        reason: Box::new(ValidationReason::Claim(Claim::Graph)),
+    });
+    Ok(errors.collect())
 }
 
 /// What a checkpoint that no family was found for says of itself, and is not: its configuration

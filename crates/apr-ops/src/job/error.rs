@@ -45,6 +45,18 @@ pub enum JobError {
     },
 }
 
+/// What is wrong with a model of such misfits, in a few words.
+#[must_use]
+pub fn misfit_title(family: Option<&str>, misfits: &[ValidationError]) -> String {
+    if misfits.iter().all(ValidationError::is_of_graph) {
+        return "its graph contradicts itself".to_owned();
+    }
+    match family {
+        Some(family) => format!("the tensors do not match the {} family", Escaped(family)),
+        None => "the tensors do not match its family".to_owned(),
+    }
+}
+
 impl JobError {
     /// Why the conversion of `file` ended; `source_tensor` says what a tensor is called there.
     pub(super) fn of(
@@ -92,11 +104,8 @@ impl std::fmt::Display for JobError {
             Self::Model(error) => error.fmt(f),
             Self::Request(message) => f.write_str(message),
             Self::Misfit { file, family, misfits } => {
-                let family = family.as_ref().map_or_else(
-                    || "its family".to_owned(),
-                    |family| format!("the {} family", Escaped(family)),
-                );
-                write!(f, "{}: the tensors do not match {family}", Escaped(file))?;
+                let title = misfit_title(family.as_deref(), misfits);
+                write!(f, "{}: {title}", Escaped(file))?;
                 misfits.iter().try_for_each(|misfit| write!(f, "\n  {misfit}"))
             }
             Self::Unhealthy { file, error, unfit: None, .. } => {

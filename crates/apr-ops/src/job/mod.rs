@@ -40,7 +40,7 @@ use apr_view::{View, sort_by_first_use};
 use affine::dequantize;
 
 pub use description::{Job, Naming};
-pub use error::JobError;
+pub use error::{JobError, misfit_title};
 pub use planned::{JobReport, Planned};
 pub use weights::Weights;
 pub use wishes::GraphWishes;

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::description::Job;
 use super::error::JobError;
 use crate::convert::{Conversion, ConvertOptions, ConvertReport, plan};
-use crate::import::{FamilyNote, Prepared};
+use crate::import::{FamilyNote, Prepared, graph_misfits};
 use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
 use crate::parts::smallest_size;
 use crate::physics::Physics;
@@ -113,7 +113,10 @@ impl<'a> Planned<'a> {
         content: View<'a>,
         parts: Parts,
     ) -> Result<Self, JobError> {
-        let Parts { mut options, losses, validator, family, misfits, mut warnings } = parts;
+        let Parts { mut options, losses, validator, family, mut misfits, mut warnings } = parts;
+        if job.validation.structure {
+            misfits.extend(graph_misfits(source)?);
+        }
         let told_gate =
             options.gate.filter(|_| job.weights.gate_only_tells && job.target.shard.is_none());
         options.gate = options.gate.filter(|_| !job.weights.gate_only_tells);
