@@ -112,7 +112,10 @@ impl Changing {
         Ok(match (self.lock.take(), output) {
             (Some(lock), _) => AtomicOutput::replacing(lock),
             (None, Some(output)) => {
-                AtomicOutput::create(Target::File(output.to_path_buf()), replace, [])?
+                let target = Target::File(output.to_path_buf());
+                let mut copy = AtomicOutput::create(target, replace, [])?;
+                copy.made_from(&context.sources);
+                copy
             }
             (None, None) => return Err(Failure::General("the file is not locked".to_owned())),
         })

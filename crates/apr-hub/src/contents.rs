@@ -74,8 +74,7 @@ impl Caches {
     /// What they hold, sorted by name.
     #[must_use]
     pub fn list(&self) -> Vec<Holding> {
-        let entries =
-            self.hub.read_dir().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+        let entries = entries_of(&self.hub).into_iter();
         let mut holdings: Vec<Holding> =
             entries.filter_map(|folder| self.repository(&folder)).collect();
         let urls = self.urls.list();
@@ -121,8 +120,7 @@ impl Caches {
 
     fn clear_repository(&self, folder: &Path, all: bool) -> Result<bool> {
         let locks = self.hub.join(".locks").join(folder.file_name().unwrap_or_default());
-        let names =
-            locks.read_dir().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+        let names = entries_of(&locks);
 
         // A lock that somebody holds means that a program fetches into the folder.
         let mut held = Vec::new();
@@ -227,8 +225,7 @@ impl Caches {
 /// names.
 fn unlink(folder: &Path, blobs: &[PathBuf]) -> Result<()> {
     let own: Vec<Identity> = blobs.iter().filter_map(|blob| Identity::of_path(blob).ok()).collect();
-    let entries = folder.read_dir().into_iter().flatten();
-    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+    for path in entries_of(folder) {
         if path.is_dir() && !path.is_symlink() {
             unlink(&path, blobs)?;
             // Only where nothing is left in it.
@@ -248,9 +245,14 @@ fn taken(found: &fs::Metadata) -> u64 {
     apr_platform::allocated(found)
 }
 
+/// What is in a folder; nothing where it can't be listed.
+pub(crate) fn entries_of(folder: &Path) -> Vec<PathBuf> {
+    let names = apr_platform::list_folder(folder).unwrap_or_default();
+    names.into_iter().map(|name| folder.join(name)).collect()
+}
+
 fn blobs(folder: &Path) -> Vec<PathBuf> {
-    let entries = folder.join("blobs").read_dir().into_iter().flatten();
-    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let mut paths = entries_of(&folder.join("blobs"));
     paths.sort();
     paths
 }

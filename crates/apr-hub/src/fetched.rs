@@ -2,13 +2,14 @@
 //! fetched is theirs.
 //!
 //! ```text
-//! ~/.cache/apr/fetched/HUB/models--ORG--REPO/ETAG        when the blob was written, as apr left it
+//! ~/.cache/apr/fetched/HUB/models--ORG--REPO/ETAG        which file the blob was: number and birth
 //! ```
 
-use std::fs::{self, Metadata};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use apr_platform::Identity;
 use sha2::{Digest, Sha256};
 
 use crate::digest::hex;
@@ -31,9 +32,9 @@ impl Fetched {
     /// kept when the cache is cleared.
     pub(crate) fn add(&self, blob: &Path) {
         let Some(path) = self.record(blob) else { return };
-        if let (Some(folder), Ok(found)) = (path.parent(), blob.metadata()) {
+        if let (Some(folder), Some(file)) = (path.parent(), file_of(blob)) {
             let _ = fs::create_dir_all(folder);
-            let _ = fs::write(path, written(&found));
+            let _ = fs::write(path, file);
         }
     }
 
@@ -45,7 +46,7 @@ impl Fetched {
             return true;
         }
         let known = self.record(blob).and_then(|path| fs::read_to_string(path).ok());
-        known.is_some_and(|known| blob.metadata().is_ok_and(|found| written(&found) == known))
+        known.is_some() && known == file_of(blob)
     }
 
     /// Forgets a blob that was removed.
@@ -64,7 +65,10 @@ impl Fetched {
     }
 }
 
-fn written(found: &Metadata) -> String {
-    let since = found.modified().ok().and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
-    format!("{} {}", found.len(), since.unwrap_or_default().as_nanos())
+/// Which file a blob is. A blob that another program removed and fetched again is another file.
+fn file_of(blob: &Path) -> Option<String> {
+    let number = Identity::of_path(blob).ok()?.number();
+    let born = blob.metadata().ok()?.created().ok();
+    let born = born.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+    Some(format!("{number} {}", born.unwrap_or_default().as_nanos()))
 }

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use apr_core::Result;
 use apr_platform::Identity;
 
+use crate::contents::entries_of;
 use crate::digest::is_digest;
 use crate::fetched::Fetched;
 use crate::hub::{RemoteFile, Repository, is_commit};
@@ -76,10 +77,10 @@ impl RepositoryFolder {
 
     /// The blobs that are called by their digests.
     fn blobs(&self) -> Vec<(Identity, String)> {
-        let entries = self.path().join("blobs").read_dir().into_iter().flatten().flatten();
-        let named = entries.filter_map(|entry| {
-            let digest = entry.file_name().into_string().ok().filter(|name| is_digest(name))?;
-            Some((Identity::of_path(&entry.path()).ok()?, digest))
+        let entries = entries_of(&self.path().join("blobs")).into_iter();
+        let named = entries.filter_map(|path| {
+            let digest = path.file_name()?.to_str().filter(|name| is_digest(name))?.to_owned();
+            Some((Identity::of_path(&path).ok()?, digest))
         });
         named.collect()
     }
@@ -202,8 +203,7 @@ fn list<F: FnOnce() -> Vec<(Identity, String)>>(
     blobs: &LazyCell<Vec<(Identity, String)>, F>,
     files: &mut Vec<RemoteFile>,
 ) {
-    let Ok(entries) = folder.read_dir() else { return };
-    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+    for path in entries_of(folder) {
         let Some(name) =
             path.file_name().and_then(|name| name.to_str()).filter(|name| is_plain(name))
         else {

@@ -1,5 +1,5 @@
 use std::collections::BTreeSet;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -38,9 +38,12 @@ pub struct AtomicOutput {
     target: Target,
     /// The folder that is replaced as a whole.
     whole: Option<WholeFolder>,
-    /// Files that the output is made from.
+    /// Files that the output is made from, and who may read these.
     sources: Vec<Identity>,
+    readers: Vec<Permissions>,
     overwrite: bool,
+    /// How many shards were written before, where this is their manifest.
+    shards: Option<u32>,
     /// The lock on the file that is replaced, where it was read under that lock.
     held: Option<LockedFile>,
     finished: Vec<(PathBuf, Partial)>,
@@ -70,9 +73,17 @@ impl AtomicOutput {
         Ok(output)
     }
 
-    /// Says what the output is made from: these files are not removed with an earlier output.
+    /// Says what the output is made from: these files are not removed with an earlier output, and
+    /// whoever may not read one of them may not read the output either.
     pub fn made_from(&mut self, sources: &Sources) {
         self.sources = sources.identities();
+        self.readers = sources.readers();
+    }
+
+    /// Says that the output is the manifest of so many shards, which are in their places: those of
+    /// other counts go.
+    pub fn names_shards(&mut self, count: u32) {
+        self.shards = Some(count);
     }
 
     /// Prepares to write what takes the place of a file that is locked, and stays so until it is
@@ -87,6 +98,8 @@ impl AtomicOutput {
             target,
             whole: None,
             sources: Vec::new(),
+            readers: Vec::new(),
+            shards: None,
             overwrite,
             held,
             finished: Vec::new(),
@@ -155,8 +168,9 @@ impl AtomicOutput {
             }
         }
 
-        placed.iter().for_each(|placed| undo::forget(&placed.path));
-        let mut warnings: Vec<Error> = placed.into_iter().filter_map(Placed::finish).collect();
+        let mut warnings: Vec<Error> =
+            placed.iter().filter_map(|placed| undo::forget(&placed.path).err()).collect();
+        warnings.extend(placed.into_iter().filter_map(Placed::finish));
         warnings.extend(earlier::remove(&earlier));
         self.made_folders.clear();
         warnings
@@ -169,7 +183,7 @@ impl AtomicOutput {
         match &self.target {
             Target::Model(path) if self.overwrite => {
                 let written: Vec<&Path> = finished.iter().map(|(path, _)| &**path).collect();
-                earlier::files(path, &written, &self.sources)
+                earlier::files(path, &written, &self.sources, self.shards)
             }
             _ => Ok(Vec::new()),
         }
@@ -246,6 +260,7 @@ impl AtomicOutput {
             path.metadata().ok().filter(Metadata::is_file).map(|old| Access::As(old.permissions()))
         };
         let access = access.unwrap_or_else(|| as_before().unwrap_or(Access::Usual));
+        let access = self.readers.iter().fold(access, Access::within);
         let file = Partial::create(&beside, &access).map_err(|error| io_error(&error, &path))?;
         self.finished.extend(self.current.replace((path, file)));
         self.position = 0;

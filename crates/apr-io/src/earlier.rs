@@ -17,11 +17,16 @@ use crate::partial::parent;
 /// Only what stood for one model under that name is found: other counts of shards where the new
 /// output is a whole set of them, and the shards of a manifest or an index that is replaced.
 /// `sources` are files that the output was made from, which stay unless what named them is
-/// replaced.
+/// replaced. `count` is that of shards which were written before, where the output is their manifest.
 ///
 /// # Errors
 /// E007 when the folder can't be listed.
-pub(crate) fn files(path: &Path, written: &[&Path], sources: &[Identity]) -> Result<Vec<PathBuf>> {
+pub(crate) fn files(
+    path: &Path,
+    written: &[&Path],
+    sources: &[Identity],
+    count: Option<u32>,
+) -> Result<Vec<PathBuf>> {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return Ok(Vec::new());
     };
@@ -34,12 +39,12 @@ pub(crate) fn files(path: &Path, written: &[&Path], sources: &[Identity]) -> Res
     };
     let new = written.iter().filter_map(|path| path.file_name()?.to_str());
     let new: Vec<&str> = new.filter(|name| is_shard(name)).collect();
-    let count = new.first().and_then(|name| shard_number(name)).map_or(0, |(_, count)| count);
-    let is_set = !new.is_empty() && new.len() == count as usize;
+    let first = new.first().and_then(|name| shard_number(name));
+    let is_set = first.is_some_and(|(_, count)| new.len() == count as usize) || count.is_some();
 
     let has_index = index.is_file();
     let was_manifest = is_written(path) && path.is_file() && is_manifest(path).unwrap_or(false);
-    // A manifest by itself belongs to shards that were written before.
+    // One file where a set was.
     let is_one = written.len() == 1 && is_written(path);
     if !is_set && !(is_one && (has_index || was_manifest)) {
         return Ok(Vec::new());
@@ -52,7 +57,11 @@ pub(crate) fn files(path: &Path, written: &[&Path], sources: &[Identity]) -> Res
             found.push(path.with_file_name(name));
         }
     }
-    found.retain(|path| !is_written(path));
+    let is_before = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.and_then(shard_number).is_some_and(|(_, of)| Some(of) == count)
+    };
+    found.retain(|path| !is_written(path) && !is_before(path));
     let replaced = was_manifest || (has_index && is_written(&index));
     let others = [path, &index].into_iter().filter(|path| !is_written(path) && path.is_file());
     let others = others.map(Path::to_path_buf).filter(|path| !is_of(path, sources));

@@ -149,6 +149,15 @@ impl HiddenFolder {
         &self.path
     }
 
+    /// Removes the folder, unless it is kept.
+    pub(crate) fn remove(&mut self) -> io::Result<()> {
+        if !self.is_kept {
+            fs::remove_dir_all(&self.path)?;
+            self.is_kept = true;
+        }
+        Ok(())
+    }
+
     /// Leaves the name alone from now on.
     pub(crate) fn keep(&mut self) {
         self.is_kept = true;
@@ -157,9 +166,7 @@ impl HiddenFolder {
 
 impl Drop for HiddenFolder {
     fn drop(&mut self) {
-        if !self.is_kept {
-            let _ = fs::remove_dir_all(&self.path);
-        }
+        let _ = self.remove();
     }
 }
 

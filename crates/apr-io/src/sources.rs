@@ -1,7 +1,7 @@
 //! The files that a model is read from, remembered so that a change of them while it is read is
 //! noticed.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -28,6 +28,7 @@ struct Opened {
     /// Whether the path led to the file; standard input has none.
     is_named: bool,
     before: Identity,
+    access: Permissions,
     /// Gone where the file was read as a whole and closed.
     file: Weak<File>,
 }
@@ -48,9 +49,11 @@ impl Sources {
     pub fn remember(&self, source: FileSource) -> Result<FileSource> {
         let before = Identity::of_file(&source.file);
         let before = before.map_err(|error| io_error(&error, &source.path))?;
+        let access = source.file.metadata().map_err(|error| io_error(&error, &source.path))?;
+        let access = access.permissions();
         let (path, file) = (source.path.clone(), Arc::downgrade(&source.file));
         let is_named = Identity::of_path(&path).is_ok_and(|named| named.is_file_of(&before));
-        let opened = Opened { path, is_named, before, file };
+        let opened = Opened { path, is_named, before, access, file };
         self.opened.lock().unwrap_or_else(PoisonError::into_inner).push(opened);
         Ok(source)
     }
@@ -85,6 +88,12 @@ impl Sources {
         states.sort_unstable();
         states.dedup();
         (!states.is_empty()).then(|| states.join("\n"))
+    }
+
+    /// Who may read each file that was opened.
+    pub(crate) fn readers(&self) -> Vec<Permissions> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.iter().map(|opened| opened.access.clone()).collect()
     }
 
     /// Which files were opened.

@@ -105,16 +105,26 @@ pub(crate) fn restore(file: &File, ends: &Ends<'_>) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Removes what an interrupted change has left of a file that another one takes the place of.
-pub(crate) fn forget(path: &Path) {
+/// Removes what an interrupted change has left of a file that another one has taken the place of.
+///
+/// # Errors
+/// E007 with the name of what stays.
+pub(crate) fn forget(path: &Path) -> Result<()> {
     let undo_path = path_of(path);
     let is_ours = |undo: &File| {
         let mut magic = [0; MAGIC.len()];
         read_exact_at(undo, &mut magic, 0).is_ok_and(|()| magic == MAGIC)
     };
     if open_own(&undo_path).is_ok_and(|undo| undo.as_ref().is_some_and(is_ours)) {
-        let _ = fs::remove_file(undo_path);
+        fs::remove_file(&undo_path).map_err(|error| {
+            let message = format!(
+                "{error}: the output is in place, but what an interrupted change had left beside \
+                 it could not be removed; remove it"
+            );
+            Error::io(IoCause::Other, message).in_file(undo_path.display())
+        })?;
     }
+    Ok(())
 }
 
 /// Refuses to read a file in which a change is being made, or was interrupted.

@@ -70,17 +70,32 @@ impl WholeFolder {
     /// # Errors
     /// E007; then the folder is as it was.
     pub(crate) fn commit(self, files: Vec<(PathBuf, Partial)>, given: &Path) -> Result<Vec<Error>> {
+        let hidden = HiddenFolder::create(&self.path).map_err(|error| io_error(&error, given));
+        let mut hidden = hidden?;
+        let placed = self.place(&mut hidden, files, given);
+        placed.map_err(|error| match hidden.remove() {
+            Ok(()) => error,
+            Err(_) => with_leftover(&error, hidden.path()),
+        })
+    }
+
+    fn place(
+        &self,
+        hidden: &mut HiddenFolder,
+        files: Vec<(PathBuf, Partial)>,
+        given: &Path,
+    ) -> Result<Vec<Error>> {
         let failed = |error: io::Error| io_error(&error, given);
         let locks = self.lock_old()?;
-        let mut hidden = HiddenFolder::create(&self.path).map_err(failed)?;
         let mut folders = BTreeSet::from([hidden.path().to_path_buf()]);
         let mut open = Vec::new();
         for (path, partial) in files {
             let name = path.strip_prefix(given).unwrap_or(&path);
             let target = hidden.path().join(name);
-            let placed = fs::create_dir_all(parent(&target)).and_then(|()| partial.place(&target));
+            let is_new = folders.insert(parent(&target).to_path_buf());
+            let made = if is_new { fs::create_dir_all(parent(&target)) } else { Ok(()) };
+            let placed = made.and_then(|()| partial.place(&target));
             open.push(placed.map_err(|error| io_error(&error, &path))?);
-            folders.insert(parent(&target).to_path_buf());
         }
 
         if self.old.is_some() {
@@ -98,7 +113,7 @@ impl WholeFolder {
             place_new_folder(hidden.path(), &self.path).map_err(failed)?;
             hidden.keep();
         } else {
-            let old = self.exchange(&mut hidden, locks).map_err(failed)?;
+            let old = self.exchange(hidden, locks).map_err(failed)?;
             warnings.extend(remove_old(&old).err());
         }
         warnings.extend(sync_folder(parent(&self.path)).err().map(unsynced));
@@ -190,6 +205,13 @@ fn check_replaceable(folder: &Path, path: &Path, strange: &[&str]) -> Result<()>
         return refused(message.to_owned());
     }
     Ok(())
+}
+
+/// An error with the name of an incomplete folder that could not be removed.
+fn with_leftover(error: &Error, folder: &Path) -> Error {
+    let message = format!("{}; remove the incomplete '{}'", error.message(), folder.display());
+    let told = Error::io(error.cause().unwrap_or(IoCause::Other), message);
+    error.file().into_iter().fold(told, Error::in_file)
 }
 
 /// Removes what was replaced. Another program may have done so.

@@ -15,9 +15,22 @@ pub enum Access {
     Private,
     /// Whoever these permissions let read it.
     As(Permissions),
+    /// Whoever the process lets read new files, but nobody whom these permissions keep out.
+    Within(Permissions),
 }
 
 impl Access {
+    /// The access without those whom other permissions keep out.
+    #[must_use]
+    pub fn within(self, others: &Permissions) -> Self {
+        match self {
+            Self::Usual => Self::Within(others.clone()),
+            Self::Private => Self::Private,
+            Self::As(own) => Self::As(system::narrowed(own, others)),
+            Self::Within(own) => Self::Within(system::narrowed(own, others)),
+        }
+    }
+
     /// Creates a file with a free name, which nobody but its owner can read before
     /// [`apply`](Self::apply), unless the access is usual.
     ///

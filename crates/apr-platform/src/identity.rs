@@ -60,6 +60,13 @@ impl Identity {
         self.volume == other.volume
     }
 
+    /// Returns the number that the file has in its file system. Another file gets it once this one
+    /// is gone.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.index
+    }
+
     /// The file and its state as a text, for a program that looks again after others have ended:
     /// the number of the file, its length and when it was last written to.
     #[must_use]

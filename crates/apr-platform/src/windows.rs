@@ -125,6 +125,11 @@ pub(crate) fn with_access<'o>(
     options
 }
 
+/// Who may read a file is not in its permissions here.
+pub(crate) fn narrowed(own: fs::Permissions, _others: &fs::Permissions) -> fs::Permissions {
+    own
+}
+
 pub(crate) fn apply_access(_access: &Access, _file: &File) -> io::Result<()> {
     Ok(())
 }

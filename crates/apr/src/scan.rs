@@ -1,11 +1,11 @@
 //! Scans for code that loading a file would execute.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use apr_core::{Error, IoCause, Limits, Result};
 use apr_io::{Sources, io_error};
+use apr_platform::list_folder;
 pub use apr_scan::{FileVerdict, Finding, ScanReport, ScanSummary, Verdict, scan_file};
 
 /// Folders in each other that are gone into.
@@ -82,12 +82,11 @@ fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
     }
 
     let failed = |error: io::Error| io_error(&error, folder);
-    let mut entries =
-        fs::read_dir(folder).map_err(failed)?.collect::<io::Result<Vec<_>>>().map_err(failed)?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        let path = entry.path();
-        if entry.file_type().map_err(failed)?.is_dir() {
+    let mut names = list_folder(folder).map_err(failed)?;
+    names.sort_unstable();
+    for name in names {
+        let path = folder.join(name);
+        if path.symlink_metadata().map_err(failed)?.is_dir() {
             list(&path, depth + 1, files)?;
         } else if path.is_file() {
             files.push(path);

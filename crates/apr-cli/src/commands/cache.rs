@@ -190,15 +190,15 @@ fn spooled(report: &mut CacheReport, clears: bool) -> Outcome {
 
 /// Counts what the cache put there, and nothing that happens to be in the same folder.
 fn visit(spool: &Path, report: &mut CacheReport, clears: bool) -> io::Result<()> {
-    for entry in spool.read_dir()? {
-        let entry = entry?;
-        let len = entry.metadata()?.len();
+    for name in apr_platform::list_folder(spool)? {
+        let path = spool.join(name);
+        let len = path.symlink_metadata()?.len();
         if clears {
             // A locked file is in use by a command that is still running.
-            if File::open(entry.path())?.try_lock().is_err() {
+            if File::open(&path)?.try_lock().is_err() {
                 continue;
             }
-            std::fs::remove_file(entry.path())?;
+            std::fs::remove_file(path)?;
         }
         report.files += 1;
         report.bytes += len;

@@ -4,7 +4,7 @@ use std::fs;
 #[cfg(unix)]
 use std::os::unix::fs::PermissionsExt;
 
-use crate::container::{PASSWORD, flipped, same, stored, workshop};
+use crate::container::{PASSWORD, crc32, flipped, same, stored, workshop};
 use crate::support::Run;
 
 #[test]
@@ -119,6 +119,37 @@ fn a_flipped_byte_of_an_encrypted_tensor_never_becomes_other_weights() {
             }
         }
     }
+}
+
+/// The footer's checksum of a file that was changed is renewed, so that nothing else shows it.
+#[test]
+fn padding_of_an_encrypted_file_that_is_not_zero_is_e006_on_every_way_that_opens_it() {
+    let sandbox = workshop();
+    sandbox.apr("encrypt plain.apr -o sealed.apr --recipient owner.pub").clean();
+    let file = sandbox.read("sealed.apr");
+    let ends = ["layers.0.weight", "layers.1.weight", "table", "steps"]
+        .map(|name| stored(&file, name))
+        .map(|(start, size)| start + size);
+    let mut seen = 0;
+    for end in ends.into_iter().filter(|end| end % 64 != 0) {
+        let mut changed = file.clone();
+        assert_eq!(changed[end], 0, "padding");
+        changed[end] = 1;
+        let footer = changed.len() - 16;
+        let crc = crc32(&changed[..footer]).to_le_bytes();
+        changed[footer..footer + 4].copy_from_slice(&crc);
+        sandbox.write("sealed.apr", &changed);
+        for line in [
+            "convert sealed.apr -o x.safetensors --key owner",
+            "decrypt sealed.apr -o x.apr --key owner",
+            "validate sealed.apr --key owner",
+        ] {
+            sandbox.apr(line).fails(5, &["padding is not zero"]);
+        }
+        assert!(!sandbox.path("x.apr").exists() && !sandbox.path("x.safetensors").exists());
+        seen += 1;
+    }
+    assert!(seen > 0);
 }
 
 #[test]

@@ -383,6 +383,38 @@ fn files_of_other_servers_are_cached_and_listed_by_their_digest() {
 }
 
 #[test]
+fn what_other_programs_fetched_is_cleared_only_by_all_hub_and_after_a_question() {
+    let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
+    let cache = "home/.cache/huggingface/hub";
+    at(&hub, &sandbox, "download hf://tiny/llama").ok();
+    // As Hugging Face's client lays it out, whole and in part.
+    let (blob, commit) = (sha256(b"theirs"), "c".repeat(40));
+    sandbox.write(&format!("{cache}/models--o--m/blobs/{blob}"), "theirs");
+    sandbox.write(&format!("{cache}/models--o--m/refs/main"), &commit);
+    sandbox.write(&format!("{cache}/models--o--m/snapshots/{commit}/config.json"), "{}");
+    let other = format!("{LLAMA}/blobs/{blob}");
+    sandbox.write(&other, "theirs");
+
+    let run = sandbox.apr("cache clear").ok();
+    run.says(&["kept, because another program fetched it (--all-hub): hf://o/m"]);
+    assert!(sandbox.path(&format!("{cache}/models--o--m/blobs/{blob}")).exists());
+    assert_eq!(sandbox.read(&other), b"theirs");
+    let left = fs::read_dir(sandbox.path(&format!("{LLAMA}/blobs"))).expect("a folder").count();
+    assert_eq!(left, 1, "what apr fetched is gone");
+    assert!(!sandbox.path(&format!("{LLAMA}/snapshots")).join(&commit).exists());
+
+    sandbox.apr("cache clear o/m").fails(1, &["'o/m' was fetched by another program"]);
+    sandbox.apr("cache clear o/m --all-hub").fails(2, &["hf://o/m", "6 B", "--yes"]);
+    assert!(sandbox.path(&format!("{cache}/models--o--m")).exists());
+    sandbox.apr("cache clear o/m --all-hub --yes").ok();
+    assert!(!sandbox.path(&format!("{cache}/models--o--m")).exists());
+    assert_eq!(sandbox.read(&other), b"theirs");
+    // A cache of its own does not make it apr's.
+    sandbox.with_env(&[("APR_CACHE", "elsewhere")], "cache clear").ok();
+    assert_eq!(sandbox.read(&other), b"theirs");
+}
+
+#[test]
 fn the_cache_is_shown_verified_and_cleared_by_model() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     hub.put("other/model", "model.safetensors", small_safetensors());

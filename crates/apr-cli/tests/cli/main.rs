@@ -57,6 +57,8 @@ mod onnx_export;
 mod onnx_families;
 mod onnx_looks;
 mod onnx_rewritten;
+#[cfg(unix)]
+mod outputs;
 mod page;
 mod parts;
 mod points;

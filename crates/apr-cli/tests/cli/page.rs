@@ -61,6 +61,17 @@ impl Page {
         (head.lines().next().unwrap_or_default().to_owned(), answer[end + 4..].to_vec())
     }
 
+    /// The head of an answer.
+    fn head(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.host).expect("a connection");
+        let (root, host) = (&self.root, &self.host);
+        write!(stream, "HEAD {root}{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
+            .expect("a request");
+        let mut head = String::new();
+        stream.read_to_string(&mut head).expect("an answer");
+        head
+    }
+
     fn of_page(&self, path: &str) -> (String, Vec<u8>) {
         self.get(&format!("{}{path}", self.root), "", &self.host)
     }
@@ -119,6 +130,58 @@ fn a_file_comes_with_those_beside_it() {
     assert_eq!((&page.report["files"], &page.report["left_out"]), (&2.into(), &1.into()));
     let page = Page::of(&sandbox, &[&sandbox.path(".hidden").display().to_string()]);
     assert_eq!((&page.report["files"], &page.report["left_out"]), (&3.into(), &0.into()));
+}
+
+#[cfg(unix)]
+#[test]
+fn files_of_a_model_are_shown_by_no_browser_and_links_out_of_its_folder_are_not_followed() {
+    let sandbox = Sandbox::new().with("secret", "mine");
+    sandbox.write("model/config.json", "{}");
+    sandbox.write("model/card.html", "<script>alert(1)</script>");
+    sandbox.write("model/logo.svg", "<svg onload='alert(1)'/>");
+    std::os::unix::fs::symlink("../secret", sandbox.path("model/out.json")).expect("links");
+    std::os::unix::fs::symlink("config.json", sandbox.path("model/in.json")).expect("links");
+    let model = sandbox.path("model").display().to_string();
+    let page = Page::of(&sandbox, &[&model]);
+    assert_eq!(page.report["left_out"], 1);
+    for name in ["open/card.html", "open/logo.svg"] {
+        let head = page.head(name);
+        for line in [
+            "content-type: application/octet-stream",
+            "content-security-policy: sandbox; default-src 'none'",
+            "content-disposition: attachment",
+            "x-content-type-options: nosniff",
+        ] {
+            assert!(head.contains(line), "{name}: {head}");
+        }
+    }
+    assert!(page.head("").contains("text/html"));
+    assert_eq!(page.of_page("open/in.json").1, b"{}");
+    assert_eq!(page.of_page("open/out.json").0, "HTTP/1.1 404 Not Found");
+
+    // What takes the place of a file that was listed is not waited for, nor followed.
+    fs::remove_file(sandbox.path("model/card.html")).expect("ours");
+    sandbox.shell("mkfifo model/card.html").clean();
+    assert_eq!(page.of_page("open/card.html").0, "HTTP/1.1 404 Not Found");
+    fs::remove_file(sandbox.path("model/logo.svg")).expect("ours");
+    std::os::unix::fs::symlink("../secret", sandbox.path("model/logo.svg")).expect("links");
+    assert_eq!(page.of_page("open/logo.svg").0, "HTTP/1.1 404 Not Found");
+}
+
+#[test]
+fn connections_that_say_nothing_keep_nobody_out() {
+    let sandbox = Sandbox::new();
+    let page = Page::of(&sandbox, &[]);
+    let slow: Vec<TcpStream> = (0..200)
+        .map(|_| {
+            let mut stream = TcpStream::connect(&page.host).expect("a connection");
+            // The server may have closed it by now.
+            let _ = stream.write_all(b"GET ");
+            stream
+        })
+        .collect();
+    assert_eq!(page.of_page("").1, b"<!doctype html>");
+    drop(slow);
 }
 
 #[test]

@@ -72,6 +72,39 @@ fn a_file_that_is_no_cache_of_this_model_is_refused_and_stays() {
     of("q.gguf", "--max-memory 1KB").fails(1, &["E008"]);
 }
 
+/// Changes that no sample of the weights shows, beside the files that are the same.
+#[test]
+fn a_cache_is_of_the_files_that_made_it_and_of_the_digests_where_there_are_some() {
+    let sandbox = Sandbox::new();
+    let copy = |name: &str| {
+        for entry in std::fs::read_dir(LLAMA).expect("a folder") {
+            let path = entry.expect("listed").path();
+            let file = path.file_name().and_then(|name| name.to_str()).expect("plain");
+            sandbox.write(&format!("{name}/{file}"), std::fs::read(&path).expect("a file"));
+        }
+    };
+    copy("a");
+    copy("b");
+    let of = |model: &str, cache: &str| {
+        sandbox.apr(&format!("run {model} --prompt 12+34= --prompt-cache {cache}"))
+    };
+    of("a", "cache").ok();
+    of("a", "cache").ok().says(&["5 of 7 tokens"]);
+    // Other files, of the same bytes, may have been changed anywhere.
+    of("b", "cache").fails(2, &["by other files of this one", "remove it to make a new one"]);
+    let mut weights = sandbox.read("a/model.safetensors");
+    let at = weights.len() - 3000;
+    weights[at] ^= 0x80;
+    sandbox.write("a/model.safetensors", weights);
+    of("a", "cache").fails(2, &["by other files of this one"]);
+
+    // A file with digests is known by them, wherever it is.
+    sandbox.apr("import b -o b.apr").ok();
+    sandbox.write("c.apr", sandbox.read("b.apr"));
+    of("b.apr", "digests").ok();
+    of("c.apr", "digests").ok().says(&["5 of 7 tokens"]);
+}
+
 #[test]
 fn a_prompt_cache_needs_keys_and_values_and_a_text_to_continue() {
     let sandbox = Sandbox::new();

@@ -45,6 +45,8 @@ pub struct Apr2Reader {
     entries: Vec<usize>,
     /// In index order.
     stored: Vec<StoredTensor>,
+    /// Bytes of padding after each; in index order.
+    gaps: Vec<u32>,
     /// Positions in `tensors`, sorted by name.
     by_name: Vec<usize>,
     companions: Vec<Companion>,
@@ -114,6 +116,8 @@ impl Apr2Reader {
         warnings.extend(required_keys_warning(&metadata));
         warnings.append(&mut trailer.warnings);
 
+        let gaps = gaps(&places, &order, trailer_offset);
+        let first = places.iter().filter(|place| place.len > 0).map(|place| place.offset).min();
         let encrypted = header.flags.contains(Flags::ENCRYPTED);
         let stored = places.into_iter().map(|place| {
             let owner = &entries[place.owner];
@@ -122,6 +126,7 @@ impl Apr2Reader {
         });
         let mut reader = Self {
             stored: stored.collect(),
+            gaps,
             header,
             footer: trailer.footer,
             trailer,
@@ -141,6 +146,10 @@ impl Apr2Reader {
             source,
         };
 
+        if !matches!(reader.encryption.seal, Seal::None | Seal::Locked) {
+            let found = reader.first_nonzero_padding(0..first.unwrap_or(trailer_offset))?;
+            found.map_or(Ok(()), |at| Err(unsealed(at)))?;
+        }
         let hidden = reader.reveal_metadata(&entries)?;
         reader.hidden_metadata = hidden.is_some();
         reader.list_tensors(entries, &order, hidden)?;
@@ -216,6 +225,20 @@ impl Apr2Reader {
 
     fn of(&self, tensor: usize) -> &StoredTensor {
         &self.stored[self.entries[tensor]]
+    }
+
+    /// Refuses padding after an encrypted tensor that is not zero, once its last bytes are read: no
+    /// key covers it. Elsewhere it is a warning of `validate`.
+    fn check_gap(&self, stored: &StoredTensor, reaches_end: bool) -> Result<()> {
+        let gap = self.gaps[stored.place.owner];
+        if !reaches_end || gap == 0 || !self.header.flags.contains(Flags::ENCRYPTED) {
+            return Ok(());
+        }
+        let start = stored.place.offset + stored.place.len;
+        match self.first_nonzero_in(start, start + u64::from(gap))? {
+            Some(at) => Err(unsealed(at)),
+            None => Ok(()),
+        }
     }
 
     /// Names the tensor and the file in what went wrong with it.
@@ -319,7 +342,12 @@ impl Apr2Reader {
 
 impl ReadEncoded for Apr2Reader {
     fn read_form(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.blame(tensor, self.of(tensor).read_stored(self.access(), offset, buf))
+        let stored = self.of(tensor);
+        let read = stored.read_stored(self.access(), offset, buf).and_then(|()| {
+            let end = offset + buf.len() as u64;
+            self.check_gap(stored, end == stored.len(self.access()))
+        });
+        self.blame(tensor, read)
     }
 
     fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -337,8 +365,13 @@ impl ReadEncoded for Apr2Reader {
         buf: &mut [u8],
         verbatim: &mut Vec<u8>,
     ) -> Result<u64> {
-        let info = &self.tensors[tensor];
-        self.blame(tensor, self.of(tensor).read_both(self.access(), info, offset, buf, verbatim))
+        let (info, stored) = (&self.tensors[tensor], self.of(tensor));
+        let read = stored.read_both(self.access(), info, offset, buf, verbatim);
+        let checked = read.and_then(|start| {
+            let end = start + verbatim.len() as u64;
+            self.check_gap(stored, end == stored.place.len).map(|()| start)
+        });
+        self.blame(tensor, checked)
     }
 }
 
@@ -364,7 +397,12 @@ impl CheckpointReader for Apr2Reader {
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.blame(tensor, self.of(tensor).read(self.access(), &self.tensors[tensor], offset, buf))
+        let (info, stored) = (&self.tensors[tensor], self.of(tensor));
+        let read = stored.read(self.access(), info, offset, buf).and_then(|()| {
+            let end = offset + buf.len() as u64;
+            self.check_gap(stored, info.byte_len().is_ok_and(|len| len == end))
+        });
+        self.blame(tensor, read)
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
@@ -489,22 +527,52 @@ impl ContainerFacts for Apr2Reader {
     }
 }
 
+/// Bytes of padding after each entry's place. What is longer than any that is written ends at 2^32:
+/// the rest is `validate`'s.
+fn gaps(places: &[EntryRange], order: &[usize], trailer_offset: u64) -> Vec<u32> {
+    let mut gaps = alloc::vec![0; places.len()];
+    let mut next = trailer_offset;
+    for &index in order.iter().rev() {
+        let EntryRange { offset, len, tied, .. } = places[index];
+        if len > 0 && !tied {
+            gaps[index] = u32::try_from(next.saturating_sub(offset + len)).unwrap_or(u32::MAX);
+            next = offset;
+        }
+    }
+    gaps
+}
+
+/// That bytes between encrypted ones are not those that were written.
+fn unsealed(offset: u64) -> Error {
+    let message = "the padding is not zero, and no key covers these bytes: the encrypted file was \
+                   changed";
+    Error::new(Code::Signature, message).at(offset)
+}
+
 impl Apr2Reader {
     /// Where the first byte of padding in a part of the file is that is not zero.
     pub(super) fn first_nonzero_padding(&self, part: Range<u64>) -> Result<Option<u64>> {
         let extents = self.checksum().map(|checksum| checksum.extents).unwrap_or_default();
         let padding = extents.into_iter().filter(|extent| extent.kind == ExtentKind::Padding);
-        let mut bytes = Vec::new();
         for Extent { offset, len, .. } in padding {
-            let (mut at, end) = (offset.max(part.start), (offset + len).min(part.end));
-            while at < end {
-                bytes.resize(usize::try_from((end - at).min(PADDING_READ)).unwrap_or_default(), 0);
-                self.source.read_at(at, &mut bytes)?;
-                if let Some(found) = bytes.iter().position(|&byte| byte != 0) {
-                    return Ok(Some(at + found as u64));
-                }
-                at += bytes.len() as u64;
+            let (start, end) = (offset.max(part.start), (offset + len).min(part.end));
+            if let Some(found) = self.first_nonzero_in(start, end)? {
+                return Ok(Some(found));
             }
+        }
+        Ok(None)
+    }
+
+    /// Where the first byte of a part of the file is that is not zero.
+    fn first_nonzero_in(&self, mut at: u64, end: u64) -> Result<Option<u64>> {
+        let mut bytes = Vec::new();
+        while at < end {
+            bytes.resize(usize::try_from((end - at).min(PADDING_READ)).unwrap_or_default(), 0);
+            self.source.read_at(at, &mut bytes)?;
+            if let Some(found) = bytes.iter().position(|&byte| byte != 0) {
+                return Ok(Some(at + found as u64));
+            }
+            at += bytes.len() as u64;
         }
         Ok(None)
     }

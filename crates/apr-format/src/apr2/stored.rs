@@ -74,7 +74,7 @@ impl StoredTensor {
     }
 
     /// Bytes of the stored form.
-    fn len(&self, access: Access<'_>) -> u64 {
+    pub(super) fn len(&self, access: Access<'_>) -> u64 {
         match self.form() {
             Some(form) => form.len,
             None if self.sealed_as().is_empty() => self.place.len,

@@ -176,7 +176,7 @@ fn what_is_no_undo_file_is_neither_followed_nor_waited_for_nor_removed() {
         let error = roll_back(&file, &path).expect_err("it is in the way");
         assert!(error.message().contains("move it away"), "{error}");
         assert!(write(&path, &file, &change.ends()).is_err());
-        forget(&path);
+        forget(&path).expect("ours");
         assert_eq!(undo.symlink_metadata().expect("it stays").file_type(), kind, "{at}");
         assert!(!outside.exists());
         fs::remove_file(&undo).or_else(|_| fs::remove_dir(&undo)).expect("ours");

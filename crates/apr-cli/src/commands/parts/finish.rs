@@ -3,11 +3,12 @@
 use std::io::{self, Write};
 
 use apr_core::counted;
+use apr_io::{AtomicOutput, Target};
 use apr_ops::parts::{self, Finished, PartResult};
-use apr_registry::{Escaped, FileInfo};
+use apr_registry::{Escaped, FileInfo, Sink};
 use serde::Serialize;
 
-use super::on_disk::{self, OpenPlan};
+use super::on_disk::OpenPlan;
 use super::{reported, written};
 use crate::args::FinishArgs;
 use crate::context::Context;
@@ -118,7 +119,10 @@ fn finish_written(
         // It is written last, and only here: whoever sees it sees a whole model.
         let path = written::file_path(open, &name)?;
         open.check_inside(&path)?;
-        on_disk::write(&path, &bytes, true, context)?;
+        let mut output = AtomicOutput::create(Target::Model(path), true, [name.as_str()])?;
+        output.names_shards(u32::try_from(files.len()).unwrap_or(u32::MAX));
+        output.write_all(&bytes)?;
+        context.printer.warn_all(output.commit()?.warnings());
         files.push(FileInfo { name, len: bytes.len() as u64 });
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use apr_infer::Value;
 use apr_io::{AtomicOutput, Target, io_error};
 use apr_ops::document::write_json;
+use apr_platform::list_folder;
 use apr_registry::{Error, IoCause};
 use apr_run::ArrayFile;
 use apr_trace::{Trace, perfetto};
@@ -84,7 +85,7 @@ impl Activations {
         let Some(target) = args.dump_activations.clone() else { return Ok(None) };
         let wrong = |error: std::io::Error| io_error(&error, &target);
         if target.exists() {
-            let is_empty = fs::read_dir(&target).map_err(wrong)?.next().is_none();
+            let is_empty = list_folder(&target).map_err(wrong)?.is_empty();
             if !is_empty && !args.overwrite {
                 let error = Error::io(IoCause::AlreadyExists, "the folder is not empty");
                 return Err(error.in_file(target.display()).into());
@@ -158,12 +159,11 @@ impl Activations {
 
 /// Files in a folder and in those within it.
 fn count_files(folder: &Path) -> usize {
-    let Ok(entries) = fs::read_dir(folder) else { return 0 };
-    let count = |entry: fs::DirEntry| match entry.file_type() {
-        Ok(kind) if kind.is_dir() => count_files(&entry.path()),
+    let count = |path: PathBuf| match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => count_files(&path),
         _ => 1,
     };
-    entries.flatten().map(count).sum()
+    list_folder(folder).unwrap_or_default().iter().map(|name| count(folder.join(name))).sum()
 }
 
 /// Where the value of a path is within a folder: files name paths, so no component leads out of it.

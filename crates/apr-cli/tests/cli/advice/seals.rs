@@ -124,6 +124,24 @@ pub(super) const SEALS: &[Advice] = &[
         "--key FILE",
         "apr watermark detect m.apr --key signer || test $? = 5",
     ),
+    (
+        "mkdir -p home/.cache/huggingface/hub/models--o--m/refs; apr cache clear o/m",
+        1,
+        "--all-hub removes it nevertheless",
+        "apr cache clear o/m --all-hub --yes; ! test -e home/.cache/huggingface/hub/models--o--m",
+    ),
+    (
+        "mkdir -p home/.cache/huggingface/hub/models--o--m/refs; apr cache clear o/m --all-hub",
+        2,
+        "answer it with --yes",
+        "apr cache clear o/m --all-hub --yes; ! test -e home/.cache/huggingface/hub/models--o--m",
+    ),
+    (
+        "mkdir -p home/.cache/huggingface/hub/models--o--m/refs; apr cache clear",
+        0,
+        "kept, because another program fetched it (--all-hub): hf://o/m",
+        "apr cache clear --all-hub --yes; ! test -e home/.cache/huggingface/hub/models--o--m",
+    ),
     ("apr cache clear nothing", 1, "`apr cache info` lists the contents", "apr cache info"),
     (
         "apr convert m.apr -o p9.apr --recipient reader.pub --password-file word",
