@@ -3,18 +3,14 @@
 use std::io::Write;
 
 use anstyle::{AnsiColor, Style};
-use apr_lowrank::FactorReport;
 pub(crate) use apr_ops::command::{ARGUMENTS, INTERRUPTED};
 use apr_ops::command::{GENERAL, VALIDATION, exit_code};
 use apr_ops::document::write_json;
 use apr_ops::inline::ValidationError;
 use apr_ops::job::{JobError, misfit_title};
-use apr_prune::PruneReport;
-use apr_quantize::QuantizationReport;
 use apr_registry::{Code, DType, Error, Escaped, IoCause};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
-use crate::engine::CanaryReport;
 use crate::options::in_options;
 
 /// Misfits shown before the rest is only counted.
@@ -47,33 +43,12 @@ pub(crate) enum Failure {
         /// What does not fit.
         misfits: Vec<ValidationError>,
     },
-    /// Quantization moved values further than allowed; nothing was written.
+    /// The output does not pass a gate; nothing was written.
     Gate {
-        /// What exceeds the gate.
+        /// What exceeds it.
         failures: Vec<String>,
-        /// Everything that was measured.
-        report: Box<QuantizationReport>,
-    },
-    /// Pruning moved values further than allowed; nothing was written.
-    Pruned {
-        /// What exceeds the gate.
-        failures: Vec<String>,
-        /// Everything that was measured.
-        report: Box<PruneReport>,
-    },
-    /// Factorizing moved values further than allowed; nothing was written.
-    Factorized {
-        /// What exceeds the gate.
-        failures: Vec<String>,
-        /// Everything that was measured.
-        report: Box<FactorReport>,
-    },
-    /// The output answers otherwise than its canary expects; nothing was written.
-    Canary {
-        /// Answers that differ.
-        failures: Vec<String>,
-        /// All answers.
-        report: Box<CanaryReport>,
+        /// Everything that was measured: `drift`, `canary`, `quantization`, what was changed before.
+        measured: Box<Map<String, Value>>,
     },
     /// A tensor with values that no healthy model has; nothing was written.
     Unhealthy {
@@ -103,7 +78,11 @@ impl From<JobError> for Failure {
             JobError::Unhealthy { file, error, source_tensor, unfit } => {
                 Self::Unhealthy { file, error, source_tensor, unfit }
             }
-            JobError::Gate { failures, report } => Self::Gate { failures, report },
+            JobError::Gate { failures, report } => {
+                let measured =
+                    Box::new([("drift".to_owned(), json!(report))].into_iter().collect());
+                Self::Gate { failures, measured }
+            }
             other => Self::General(other.to_string()),
         }
     }
@@ -160,13 +139,9 @@ impl Failure {
             Self::General(_) => GENERAL,
             Self::Usage(_) => ARGUMENTS,
             Self::Told(code) => *code,
-            Self::Validation
-            | Self::Misfit { .. }
-            | Self::Unhealthy { .. }
-            | Self::Gate { .. }
-            | Self::Pruned { .. }
-            | Self::Factorized { .. }
-            | Self::Canary { .. } => VALIDATION,
+            Self::Validation | Self::Misfit { .. } | Self::Unhealthy { .. } | Self::Gate { .. } => {
+                VALIDATION
+            }
             Self::Model(error) | Self::Reported(error) => exit_code(error),
         }
     }
@@ -190,10 +165,7 @@ impl Failure {
             Self::Unhealthy { file, error, unfit: Some(dtype), .. } => {
                 format!("{}: {error}, which {dtype} can't hold", Escaped(file))
             }
-            Self::Gate { failures, .. }
-            | Self::Pruned { failures, .. }
-            | Self::Factorized { failures, .. }
-            | Self::Canary { failures, .. } => {
+            Self::Gate { failures, .. } => {
                 let lines: String =
                     failures.iter().map(|failure| format!("\n  - {}", Escaped(failure))).collect();
                 format!("quality gate failed{lines}")
@@ -210,10 +182,7 @@ impl Failure {
                         .into(),
                 );
             }
-            Self::Gate { .. }
-            | Self::Pruned { .. }
-            | Self::Factorized { .. }
-            | Self::Canary { .. } => {
+            Self::Gate { .. } => {
                 return Some("nothing was written; --force ignores the gate".into());
             }
             Self::Unhealthy { file, source_tensor, unfit, .. } => {
@@ -248,22 +217,13 @@ impl Failure {
                 "code": null, "message": self.message(), "file": file, "family": family,
                 "misfits": misfits,
             }}),
-            Self::Gate { failures, report } => json!({ "error": {
-                "code": null, "message": "quality gate failed", "failures": failures,
-                "quantization": report,
-            }}),
-            Self::Pruned { failures, report } => json!({ "error": {
-                "code": null, "message": "quality gate failed", "failures": failures,
-                "pruning": report,
-            }}),
-            Self::Factorized { failures, report } => json!({ "error": {
-                "code": null, "message": "quality gate failed", "failures": failures,
-                "lowrank": report,
-            }}),
-            Self::Canary { failures, report } => json!({ "error": {
-                "code": null, "message": "quality gate failed", "failures": failures,
-                "canary": report,
-            }}),
+            Self::Gate { failures, measured } => {
+                let mut error = (**measured).clone();
+                error.insert("code".to_owned(), Value::Null);
+                error.insert("message".to_owned(), json!("quality gate failed"));
+                error.insert("failures".to_owned(), json!(failures));
+                json!({ "error": error })
+            }
             Self::Unhealthy { file, error, .. } => json!({ "error": {
                 "code": null, "message": error.message, "file": file, "tensor": error.tensor,
                 "violation": error,

@@ -1,6 +1,5 @@
 //! What factorizing did to each tensor.
 
-use apr_quantize::QualityGate;
 use serde::Serialize;
 
 /// What was factorized, and what it cost.
@@ -63,30 +62,6 @@ pub struct Left {
     pub name: String,
     /// The reason.
     pub why: String,
-}
-
-impl FactorReport {
-    /// What exceeds a gate; empty if it passes.
-    #[must_use]
-    pub fn failures(&self, gate: &QualityGate) -> Vec<String> {
-        let exceeds = |value: f64, limit: f64| value > limit || value.is_nan();
-        let drift = self.total.relative_error;
-        let mut failures = Vec::new();
-        if exceeds(drift, gate.max_drift) {
-            failures.push(format!("L2 drift: {drift:.4} (max: {})", gate.max_drift));
-        }
-        // What is left of a matrix is at a right angle to what went.
-        let cosine = (1.0 - drift * drift).max(0.0).sqrt();
-        if exceeds(-cosine, -gate.min_cosine) {
-            failures.push(format!("cosine similarity: {cosine:.5} (min: {})", gate.min_cosine));
-        }
-        let limit = gate.max_tensor_drift;
-        let beyond = self.tensors.iter().filter(|tensor| exceeds(tensor.relative_error, limit));
-        failures.extend(beyond.map(|tensor| {
-            format!("L2 drift of {}: {:.4} (max: {limit})", tensor.name, tensor.relative_error)
-        }));
-        failures
-    }
 }
 
 /// Sums of squares of a tensor and of what it lost.

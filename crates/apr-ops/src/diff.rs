@@ -7,6 +7,7 @@
 
 mod alike;
 mod compare;
+mod drift;
 mod explained;
 mod metadata;
 mod options;
@@ -24,6 +25,7 @@ use apr_registry::{CheckpointReader, Pipeline, Result};
 use apr_tokenizer::vocabulary;
 
 pub(crate) use alike::{Alike, alike};
+pub use drift::{DriftReport, TensorDrift, drift};
 pub use explained::Explained;
 pub use options::DiffOptions;
 pub(crate) use options::Side;

@@ -1,6 +1,5 @@
 //! What pruning did to each tensor.
 
-use apr_quantize::QualityGate;
 use serde::Serialize;
 
 use crate::plan::Left;
@@ -56,33 +55,6 @@ pub struct PrunedTensor {
     /// where what stays was updated to keep it small.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_error: Option<f64>,
-}
-
-impl PruneReport {
-    /// What exceeds a gate; empty if it passes.
-    #[must_use]
-    pub fn failures(&self, gate: &QualityGate) -> Vec<String> {
-        let mut failures = Vec::new();
-        let drift = self.total.relative_error;
-        if exceeds(drift, gate.max_drift) {
-            failures.push(format!("L2 drift: {drift:.4} (max: {})", gate.max_drift));
-        }
-        let cosine = cosine(drift);
-        if exceeds(-cosine, -gate.min_cosine) {
-            failures.push(format!("cosine similarity: {cosine:.5} (min: {})", gate.min_cosine));
-        }
-        let limit = gate.max_tensor_drift;
-        let beyond = self.tensors.iter().filter(|tensor| exceeds(tensor.relative_error, limit));
-        failures.extend(beyond.map(|tensor| {
-            format!("L2 drift of {}: {:.4} (max: {limit})", tensor.name, tensor.relative_error)
-        }));
-        failures
-    }
-}
-
-/// Whether a value is greater than its limit; NaN is.
-fn exceeds(value: f64, limit: f64) -> bool {
-    value > limit || value.is_nan()
 }
 
 /// The cosine of the angle to what is left, which is at a right angle to what went.

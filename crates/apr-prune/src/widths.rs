@@ -223,17 +223,18 @@ pub fn plan_widths<P: Pipeline>(
     if choice.heads > 0 {
         let (heads, width) = (dimension("heads")?, dimension(HEAD_DIM)?);
         let shared = model.dimension("kv_heads").filter(|count| *count > 0).unwrap_or(heads);
-        let group = heads / shared;
-        if !choice.heads.is_multiple_of(group.max(1)) || !heads.is_multiple_of(shared) {
+        if !heads.is_multiple_of(shared) {
             return Err(Error::format(format!(
-                "{group} heads of queries share one of keys and values: drop a multiple of {group}"
+                "{heads} heads of queries can't share {shared} of keys and values evenly"
             )));
         }
-        if choice.heads >= heads {
+        // Heads of queries go with those that share one of keys and values with them.
+        let group = heads / shared;
+        let gone = choice.heads.div_ceil(group);
+        if gone >= shared {
             return Err(Error::format(format!("no head would be left of {heads}")));
         }
-        let gone = choice.heads / group;
-        counts.push((&HEADS[..], heads, heads - choice.heads));
+        counts.push((&HEADS[..], heads, heads - gone * group));
         counts.push((&KEY_VALUE_HEADS[..], shared, shared - gone));
         head_dim = Some(width);
         groups = Some((shared, group * width, width, gone));

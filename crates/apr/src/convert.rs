@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use apr_arch::Families;
 use apr_core::Progress;
@@ -9,7 +10,7 @@ use apr_io::{Interrupt, Sources, Threads};
 use apr_llama::describe;
 use apr_ops::convert::ConvertReport;
 use apr_ops::inline::ValidationConfig;
-use apr_ops::job::{Job, JobError, JobReport, Planned, wants_companions};
+use apr_ops::job::{Gate, Job, JobError, JobReport, Planned, wants_companions};
 use apr_quantize::{QualityGate, Quantization};
 #[cfg(feature = "encryption")]
 use apr_registry::apr2::Encrypt;
@@ -143,7 +144,8 @@ impl Convert {
         self
     }
 
-    /// How far quantization may move values; beyond it nothing is written.
+    /// How far the output may be from the source; beyond it nothing is written. The output is read
+    /// back for that, and so is the source.
     pub fn gate(mut self, gate: QualityGate) -> Self {
         self.job.weights.gate = Some(gate);
         self
@@ -248,7 +250,7 @@ impl Convert {
     /// Those of [`write`](Self::write) that show before weights are read.
     pub fn plan(self, output: impl AsRef<Path>) -> Result<ConvertReport, JobError> {
         let layout = self.layout(Some(output.as_ref()))?;
-        self.planned(layout, |planned, _, _| Ok(planned.report().clone()))
+        self.planned(layout, |planned, _, _, _| Ok(planned.report().clone()))
     }
 
     /// Converts to a file or folder. A path in a format that has folders is one, unless it ends in
@@ -260,12 +262,18 @@ impl Convert {
     pub fn write(self, output: impl AsRef<Path>) -> Result<JobReport, JobError> {
         let output = output.as_ref();
         let layout = self.layout(Some(output))?;
-        self.planned(layout, |planned, this, sources| {
+        self.planned(layout, |planned, gate, this, sources| {
             planned.check()?;
             let files = &planned.report().files;
             let target =
                 Output::create(output, planned.target(), files, this.replace, &this.interrupt)?;
-            target.write(planned, sources, &this.threads_to_use()?, &*this.progress)
+            let threads = this.threads_to_use()?;
+            let mut written = target.run(planned, sources, &threads, &*this.progress)?;
+            if let Some(gate) = gate {
+                written.judge(&gate, &this.open, &threads, &*this.progress)?;
+                sources.check_unchanged()?;
+            }
+            written.commit()
         })
     }
 
@@ -275,13 +283,26 @@ impl Convert {
     /// Those of [`write`](Self::write).
     pub fn to_bytes(self) -> Result<(Vec<u8>, JobReport), JobError> {
         let layout = self.layout(None)?;
-        self.planned(layout, |planned, this, sources| {
+        let name = layout.file_name.clone();
+        self.planned(layout, |planned, gate, this, sources| {
             let mut bytes = Vec::new();
             sources.keep_whole();
-            let report = planned.run(&mut bytes, &this.threads_to_use()?, &*this.progress);
+            let threads = this.threads_to_use()?;
+            let report = planned.run(&mut bytes, &threads, &*this.progress);
             sources.check_unchanged()?;
-            let report = report?;
+            let mut report = report?;
             sources.finish()?;
+            if let Some(gate) = gate {
+                let shared = Arc::new(bytes);
+                let written = apr_registry::open(Arc::clone(&shared), &name, &this.open)?;
+                let (drift, failures) = gate.judge(&*written, &threads, &*this.progress)?;
+                drop(written);
+                bytes = Arc::try_unwrap(shared).unwrap_or_else(|shared| (*shared).clone());
+                if !failures.is_empty() {
+                    return Err(JobError::Gate { failures, report: Box::new(drift) });
+                }
+                report.drift = Some(drift);
+            }
             Ok((bytes, report))
         })
     }
@@ -311,7 +332,7 @@ impl Convert {
     fn planned<R>(
         mut self,
         layout: PlanOptions,
-        then: impl FnOnce(Planned<'_>, &Self, &Sources) -> Result<R, JobError>,
+        then: impl FnOnce(Planned<'_>, Option<Gate<'_>>, &Self, &Sources) -> Result<R, JobError>,
     ) -> Result<R, JobError> {
         let sources = self.sources.clone();
         if self.job.prefix.is_none() {
@@ -331,7 +352,7 @@ impl Convert {
         let reader = describe(reader, &self.families, &self.architecture);
         let source =
             Source::new(&*reader, &self.families).named(&name).taken_for(&self.architecture);
-        then(self.job.plan(&source)?, &self, &sources)
+        then(self.job.plan(&source)?, self.job.gate(&source)?, &self, &sources)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Conversions step by step, as front ends run them: a [`Job`] says what is wanted, is planned for
 //! a [`Source`], and the [`Planned`] job runs into a [`Sink`](crate::Sink).
 
-pub use apr_ops::job::{GraphWishes, Job, JobError, JobReport, Planned, Weights};
+pub use apr_ops::job::{Gate, GraphWishes, Job, JobError, JobReport, Planned, Weights};
 pub use apr_source::{Knowledge, Source};
 
 #[cfg(feature = "native")]

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use apr_core::Progress;
 use apr_io::{AtomicOutput, Interrupt, Sources, StreamSink, Target};
-use apr_ops::job::{JobError, JobReport, Planned};
+use apr_ops::diff::DriftReport;
+use apr_ops::job::{Gate, JobError, JobReport, Planned};
 use apr_registry::{CheckpointReader, FileInfo, Format, OpenOptions, Pipeline, PlanOptions, Sink};
 
 /// An output that nothing was written to yet.
@@ -114,7 +115,7 @@ impl Output {
     /// meanwhile.
     ///
     /// # Errors
-    /// Those of [`Planned::run`], and E007 where a source was changed or the output can't be put in
+    /// Those of [`Planned::run`] and [`Written::commit`], and E007 where a source was changed or the output can't be put in
     /// place, and E004 where what was downloaded is not what its server has. Files are then
     /// as they were before; a stream may have got a part.
     pub fn write<P: Pipeline>(
@@ -146,13 +147,14 @@ impl Output {
             OutputKind::Stream(stream) => stream,
         };
         sources.keep_whole();
+        let is_gated = planned.is_gated();
         let report = planned.run(sink, pipeline, progress);
 
         // What was read in two states may look damaged.
         sources.check_unchanged()?;
         let report = report?;
         sources.finish()?;
-        Ok(Written { output: self, report })
+        Ok(Written { output: self, report, is_gated })
     }
 }
 
@@ -161,6 +163,8 @@ impl Output {
 pub struct Written {
     output: Output,
     report: JobReport,
+    /// Whether a gate has to judge it before it appears.
+    is_gated: bool,
 }
 
 impl Written {
@@ -178,11 +182,49 @@ impl Written {
         }
     }
 
+    /// What was done.
+    #[must_use]
+    pub fn report(&self) -> &JobReport {
+        &self.report
+    }
+
+    /// Reads the output back, and has the gate of its job judge it.
+    ///
+    /// # Errors
+    /// [`JobError::Gate`] where it is further from its source than the gate lets pass, and those of
+    /// [`open`](Self::open) and [`Gate::judge`].
+    pub fn judge<P: Pipeline>(
+        &mut self,
+        gate: &Gate<'_>,
+        options: &OpenOptions,
+        pipeline: &P,
+        progress: &dyn Progress,
+    ) -> Result<(), JobError> {
+        let (report, failures) = gate.judge(&*self.open(options)?, pipeline, progress)?;
+        if failures.is_empty() || gate.only_tells() {
+            self.judged(Some(report), failures);
+            return Ok(());
+        }
+        Err(JobError::Gate { failures, report: Box::new(report) })
+    }
+
+    /// Takes what a gate found, and what it has to say of an output that appears nevertheless.
+    pub fn judged(&mut self, drift: Option<DriftReport>, warnings: Vec<String>) {
+        self.is_gated = false;
+        self.report.drift = drift;
+        self.report.conversion.warnings.extend(warnings);
+    }
+
     /// Puts the output in place.
     ///
     /// # Errors
-    /// E007 where it can't be; files are then as they were before.
+    /// E007 where it can't be; [`JobError::Request`] where its job has a gate that nobody asked.
+    /// Files are then as they were before.
     pub fn commit(self) -> Result<JobReport, JobError> {
+        if self.is_gated {
+            let message = "the output was not judged by the gate of its job";
+            return Err(JobError::Request(message.to_owned()));
+        }
         let mut report = self.report;
         match self.output.0 {
             OutputKind::Files(files) => {

@@ -3,7 +3,8 @@
 
 pub use apr_ops::convert::{ConvertReport, ConvertedTensor, Rounding};
 pub use apr_ops::diff::{
-    DiffOptions, DiffReport, Explained, MetadataChange, TensorDiff, Verdict, VocabChanges,
+    DiffOptions, DiffReport, DriftReport, Explained, MetadataChange, TensorDiff, TensorDrift,
+    Verdict, VocabChanges,
 };
 pub use apr_ops::import::{FamilyNote, ImportError};
 pub use apr_ops::inline::{ValidationConfig, ValidationError, ValidationReport};

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 
-use apr::job::Written;
 use apr_io::io_error;
 use apr_quality::{
     Canary, CanaryInput, CanaryReport, CaseReport, Expected, Tolerance, check, record,
@@ -13,13 +12,12 @@ use apr_registry::{ByteSource, Error, Escaped, IoCause, Result, read_vec};
 use serde::Serialize;
 
 use super::beside::TextFile;
-use super::convert::Destination;
 use super::run::check_vocabulary;
 use super::running::{self, Opened};
 use crate::args::{CanaryAction, CanaryCheckArgs, CanaryCreateArgs};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::model;
+use crate::model::Model;
 use crate::printer::{BAD, BOLD, DIM, GOOD};
 use crate::progress::Bar;
 
@@ -220,25 +218,19 @@ impl CanaryFile {
         })
     }
 
-    /// Checks an output by it before that appears, which it does not where an answer differs,
-    /// unless it shall.
-    pub(in crate::commands) fn gate(
+    /// Checks an output by it before that appears.
+    pub(in crate::commands) fn check_written(
         &self,
-        written: &Written,
-        to: &Destination<'_>,
+        model: Model,
         context: &Context,
     ) -> Outcome<CanaryReport> {
-        let reader = written.open(&context.options)?;
-        let name = to.output.unwrap_or(Path::new("-")).display().to_string();
-        let model = model::opened(reader, name, context)?;
-        let report = self.check(&Opened::of(model, context)?, context)?;
-        if report.passed || to.despite_canary {
-            return Ok(report);
-        }
-        let failed = report.cases.iter().filter(|case| !case.passed());
-        let failures = failed.map(failure).collect();
-        Err(Failure::Canary { failures, report: Box::new(report) })
+        self.check(&Opened::of(model, context)?, context)
     }
+}
+
+/// Answers of an output that differ.
+pub(in crate::commands) fn failures(report: &CanaryReport) -> Vec<String> {
+    report.cases.iter().filter(|case| !case.passed()).map(failure).collect()
 }
 
 /// What differs in an answer, in the words of seed 001 §4.8.4.

@@ -73,7 +73,7 @@ fn converted(args: &ConvertAdapterArgs, context: &Context) -> Outcome {
         replace: args.overwrite,
         dry_run: false,
         canary: None,
-        despite_canary: false,
+        despite_gates: false,
     };
     convert::write_subject(&job, subject, to, Extras::default(), context)
 }
@@ -122,7 +122,7 @@ fn extracted(args: &ExtractArgs, context: &Context) -> Outcome {
         replace: args.overwrite,
         dry_run: args.dry_run,
         canary: None,
-        despite_canary: false,
+        despite_gates: false,
     };
     let extras = Extras { extracted: Some(report), ..Extras::default() };
     convert::write_subject(&job, subject, to, extras, context)

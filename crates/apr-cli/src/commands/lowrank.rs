@@ -10,7 +10,7 @@ use apr_io::io_error;
 use apr_lowrank::{FactorReport, FactorStore, Factorization, FactorizedTensor, Left, plan};
 use apr_ops::job::Job;
 use apr_platform::{read_exact_at, write_all_at};
-use apr_quantize::{QualityGate, SchemeKind};
+use apr_quantize::SchemeKind;
 use apr_registry::{Error, Escaped};
 use apr_view::parse_filter;
 
@@ -54,10 +54,9 @@ impl FactorStore for FactorFile {
     }
 }
 
-/// The model that a job reads, factorized where that is asked for; `gate` judges what that cost.
+/// The model that a job reads, factorized where that is asked for.
 pub(super) fn factorized(
     args: &ConvertArgs,
-    gate: Option<QualityGate>,
     (mut job, mut model): (Job, Model),
     context: &Context,
 ) -> Outcome<(Job, Model, Option<FactorReport>)> {
@@ -108,14 +107,6 @@ pub(super) fn factorized(
     drop(bar);
     model.reader = reader;
 
-    let failures = gate.map(|gate| report.failures(&gate)).unwrap_or_default();
-    if !failures.is_empty() && !job.weights.gate_only_tells {
-        return Err(Failure::Factorized { failures, report: Box::new(report) });
-    }
-    job.weights.warnings.extend(failures);
-    if job.weights.quantize.is_none() {
-        job.weights.gate = None;
-    }
     if !model.reader.tensors().iter().any(|info| info.dtype.is_quantized()) {
         job.weights.dequantize = None;
     }

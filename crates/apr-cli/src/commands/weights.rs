@@ -34,7 +34,7 @@ pub(super) fn asked(
     with_scheme(scheme, model, &args.options, &weights, context)
 }
 
-/// The same for a model that is pruned or factorized too, which calibration and gates may be for.
+/// The same for a model that is pruned or factorized too, which calibration may be for.
 pub(super) fn asked_to_change(
     model: &Path,
     args: &RequantizeArgs,
@@ -119,8 +119,6 @@ fn check_idle(options: &QuantizeOptions, changes: bool) -> Outcome {
         ("--requantize", options.requantize),
         ("--imatrix", options.imatrix.is_some()),
         ("--calibration", options.calibration.is_some() && !changes),
-        ("--quality-check", options.quality_check && !changes),
-        ("--max-drift", options.max_drift.is_some() && !changes),
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(Failure::Usage(format!(

@@ -25,13 +25,11 @@ pub(super) mod canary {
     use std::io::{self, Write};
     use std::path::Path;
 
-    use apr::job::Written;
-
     use crate::args::CanaryAction;
-    use crate::commands::convert::Destination;
     use crate::context::Context;
     use crate::engine::{CanaryReport, absent};
     use crate::failure::Outcome;
+    use crate::model::Model;
 
     pub(in crate::commands) fn run(_action: &CanaryAction, _context: &Context) -> Outcome {
         absent()
@@ -45,14 +43,17 @@ pub(super) mod canary {
             absent()
         }
 
-        pub(in crate::commands) fn gate(
+        pub(in crate::commands) fn check_written(
             &self,
-            _written: &Written,
-            _to: &Destination<'_>,
+            _model: Model,
             _context: &Context,
         ) -> Outcome<CanaryReport> {
             match *self {}
         }
+    }
+
+    pub(in crate::commands) fn failures(report: &CanaryReport) -> Vec<String> {
+        match *report {}
     }
 
     pub(in crate::commands) fn render_line(

@@ -268,12 +268,15 @@ fn heads_and_neurons_go_as_numpy_takes_them_and_transformers_loads_the_rest() {
         assert!((f64::from(*found) - wanted).abs() < 1e-3, "{found} {wanted}");
     }
     for (line, said) in [
-        ("--prune-heads 1", "drop a multiple of 2"),
         ("--prune-heads 4", "no head would be left of 4"),
         ("--prune-neurons 256", "no neuron would be left of 256"),
     ] {
         sandbox.apr(&format!("convert llama -o out.apr {line}")).fails(2, &[said]);
     }
+    // Two heads of queries share one of keys and values.
+    let report = sandbox.apr("convert llama -o out.apr --prune-heads 1 --json").ok();
+    report.says(&["2 heads dropped instead of 1"]);
+    assert_eq!(report.json()["widths"]["heads"], serde_json::json!([4, 2]));
 }
 
 #[test]

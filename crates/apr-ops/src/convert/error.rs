@@ -1,6 +1,5 @@
 //! Why a conversion ends early.
 
-use apr_quantize::QuantizationReport;
 use apr_registry::{CheckpointReader, DType, Error};
 
 use crate::inline::ValidationError;
@@ -20,13 +19,6 @@ pub enum ConvertError {
         error: ValidationError,
         /// The dtype.
         dtype: DType,
-    },
-    /// Quantization moved values further than the gate allows.
-    Gate {
-        /// What exceeds it.
-        failures: Vec<String>,
-        /// Everything that was measured.
-        report: Box<QuantizationReport>,
     },
 }
 
@@ -48,9 +40,6 @@ impl std::fmt::Display for ConvertError {
             Self::Model(error) => error.fmt(f),
             Self::Invalid(error) => error.fmt(f),
             Self::Unfit { error, dtype } => write!(f, "{error}, which {dtype} can't hold"),
-            Self::Gate { failures, .. } => {
-                write!(f, "quality gate failed: {}", failures.join(", "))
-            }
         }
     }
 }

@@ -26,7 +26,7 @@ mod report;
 mod work;
 
 use apr_core::{Layout, Phase, Progress, Unlisted};
-use apr_quantize::{QualityGate, QuantizationReport, TensorTarget};
+use apr_quantize::TensorTarget;
 use apr_registry::apr2::CompanionFile;
 use apr_registry::{
     CheckpointReader, CheckpointWriter, DType, Loss, Metadata, Notes, Pipeline, PlanOptions,
@@ -54,8 +54,8 @@ pub struct ConvertOptions {
     /// What each tensor becomes, by position; the other options hold where there is none. Empty:
     /// for no tensor.
     pub targets: Vec<Option<TensorTarget>>,
-    /// How far quantization may move values.
-    pub gate: Option<QualityGate>,
+    /// Measure what casts cost, too.
+    pub measures_casts: bool,
     /// What was odd about choosing the targets, for the report.
     pub warnings: Vec<String>,
     /// Decompress tensors that stay as they are otherwise, which keep their stored form in the
@@ -84,7 +84,6 @@ pub struct Conversion {
     writer: Box<dyn CheckpointWriter>,
     recipes: Vec<Recipe>,
     validator: InlineValidator,
-    gate: Option<QualityGate>,
     /// The tensors as they will be.
     outputs: Vec<TensorInfo>,
     report: ConvertReport,
@@ -105,7 +104,7 @@ pub fn plan(
     let recipes = targets
         .iter()
         .enumerate()
-        .map(|(tensor, target)| recipe(reader, tensor, target, options.gate.is_some()));
+        .map(|(tensor, target)| recipe(reader, tensor, target, options.measures_casts));
     let recipes = recipes.collect::<Result<Vec<_>>>()?;
     let target_infos: Vec<TensorInfo> = reader
         .tensors()
@@ -149,10 +148,7 @@ pub fn plan(
     };
 
     let validator = InlineValidator::new(ValidationConfig::off());
-
-    // A gate is about all tensors together.
-    let gate = options.gate.filter(|_| target.shard.is_none());
-    Ok(Conversion { writer, recipes, validator, gate, outputs: target_infos, report })
+    Ok(Conversion { writer, recipes, validator, outputs: target_infos, report })
 }
 
 /// That factors are written as their products, which nobody asked for.
@@ -312,7 +308,7 @@ impl Conversion {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<ConvertReport, ConvertError> {
-        let Self { mut writer, recipes, validator, gate, mut report, .. } = self;
+        let Self { mut writer, recipes, validator, mut report, .. } = self;
         let encoder = writer.encoder();
         let measures =
             Measures { sums: writer.wants_sums(), moments: validator.config().reads_values() };
@@ -335,9 +331,6 @@ impl Conversion {
         report.rounding = rounding;
         report.learnt.measured = quality.measured().to_vec();
         report.quantization = quality.finish();
-
-        // Before the output is complete, so that what fails is never kept.
-        pass_gate(gate, report.quantization.as_ref())?;
         let validation = validator.finish();
         let violations: Vec<_> =
             validation.errors.iter().filter_map(|error| serde_json::to_value(error).ok()).collect();
@@ -354,16 +347,4 @@ impl Conversion {
         report.validation = (measures.moments || !silent).then_some(validation);
         Ok(report)
     }
-}
-
-fn pass_gate(
-    gate: Option<QualityGate>,
-    measured: Option<&QuantizationReport>,
-) -> Result<(), ConvertError> {
-    let (Some(gate), Some(measured)) = (gate, measured) else { return Ok(()) };
-    let failures = gate.failures(measured);
-    if failures.is_empty() {
-        return Ok(());
-    }
-    Err(ConvertError::Gate { failures, report: Box::new(measured.clone()) })
 }

@@ -45,7 +45,7 @@ pub enum ImportError {
         /// Name in the source's convention.
         name: String,
     },
-    /// Quantization moved values further than allowed.
+    /// Values moved further than allowed.
     QualityGate {
         /// What exceeds the gate.
         failures: Vec<String>,
@@ -110,7 +110,6 @@ impl From<ConvertError> for ImportError {
         match error {
             ConvertError::Model(error) => Self::Model(error),
             ConvertError::Invalid(error) | ConvertError::Unfit { error, .. } => error.into(),
-            ConvertError::Gate { failures, .. } => Self::QualityGate { failures },
         }
     }
 }

@@ -76,7 +76,7 @@ impl Job {
     /// Refuses what would do nothing, or say two things at once.
     pub(super) fn check(&self) -> Result<(), JobError> {
         self.target.check().map_err(|error| JobError::Request(error.message().to_owned()))?;
-        let Weights { quantize, dequantize, precision, gate, .. } = &self.weights;
+        let Weights { quantize, dequantize, .. } = &self.weights;
         let is_imported = self.naming == Naming::OfTarget
             && self.target.format.convention == Convention::Canonical;
         let wrong = [
@@ -100,10 +100,6 @@ impl Job {
             (
                 quantize.is_some() && dequantize.is_some(),
                 "quantize and dequantize exclude each other",
-            ),
-            (
-                gate.is_some() && quantize.is_none() && precision.is_none(),
-                "a quality gate applies to quantization only",
             ),
         ];
         match wrong.iter().find(|(is_wrong, _)| *is_wrong) {

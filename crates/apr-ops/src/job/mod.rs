@@ -26,6 +26,7 @@ mod computed;
 mod description;
 mod error;
 mod exported;
+mod gate;
 mod layout;
 mod planned;
 mod quantized;
@@ -41,6 +42,7 @@ use affine::dequantize;
 
 pub use description::{Job, Naming};
 pub use error::{JobError, misfit_title};
+pub use gate::Gate;
 pub use planned::{JobReport, Planned};
 pub use weights::Weights;
 pub use wishes::GraphWishes;
@@ -96,7 +98,7 @@ pub fn wants_companions(format: &Format) -> bool {
 #[cfg(test)]
 mod tests {
     use apr_arch::Families;
-    use apr_quantize::{QualityGate, Quantization, Scheme};
+    use apr_quantize::{Quantization, Scheme};
     use apr_registry::{DType, Limits, PlanOptions, apr2, gguf};
 
     use super::*;
@@ -126,10 +128,6 @@ mod tests {
             (
                 weights(Weights { quantize, dequantize: Some(DType::F16), ..Weights::default() }),
                 "exclude each other",
-            ),
-            (
-                weights(Weights { gate: Some(QualityGate::default()), ..Weights::default() }),
-                "applies to quantization only",
             ),
         ];
         for (job, expected) in jobs {

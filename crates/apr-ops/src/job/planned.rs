@@ -1,7 +1,9 @@
 //! A job that is planned.
 
+use std::collections::HashSet;
+
 use apr_core::{Layout, Progress, StoredRange};
-use apr_quantize::{QualityGate, TensorTarget};
+use apr_quantize::TensorTarget;
 use apr_registry::{
     CheckpointReader, Loss, Pipeline, PlanOptions, Result as ModelResult, Sink, TensorInfo, apr2,
 };
@@ -13,6 +15,7 @@ use serde::Serialize;
 use super::description::Job;
 use super::error::JobError;
 use crate::convert::{Conversion, ConvertOptions, ConvertReport, plan};
+use crate::diff::DriftReport;
 use crate::import::{FamilyNote, Prepared, graph_misfits};
 use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
 use crate::parts::smallest_size;
@@ -28,8 +31,8 @@ pub struct Planned<'a> {
     name: &'a str,
     target: PlanOptions,
     conversion: Conversion,
-    /// A gate that only tells.
-    told_gate: Option<QualityGate>,
+    /// Whether the output has to be judged before it appears: see [`Job::gate`].
+    is_gated: bool,
     family: Option<FamilyNote>,
     adapter: Option<Adapter>,
     misfits: Vec<ValidationError>,
@@ -50,6 +53,9 @@ pub struct JobReport {
     pub adapter: Option<Adapter>,
     /// What names and shapes tell to be wrong, where that was let pass.
     pub misfits: Vec<ValidationError>,
+    /// How far the output is from its source, where a gate had that measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drift: Option<DriftReport>,
 }
 
 /// What a plan is made of, once names and layout are those of the target.
@@ -77,7 +83,7 @@ impl Parts {
     ) -> Self {
         let options = ConvertOptions {
             targets,
-            gate: job.weights.gate,
+            measures_casts: job.weights.gate.is_some(),
             warnings: job.weights.warnings.clone(),
             ..ConvertOptions::default()
         };
@@ -113,13 +119,12 @@ impl<'a> Planned<'a> {
         content: View<'a>,
         parts: Parts,
     ) -> Result<Self, JobError> {
-        let Parts { mut options, losses, validator, family, mut misfits, mut warnings } = parts;
+        let Parts { options, losses, validator, family, mut misfits, mut warnings } = parts;
         if job.validation.structure {
             misfits.extend(graph_misfits(source)?);
         }
-        let told_gate =
-            options.gate.filter(|_| job.weights.gate_only_tells && job.target.shard.is_none());
-        options.gate = options.gate.filter(|_| !job.weights.gate_only_tells);
+        // A shard is judged with the others, once they are together.
+        let is_gated = job.weights.gate.is_some() && job.target.shard.is_none();
         let seals = job.warnings_of_seals(source.reader())?.into_iter().map(str::to_owned);
         warnings.splice(0..0, seals);
         warnings.extend(job.dequantized(source.reader()));
@@ -134,7 +139,7 @@ impl<'a> Planned<'a> {
             name: source.name(),
             target: job.target.clone(),
             conversion,
-            told_gate,
+            is_gated,
             family,
             adapter,
             misfits,
@@ -189,6 +194,22 @@ impl<'a> Planned<'a> {
         }
     }
 
+    /// Whether the output has to be judged before it appears: see [`Job::gate`].
+    #[must_use]
+    pub fn is_gated(&self) -> bool {
+        self.is_gated
+    }
+
+    /// What is written: the tensors of the source that the target has room for, as they are read.
+    pub(super) fn into_content(self) -> View<'a> {
+        let mut content = self.content;
+        let tensors = self.conversion.layout().tensors.iter();
+        let written: HashSet<&str> =
+            tensors.map(|place| self.conversion.outputs()[place.source].name.as_str()).collect();
+        content.drop_tensors(|name| !written.contains(name));
+        content
+    }
+
     /// What names and shapes tell to be wrong.
     #[must_use]
     pub fn misfits(&self) -> &[ValidationError] {
@@ -223,16 +244,13 @@ impl<'a> Planned<'a> {
         let prefix = self.prefix.as_deref();
         let source_tensor =
             |tensor: &str| source_tensor(&self.content, self.source, prefix, tensor);
-        let mut conversion = run.map_err(|error| JobError::of(error, self.name, source_tensor))?;
-        if let (Some(gate), Some(measured)) = (self.told_gate, &conversion.quantization) {
-            conversion.warnings.extend(gate.failures(measured));
-        }
-
+        let conversion = run.map_err(|error| JobError::of(error, self.name, source_tensor))?;
         Ok(JobReport {
             conversion,
             family: self.family,
             adapter: self.adapter,
             misfits: self.misfits,
+            drift: None,
         })
     }
 }

@@ -23,7 +23,9 @@ pub struct Weights {
     pub dequantize: Option<DType>,
     /// Cast tensors of 16 to 64 bit floats to this dtype.
     pub precision: Option<DType>,
-    /// How far quantization may move values.
+    /// How far the output may be from the source, whatever was done to it: see [`Job::gate`].
+    ///
+    /// [`Job::gate`]: super::Job::gate
     pub gate: Option<QualityGate>,
     /// What exceeds the gate is reported, and written anyway.
     pub gate_only_tells: bool,
@@ -80,7 +82,7 @@ impl Weights {
             precision,
             dequantize: self.dequantize,
             targets: dtypes.into_iter().map(|dtype| dtype.map(TensorTarget::from)).collect(),
-            gate: self.gate,
+            measures_casts: self.gate.is_some(),
             warnings: self.warnings.clone(),
             decompress: self.decompress,
             dense: self.dense,

@@ -14,8 +14,8 @@ mod written;
 
 pub use inputs::{Pinned, bytes_digest, front_digest, tensor_digests};
 pub use plan::{
-    CompanionInput, FORMAT_VERSION, FileInput, Gate, Input, JobWords, MAX_PARTS, OutputPlan,
-    PartsPlan, PlannedPart, Read, Sealing, SettingsFile, TensorInput, check_relative,
+    CompanionInput, FORMAT_VERSION, FileInput, Input, JobWords, MAX_PARTS, OutputPlan, PartsPlan,
+    PlannedPart, Read, Sealing, SettingsFile, TensorInput, check_relative,
 };
 pub use result::{PartResult, WrittenFile, WrittenReport};
 pub use written::{Finished, finish, smallest_size};

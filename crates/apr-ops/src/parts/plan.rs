@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apr_core::json::{self, Object};
 use apr_core::{Error, Escaped, Limits, Result, check_file_name};
-use apr_quantize::QualityGate;
 use apr_registry::apr2::Manifest;
 use apr_registry::digest::{Digest, TensorDigest};
 use serde::{Deserialize, Serialize};
@@ -37,9 +36,6 @@ pub struct PartsPlan {
     /// What is written; none of a job that only reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<OutputPlan>,
-    /// How far quantization may move values.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gate: Option<Gate>,
     /// How the output is encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<Sealing>,
@@ -143,20 +139,6 @@ pub struct OutputPlan {
     pub manifest: Option<Value>,
 }
 
-/// A gate for what quantization costs.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Gate {
-    /// Largest relative error of all tensors together.
-    pub max_drift: f64,
-    /// Largest relative error of one.
-    pub max_tensor_drift: f64,
-    /// Least cosine of all tensors together.
-    pub min_cosine: f64,
-    /// What exceeds it is reported, and the manifest written anyway.
-    pub only_tells: bool,
-}
-
 /// How the output is encrypted. No secret: the block is the one that each shard starts with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -219,13 +201,6 @@ impl Read {
     fn touches(&self, next: &Self) -> bool {
         (self.input, self.file) == (next.input, next.file)
             && next.offset <= self.offset.saturating_add(self.len)
-    }
-}
-
-impl From<Gate> for QualityGate {
-    fn from(gate: Gate) -> Self {
-        let Gate { max_drift, max_tensor_drift, min_cosine, .. } = gate;
-        Self { max_drift, max_tensor_drift, min_cosine }
     }
 }
 

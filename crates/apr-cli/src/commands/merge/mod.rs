@@ -40,6 +40,8 @@ pub(super) struct Made<'m> {
     pub(super) name: &'m str,
     /// The models and adapters that it is made of.
     pub(super) inputs: Vec<&'m Model>,
+    /// The one that a gate compares the result with: the base, or else the first.
+    pub(super) origin: &'m Model,
     /// Which file of which of them each file of the reader is.
     pub(super) files: Vec<(usize, usize)>,
     pub(super) extras: Extras<'m>,
@@ -58,7 +60,8 @@ pub(super) fn run(args: &MergeArgs, context: &Context) -> Outcome {
     context.sources.expect_whole();
     with_made(args, context, |made| {
         let notes = made.notes();
-        let Made { job, reader, name, extras, context, .. } = made;
+        let Made { job, reader, name, extras, origin, context, .. } = made;
+        let extras = Extras { origin: Some((job, origin)), ..extras };
         let subject = Subject { reader, name, notes: &notes };
         convert::write_subject(job, subject, Destination::of(&args.write), extras, context)
     })
@@ -181,7 +184,18 @@ fn merge<R>(
     let extras = Extras { merge: Some(&report), adapters: Some(&adapters), ..Extras::default() };
     let files = files_in(&files, &models, &last.models());
     let (reader, inputs) = (&merged, inputs_of(opened));
-    then(Made { job, reader, name: &name, inputs, files, extras, context })
+    let origin = origin_of(last, opened)?;
+    then(Made { job, reader, name: &name, inputs, origin, files, extras, context })
+}
+
+/// The model that a gate compares the result of a recipe with: its base, or else the first of its
+/// models; of a merge of merges, the first that is a file.
+fn origin_of<'a>(recipe: &Recipe, opened: &'a [Opened]) -> Outcome<&'a Model> {
+    let named = recipe.base.as_deref().into_iter().chain(recipe.models());
+    let mut found = named.filter_map(|name| opened.iter().find(|one| one.name == name));
+    let first = found.next().or(opened.first());
+    let one = first.ok_or_else(|| Failure::Usage("there is nothing to merge".to_owned()))?;
+    Ok(&one.model)
 }
 
 /// Models and adapters, each with its adapters after it.

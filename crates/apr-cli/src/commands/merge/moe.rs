@@ -18,7 +18,7 @@ use super::{
 use crate::args::MergeArgs;
 use crate::commands::convert::Extras;
 use crate::context::Context;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::model;
 
 /// Plans the mixture, and calls `then` with it.
@@ -55,7 +55,9 @@ pub(super) fn with_made<R>(
     let extras = Extras { moe, adapters: Some(&adapters), ..Extras::default() };
     let files = files_of(&opened).concat();
     let (job, reader, inputs) = (&job, &mixture, inputs_of(&opened));
-    then(Made { job, reader, name: &name, inputs, files, extras, context })
+    let base = opened.iter().find(|one| one.name == recipe.base).or(opened.first());
+    let origin = &base.ok_or_else(|| Failure::Usage("there is nothing to mix".to_owned()))?.model;
+    then(Made { job, reader, name: &name, inputs, origin, files, extras, context })
 }
 
 /// The models under the names that frameworks have for tensors.

@@ -4,14 +4,19 @@ use std::io::{self, Write};
 
 use apr_core::counted;
 use apr_io::{AtomicOutput, Target};
+use apr_ops::diff::DriftReport;
 use apr_ops::parts::{self, Finished, PartResult};
 use apr_registry::{Escaped, FileInfo, Sink};
 use serde::Serialize;
+use serde_json::json;
 
 use super::on_disk::OpenPlan;
-use super::{reported, written};
+use super::{gates, reported, written};
 use crate::args::FinishArgs;
+use crate::commands::canary;
+use crate::commands::convert::Judged;
 use crate::context::Context;
+use crate::engine::CanaryReport;
 use crate::failure::{Failure, Outcome};
 use crate::human;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
@@ -53,6 +58,12 @@ struct FinishReport {
     bytes_out: u64,
     #[serde(flatten)]
     found: Finished,
+    /// How far the output is from its source, where a gate had that measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drift: Option<DriftReport>,
+    /// How it answered the inputs of a canary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    canary: Option<CanaryReport>,
 }
 
 /// Checks all parts, and puts them together.
@@ -99,31 +110,34 @@ fn finish_written(
         files.map(|file| FileInfo { name: file.name.clone(), len: file.size }).collect();
     let crc32 = files.iter().map(|file| written::crc32(&written::file_path(open, &file.name)?));
     let crc32 = crc32.collect::<Outcome<Vec<u32>>>()?;
-    let (found, manifest) = parts::finish(&open.plan, results, &crc32, &context.options.limits)?;
-    let stops =
-        open.plan.gate.is_some_and(|gate| !gate.only_tells) && !found.gate_failures.is_empty();
-    if let (true, Some(quantization)) = (stops, &found.quantization) {
-        let report = Box::new(quantization.clone());
-        return Err(Failure::Gate { failures: found.gate_failures, report });
-    }
-
-    found
-        .gate_failures
-        .iter()
-        .chain(&found.warnings)
-        .for_each(|warning| context.printer.warn(warning));
+    let (mut found, manifest) =
+        parts::finish(&open.plan, results, &crc32, &context.options.limits)?;
     let output = open.plan.output.as_ref().map(|output| output.path.clone()).unwrap_or_default();
+    let mut judged = Judged::default();
+    let mut pending = None;
     if let Some(manifest) = manifest {
         let (name, bytes) =
             (output.rsplit('/').next().unwrap_or_default().to_owned(), manifest.encode());
         // It is written last, and only here: whoever sees it sees a whole model.
         let path = written::file_path(open, &name)?;
         open.check_inside(&path)?;
-        let mut output = AtomicOutput::create(Target::Model(path), true, [name.as_str()])?;
-        output.names_shards(u32::try_from(files.len()).unwrap_or(u32::MAX));
-        output.write_all(&bytes)?;
-        context.printer.warn_all(output.commit()?.warnings());
+        let mut file = AtomicOutput::create(Target::Model(path), true, [name.as_str()])?;
+        file.names_shards(u32::try_from(files.len()).unwrap_or(u32::MAX));
+        file.write_all(&bytes)?;
+        judged = judge(open, &file, &found, context)?;
+        pending = Some(file);
         files.push(FileInfo { name, len: bytes.len() as u64 });
+    }
+
+    let Judged { drift, canary, warnings } = judged;
+    found.gate_failures = warnings;
+    found
+        .gate_failures
+        .iter()
+        .chain(&found.warnings)
+        .for_each(|warning| context.printer.warn(warning));
+    if let Some(file) = pending {
+        context.printer.warn_all(file.commit()?.warnings());
     }
 
     let report = FinishReport {
@@ -134,9 +148,34 @@ fn finish_written(
         bytes_out: files.iter().map(|file| file.len).sum(),
         files,
         found,
+        drift,
+        canary,
     };
 
     context.printer.report(&report, render)
+}
+
+/// Judges what the parts wrote, together with the manifest that is not there yet.
+fn judge(
+    open: &OpenPlan,
+    manifest: &AtomicOutput,
+    found: &Finished,
+    context: &Context,
+) -> Outcome<Judged> {
+    if !gates::has_some(&open.plan.job) {
+        return Ok(Judged::default());
+    }
+    let (_, mut context) = open.job(context)?;
+    context.encryption = written::encryption(&open.plan, &context)?;
+    let options = &context.options;
+    let judged = gates::judge(open, &|| Ok(manifest.pending()?.open_model(options)?), &context);
+    judged.map_err(|failure| match (failure, &found.quantization) {
+        (Failure::Gate { failures, mut measured }, Some(quantization)) => {
+            measured.insert("quantization".to_owned(), json!(quantization));
+            Failure::Gate { failures, measured }
+        }
+        (failure, _) => failure,
+    })
 }
 
 fn render_missing(out: &mut dyn Write, report: &Unfinished) -> io::Result<()> {
@@ -172,6 +211,7 @@ fn render(out: &mut dyn Write, report: &FinishReport) -> io::Result<()> {
         writeln!(out, "  {tensors} quantized, relative error {error:.3} %")?;
     }
 
+    report.canary.iter().try_for_each(|found| canary::render_line(out, found))?;
     let (bad, odd) = (found.violations.len(), found.odd.len());
     if bad + odd > 0 {
         writeln!(

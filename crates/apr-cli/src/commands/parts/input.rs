@@ -13,7 +13,8 @@ use apr_registry::{CheckpointReader, Error, FileInfo};
 use base16ct::lower::encode_string;
 
 use super::on_disk::OpenPlan;
-use super::words::{SETTINGS, placed, values};
+use super::options::settings as of_parts;
+use super::words::{placed, values};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -152,7 +153,7 @@ fn difference(
 
 /// The other files that a job reads.
 pub(super) fn settings(job: &JobWords, folder: &Path) -> Outcome<Vec<SettingsFile>> {
-    let paths = SETTINGS.iter().flat_map(|key| values(job, key));
+    let paths = of_parts().flat_map(|key| values(job, key));
     let describe = |path: &str| {
         let file = FileSource::open(placed(path, folder))?;
         let blake3 = encode_string(&bytes_digest(&file, &Serial, &())?);

@@ -2,8 +2,10 @@
 
 mod draft;
 mod finish;
+mod gates;
 mod input;
 mod on_disk;
+mod options;
 mod plan;
 mod reported;
 mod run;

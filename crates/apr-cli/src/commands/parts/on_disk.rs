@@ -110,10 +110,15 @@ fn read(path: &Path, context: &Context) -> Outcome<Vec<u8>> {
 
 /// Writes a small file, which appears when it is complete.
 pub(super) fn write(path: &Path, bytes: &[u8], replace: bool, context: &Context) -> Outcome {
+    context.printer.warn_all(prepare(path, bytes, replace)?.commit()?.warnings());
+    Ok(())
+}
+
+/// A small file that is complete, before it appears.
+pub(super) fn prepare(path: &Path, bytes: &[u8], replace: bool) -> Outcome<AtomicOutput> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut output =
         AtomicOutput::create(Target::File(path.to_path_buf()), replace, [name.as_str()])?;
     output.write_all(bytes)?;
-    context.printer.warn_all(output.commit()?.warnings());
-    Ok(())
+    Ok(output)
 }

@@ -10,73 +10,13 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 use serde_json::Value;
 
+use super::options::{check, is_path};
 use crate::args::Cli;
 use crate::failure::{Failure, Outcome};
 
 /// The commands that are done in parts.
-const COMMANDS: [&str; 9] =
+pub(super) const COMMANDS: [&str; 9] =
     ["convert", "prune", "factorize", "merge", "import", "quantize", "encrypt", "validate", "diff"];
-
-/// Options about a run, which are given where a part runs.
-const OF_RUNS: [&str; 12] = [
-    "json",
-    "quiet",
-    "verbose",
-    "color",
-    "threads",
-    "max-memory",
-    "key",
-    "password-file",
-    "offline",
-    "no-cache",
-    "insecure",
-    "timeout",
-];
-
-/// Options that need the whole job at once, and what to do instead.
-const WHOLE: [(&str, &str); 11] = [
-    ("distill", "each part would train again: distil first, and plan what becomes of the result"),
-    (
-        "distill-layers",
-        "each part would train again: distil first, and plan what becomes of the result",
-    ),
-    ("prune-method", "each part would prune the whole model"),
-    ("search", "types are chosen by running the model, which parts do not do"),
-    ("dry-run", "`apr plan` writes nothing but the plan"),
-    ("analyze-source", "its output can't be split"),
-    ("sign", "sign the manifest with `apr sign` after `apr finish`"),
-    ("sarif", "`apr finish` prints the report, with --json as JSON"),
-    ("sha256", "the plan records digests"),
-    ("source", "run `apr validate --source` for that"),
-    ("encrypt-metadata", "the manifest of shards repeats the metadata"),
-];
-
-/// Options whose values are paths.
-const PATHS: [&str; 16] = [
-    "model",
-    "models",
-    "base",
-    "lora",
-    "tokenizer",
-    "models-dir",
-    "config",
-    "left",
-    "right",
-    "output",
-    "imatrix",
-    "calibration",
-    "arch-file",
-    "tensor-mapping",
-    "trusted",
-    "recipient",
-];
-
-/// Those of them whose files every part reads.
-pub(super) const SETTINGS: [&str; 5] =
-    ["imatrix", "calibration", "config", "arch-file", "tensor-mapping"];
-
-/// Values of `--tokenizer` that are no paths.
-const VOCABULARIES: [&str; 2] = ["union", "base"];
 
 /// What a user typed after the options of `apr plan`, as the options of a job. `path` says how a
 /// path is written down.
@@ -103,7 +43,7 @@ pub(super) fn typed(
         {
             let key = key_of(arg);
             check(name, &key)?;
-            options.insert(key.clone(), value_of(arg, &key, chosen, path)?);
+            options.insert(key.clone(), value_of((name, arg), &key, chosen, path)?);
         }
     }
 
@@ -141,7 +81,7 @@ pub(super) fn parsed(job: &JobWords, folder: &Path) -> Outcome<Cli> {
         let texts = texts_of(value)
             .ok_or_else(|| wrong(format!("the option '{name}' has no such value")))?;
         let placed = |text: &str| {
-            if is_path(key, text) { placed(text, folder) } else { text.to_owned() }
+            if is_path(&job.command, key, text) { placed(text, folder) } else { text.to_owned() }
         };
         match texts {
             None => words.push(format!("--{key}")),
@@ -209,13 +149,16 @@ fn message_of(error: &clap::Error) -> String {
 }
 
 /// The arguments of a command that say something about a job.
-fn arguments<'a>(command: &'a clap::Command, name: &str) -> impl Iterator<Item = &'a Arg> {
+pub(super) fn arguments<'a>(
+    command: &'a clap::Command,
+    name: &str,
+) -> impl Iterator<Item = &'a Arg> {
     let own = command.find_subcommand(name).into_iter().flat_map(clap::Command::get_arguments);
     own.filter(|arg| !["help", "version"].contains(&arg.get_id().as_str()))
 }
 
 /// What a plan calls an argument.
-fn key_of(arg: &Arg) -> String {
+pub(super) fn key_of(arg: &Arg) -> String {
     match arg.get_long() {
         Some(long) => long.to_owned(),
         // An import calls its model a source.
@@ -224,24 +167,8 @@ fn key_of(arg: &Arg) -> String {
     }
 }
 
-fn check(command: &str, key: &str) -> Outcome {
-    if OF_RUNS.contains(&key) {
-        let message = format!(
-            "--{key} is an option of the run, not of the job: pass it to `apr plan` before the \
-             job, and to `apr run-part`"
-        );
-        return Err(Failure::Usage(message));
-    }
-    match WHOLE.iter().find(|(whole, _)| *whole == key) {
-        Some((_, advice)) => Err(Failure::Usage(format!(
-            "`apr {command} --{key}` is not supported in parts: {advice}"
-        ))),
-        None => Ok(()),
-    }
-}
-
 fn value_of(
-    arg: &Arg,
+    (command, arg): (&str, &Arg),
     key: &str,
     matches: &ArgMatches,
     path: &dyn Fn(&str) -> Outcome<String>,
@@ -255,18 +182,15 @@ fn value_of(
         let text = value
             .to_str()
             .ok_or_else(|| Failure::Usage(format!("the value of {key} is not UTF-8")))?;
-        texts.push(Value::String(match is_path(key, text) && !is_remote(Path::new(text)) {
-            true if key == "lora" => scaled(text, path)?,
-            true => path(text)?,
-            false => text.to_owned(),
-        }));
+        texts.push(Value::String(
+            match is_path(command, key, text) && !is_remote(Path::new(text)) {
+                true if key == "lora" => scaled(text, path)?,
+                true => path(text)?,
+                false => text.to_owned(),
+            },
+        ));
     }
     Ok(if texts.len() == 1 { texts.remove(0) } else { Value::Array(texts) })
-}
-
-/// Whether a value of an option is a path.
-fn is_path(key: &str, text: &str) -> bool {
-    PATHS.contains(&key) && !(key == "tokenizer" && VOCABULARIES.contains(&text))
 }
 
 /// The path of an adapter, with the number after its last colon.

@@ -6,8 +6,8 @@ use apr::job::Output;
 use apr_io::FileSource;
 use apr_ops::job::{Job, JobError, Planned};
 use apr_ops::parts::{
-    Gate, Input, OutputPlan, PartResult, PartsPlan, Pinned, PlannedPart, Read, Sealing,
-    WrittenFile, WrittenReport, bytes_digest, check_relative,
+    Input, OutputPlan, PartResult, PartsPlan, Pinned, PlannedPart, Read, Sealing, WrittenFile,
+    WrittenReport, bytes_digest, check_relative,
 };
 use apr_registry::apr2::{Encrypt, FOOTER_LEN};
 use apr_registry::crypto::EncrBlock;
@@ -17,9 +17,9 @@ use apr_registry::{
 use base16ct::lower::{decode_vec, encode_string};
 
 use super::draft::Draft;
-use super::input;
 use super::on_disk::OpenPlan;
 use super::words::{parsed, values};
+use super::{gates, input};
 use crate::args::{Command, MergeArgs, PlanArgs};
 use crate::commands::merge::{self, Made};
 use crate::commands::{convert, encrypt, quantize, weights};
@@ -77,16 +77,21 @@ fn with_writing<R>(
     then(Writing { job, reader, name, inputs: vec![&model], files, context })
 }
 
-fn with_merge<R>(
-    args: &MergeArgs,
-    context: &Context,
-    then: impl FnOnce(Writing<'_>) -> Outcome<R>,
-) -> Outcome<R> {
+fn check_merge(args: &MergeArgs) -> Outcome {
     let is_yaml = |path: &Path| path.extension().is_some_and(|end| end == "yml" || end == "yaml");
     if args.models.iter().any(|path| is_yaml(path)) {
         let message = "in parts, a configuration is given as --config FILE";
         return Err(Failure::Usage(message.to_owned()));
     }
+    Ok(())
+}
+
+fn with_merge<R>(
+    args: &MergeArgs,
+    context: &Context,
+    then: impl FnOnce(Writing<'_>) -> Outcome<R>,
+) -> Outcome<R> {
+    check_merge(args)?;
     context.sources.expect_whole();
     merge::with_made(args, context, |made| {
         let Made { job, reader, name, inputs, files, context, .. } = made;
@@ -106,6 +111,7 @@ pub(super) fn plan(
     }
     let cli = parsed(&plan.job, folder)?;
     let context = context.of_job(&cli.global, &cli.remote);
+    gates::check(&plan.job, folder, &context)?;
     with_writing(cli.command, folder, &context, |writing| draft(args, plan, folder, &writing))
 }
 
@@ -145,7 +151,6 @@ fn draft(
     let warnings: Vec<String> = planned.report().warnings.iter().take(told).cloned().collect();
     plan.inputs = inputs(&plan, args, folder, writing)?;
     context.sources.check_unchanged()?;
-    plan.gate = gate(&job);
     if let Some(Encrypt { block, key, .. }) = &job.target.apr2.encryption {
         let mut block = block.clone();
         block.authenticate(key, &[&plan.authenticated()]);
@@ -247,18 +252,8 @@ pub(super) fn read_of(range: apr_core::StoredRange, files: &[FileInfo]) -> Read 
     Read { input: 0, file, offset, len }
 }
 
-fn gate(job: &Job) -> Option<Gate> {
-    let gate = job.weights.gate?;
-    Some(Gate {
-        max_drift: gate.max_drift,
-        max_tensor_drift: gate.max_tensor_drift,
-        min_cosine: gate.min_cosine,
-        only_tells: job.weights.gate_only_tells,
-    })
-}
-
 /// How all parts are encrypted, with the key that was given to this run.
-fn encryption(plan: &PartsPlan, context: &Context) -> Outcome<Option<Encrypt>> {
+pub(super) fn encryption(plan: &PartsPlan, context: &Context) -> Outcome<Option<Encrypt>> {
     let Some(Sealing { block }) = &plan.encryption else { return Ok(None) };
     let bytes = decode_vec(block)
         .map_err(|_| Error::format("the plan's ENCR block is not hexadecimal digits"))?;
@@ -313,7 +308,13 @@ fn run_in(open: &OpenPlan, part: usize, writing: &Writing<'_>) -> Outcome<PartRe
     // The plan has claimed the names: what a run that was ended left there is replaced.
     let output = Output::create(&path, target, files, true, &context.interrupt)?;
     let pipeline = context.pipeline()?;
-    let report = output.write(planned, &context.sources, &pipeline, &bar).map_err(changed)?;
+    let mut written = output.run(planned, &context.sources, &pipeline, &bar).map_err(changed)?;
+    if shard.is_none() {
+        // The only part is the whole model, and appears here.
+        let judged = gates::judge(open, &|| Ok(written.open(&context.options)?), context)?;
+        written.judged(judged.drift, judged.warnings);
+    }
+    let report = written.commit()?;
     report.conversion.warnings.iter().for_each(|warning| context.printer.detail(warning));
     let name = plan.parts[part].file.clone().unwrap_or_default();
     let file = FileSource::open(path.with_file_name(&name))?;

@@ -34,8 +34,7 @@ use crate::{human, signals};
 /// Tensors with the largest errors that are shown.
 const SHOWN: usize = 10;
 
-/// The model that a job reads, pruned. A job whose gate and dequantization were for that has none
-/// of them any more.
+/// The model that a job reads, pruned. A job whose dequantization was for that has none any more.
 pub(super) fn pruned(
     args: &ConvertArgs,
     (mut job, mut model): (Job, Model),
@@ -78,10 +77,23 @@ pub(super) fn pruned(
         drop(source);
         let (reader, report) = planned.apply(model.reader)?;
         model.reader = reader;
+        job.weights.warnings.extend(more_heads(choice.heads, &report));
         found.widths = Some(report);
     }
     let (job, model) = zeroed(args, options, path, (job, model), &mut found, context)?;
     Ok((job, model, found))
+}
+
+/// That more heads go than were asked for.
+fn more_heads(asked: u64, report: &WidthReport) -> Option<String> {
+    let [before, now] = report.heads?;
+    let gone = before - now;
+    (gone > asked).then(|| {
+        format!(
+            "{gone} heads dropped instead of {asked}: heads of queries go with those that share \
+             one of keys and values with them"
+        )
+    })
 }
 
 /// The layers that go: where inputs are given, those that change least what passes through them,
@@ -194,17 +206,6 @@ fn zeroed(
         }
     };
     let mut job = job;
-    if let (Some(gate), None) = (job.weights.gate, &job.weights.quantize) {
-        let failures = report.failures(&gate);
-        match job.weights.gate_only_tells {
-            true => notes.extend(failures),
-            false if !failures.is_empty() => {
-                return Err(Failure::Pruned { failures, report: Box::new(report) });
-            }
-            false => {}
-        }
-        job.weights.gate = None;
-    }
     if !model.reader.tensors().iter().any(|info| info.dtype.is_quantized()) {
         job.weights.dequantize = None;
     }
@@ -245,13 +246,6 @@ fn check(args: &ConvertArgs) -> Outcome {
                 "--calibration measures the whole model: drop layers, heads and neurons in a run \
                  of its own; it chooses the layers of --prune-layers N, where nothing else goes, \
                  and with --prune-method fisher heads and neurons"
-                    .to_owned(),
-            ));
-        }
-        if requantize.quantize.is_none() && (options.quality_check || options.max_drift.is_some()) {
-            return Err(Failure::Usage(
-                "--quality-check and --max-drift judge weights, and layers that go have none: \
-                 compare the models with `apr validate A B --quality`"
                     .to_owned(),
             ));
         }

@@ -41,12 +41,6 @@ fn sound() -> PartsPlan {
             shard_size: 4,
             manifest: Some(manifest),
         }),
-        gate: Some(Gate {
-            max_drift: 0.1,
-            max_tensor_drift: 0.5,
-            min_cosine: -1.0,
-            only_tells: false,
-        }),
         encryption: None,
         parts: vec![part(1), part(2)],
     }

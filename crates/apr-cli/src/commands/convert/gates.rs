@@ -1,0 +1,161 @@
+//! What an output must pass before it appears: one process asks it of what it wrote, and
+//! `apr finish` of what the parts did.
+
+use std::path::Path;
+
+use apr::job::Output;
+use apr_ops::diff::DriftReport;
+use apr_ops::job::{Gate, Job};
+use apr_registry::{CheckpointReader, Code};
+use apr_source::Source;
+use serde_json::{Map, Value, json};
+
+use super::write::Destination;
+use crate::commands::canary::{self, CanaryFile};
+use crate::context::Context;
+use crate::engine::CanaryReport;
+use crate::failure::{Failure, Outcome};
+use crate::model;
+use crate::progress::Bar;
+
+/// The gates of a job.
+pub(crate) struct Gates<'g> {
+    /// How far values may be from those of the source.
+    drift: Option<Gate<'g>>,
+    /// How it has to answer.
+    canary: Option<CanaryFile>,
+    /// What they find is told, and the output appears.
+    only_tell: bool,
+}
+
+/// What gates let pass.
+#[derive(Default)]
+pub(crate) struct Judged {
+    pub(crate) drift: Option<DriftReport>,
+    pub(crate) canary: Option<CanaryReport>,
+    /// What exceeds them, where that is only told.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl<'g> Gates<'g> {
+    /// Those that a job has, made before any work is done: what can't judge is refused. `origin` is
+    /// the model as it was opened, whatever is done to it before the job reads it.
+    pub(crate) fn of(
+        job: &Job,
+        origin: &Source<'g>,
+        to: &Destination<'_>,
+        context: &Context,
+    ) -> Outcome<Self> {
+        let only_tell = to.despite_gates;
+        let given = [
+            (to.canary.is_some(), "--canary"),
+            (job.weights.gate.is_some(), "--max-drift or --quality-check"),
+        ];
+        let Some((_, option)) = given.iter().find(|(is_given, _)| *is_given) else {
+            return Ok(Self { drift: None, canary: None, only_tell });
+        };
+
+        if to.output.is_some_and(Output::is_stream_at) {
+            return Err(Failure::Usage(format!(
+                "{option} reads an output back before it appears: name a file or a folder"
+            )));
+        }
+        if !only_tell && to.output.is_some() && !to.dry_run {
+            check_opens(job, option, context)?;
+        }
+        let canary = to.canary.map(|file| CanaryFile::read(file, context)).transpose()?;
+        Ok(Self { drift: job.gate(origin)?, canary, only_tell })
+    }
+
+    /// Judges an output, which `open` opens as it will be opened when it is in place. `measured` is
+    /// what was found out on the way, for whoever reads why it was refused.
+    pub(crate) fn judge(
+        &self,
+        open: &dyn Fn() -> Outcome<Box<dyn CheckpointReader>>,
+        name: &str,
+        measured: &dyn Fn() -> Map<String, Value>,
+        context: &Context,
+    ) -> Outcome<Judged> {
+        let mut judged = Judged::default();
+        if let Some(gate) = &self.drift {
+            let found = self.or_told(&mut judged, "the drift was not measured", || {
+                let bar = Bar::new(&context.printer, 0);
+                let found = gate.judge(&*open()?, &context.pipeline()?, &bar)?;
+                context.sources.check_unchanged()?;
+                Ok(found)
+            })?;
+            if let Some((drift, failures)) = found {
+                let report = || ("drift", json!(drift));
+                self.settle(&mut judged, failures, &report, measured)?;
+                judged.drift = Some(drift);
+            }
+        }
+        if let Some(canary) = &self.canary {
+            let found = self.or_told(&mut judged, "the canary was not checked", || {
+                canary.check_written(model::opened(open()?, name.to_owned(), context)?, context)
+            })?;
+            if let Some(report) = found {
+                // What a report shows in a line of its own is no warning.
+                let failures = if self.only_tell { Vec::new() } else { canary::failures(&report) };
+                self.settle(&mut judged, failures, &|| ("canary", json!(report)), measured)?;
+                judged.canary = Some(report);
+            }
+        }
+        Ok(judged)
+    }
+
+    /// What a gate finds. Where it can't judge, that is an error, or told where the output appears
+    /// nevertheless.
+    fn or_told<R>(
+        &self,
+        judged: &mut Judged,
+        what: &str,
+        find: impl FnOnce() -> Outcome<R>,
+    ) -> Outcome<Option<R>> {
+        match find() {
+            Ok(found) => Ok(Some(found)),
+            Err(failure) if self.only_tell && !failure.is_interruption() => {
+                judged.warnings.push(format!("{what}: {}", failure.message()));
+                Ok(None)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn settle(
+        &self,
+        judged: &mut Judged,
+        failures: Vec<String>,
+        report: &dyn Fn() -> (&'static str, Value),
+        measured: &dyn Fn() -> Map<String, Value>,
+    ) -> Outcome {
+        if failures.is_empty() || self.only_tell {
+            judged.warnings.extend(failures);
+            return Ok(());
+        }
+        let mut measured = measured();
+        let (key, report) = report();
+        measured.insert(key.to_owned(), report);
+        Err(Failure::Gate { failures, measured: Box::new(measured) })
+    }
+}
+
+/// Refuses gates for an encrypted output that could not be opened to be judged.
+fn check_opens(job: &Job, option: &str, context: &Context) -> Outcome {
+    let Some(encryption) = &job.target.apr2.encryption else { return Ok(()) };
+    let keys = &context.options.keys;
+    match encryption.block.unlock_within(&keys.unlock, keys.max_memory) {
+        Ok(_) => Ok(()),
+        Err(error) if error.code() == Code::Decrypt => Err(Failure::Usage(format!(
+            "{option} reads the output back, which is encrypted, and no key that opens it was \
+             given: pass --key FILE or --password-file FILE, set APR_PASSWORD, or pass --force to \
+             write it unchecked"
+        ))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What an output is called in reports.
+pub(crate) fn name_of(output: Option<&Path>) -> String {
+    output.unwrap_or(Path::new("-")).display().to_string()
+}

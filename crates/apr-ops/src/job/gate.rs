@@ -1,0 +1,93 @@
+//! One gate for all jobs that write: the source as it was opened against the output as it will be,
+//! whatever happened in between.
+
+use apr_core::Progress;
+use apr_quantize::QualityGate;
+use apr_registry::{CheckpointReader, Computes, Pipeline, PlanOptions, Result as ModelResult};
+use apr_source::Source;
+use apr_view::View;
+
+use super::description::Job;
+use super::error::JobError;
+use super::weights::Weights;
+use crate::diff::{DriftReport, Side, alike, drift};
+use crate::inline::ValidationConfig;
+
+/// How far an output may be from its source.
+pub struct Gate<'a> {
+    limits: QualityGate,
+    only_tells: bool,
+    source: Source<'a>,
+    origin: Origin<'a>,
+}
+
+/// The source, beside which an output is seen.
+enum Origin<'a> {
+    /// In the names and the layout of the output, with the values that it was opened with.
+    Laid(View<'a>),
+    /// As it was opened: the output has a graph, which names and lays out tensors in its own way.
+    Opened(View<'a>),
+}
+
+impl Job {
+    /// The gate that this job has; none where it was asked for none. The source is the model as it
+    /// was opened, whatever was done to it before the job reads it.
+    ///
+    /// # Errors
+    /// Those of [`plan`](Self::plan).
+    pub fn gate<'a>(&self, source: &Source<'a>) -> Result<Option<Gate<'a>>, JobError> {
+        let Some(limits) = self.weights.gate else { return Ok(None) };
+        let origin = match self.computes() {
+            Computes::Nothing => Origin::Laid(self.unchanged(source)?),
+            Computes::IfKnown | Computes::Always => Origin::Opened(self.selected(source.reader())?),
+        };
+        let only_tells = self.weights.gate_only_tells;
+        Ok(Some(Gate { limits, only_tells, source: source.through(source.reader()), origin }))
+    }
+
+    /// What the job would write of a source if it changed no value.
+    fn unchanged<'a>(&self, source: &Source<'a>) -> Result<View<'a>, JobError> {
+        let target = PlanOptions { shard: None, ..self.target.clone() };
+        let weights = Weights { dequantize: self.weights.dequantize, ..Weights::default() };
+        let validation = ValidationConfig::off();
+        let job = Self { target, weights, validation, ..self.clone() };
+        Ok(job.plan(source)?.into_content())
+    }
+}
+
+impl Gate<'_> {
+    /// Whether an output that exceeds it is written nevertheless.
+    #[must_use]
+    pub fn only_tells(&self) -> bool {
+        self.only_tells
+    }
+
+    /// Judges an output: how far it moved, and what exceeds the gate. All bytes of source and
+    /// output are read.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes of either.
+    pub fn judge<P: Pipeline>(
+        &self,
+        written: &dyn CheckpointReader,
+        pipeline: &P,
+        progress: &dyn Progress,
+    ) -> ModelResult<(DriftReport, Vec<String>)> {
+        let side = |reader| Side { reader, name: "", model: None };
+        let report = match &self.origin {
+            Origin::Laid(origin) => drift(side(origin), side(written), pipeline, progress)?,
+            Origin::Opened(origin) => {
+                let (left, right) = (self.source.through(origin), self.source.through(written));
+                let views = alike(&left, &right);
+                let families = (left.family_in(&views.left)?, right.family_in(&views.right)?);
+                let left = Side { model: families.0.as_ref(), ..side(&views.left) };
+                let right = Side { model: families.1.as_ref(), ..side(&views.right) };
+                let mut report = drift(left, right, pipeline, progress)?;
+                report.warnings.extend(views.warnings);
+                report
+            }
+        };
+        let failures = report.failures(&self.limits);
+        Ok((report, failures))
+    }
+}
