@@ -25,7 +25,8 @@ use apr_registry::{CheckpointReader, Pipeline, Result};
 use apr_tokenizer::vocabulary;
 
 pub(crate) use alike::{Alike, alike};
-pub use drift::{DriftReport, TensorDrift, drift};
+pub(crate) use drift::drift;
+pub use drift::{DriftReport, TensorDrift};
 pub use explained::Explained;
 pub use options::DiffOptions;
 pub(crate) use options::Side;

@@ -85,7 +85,7 @@ impl DriftReport {
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read.
-pub fn drift<P: Pipeline>(
+pub(crate) fn drift<P: Pipeline>(
     source: Side<'_>,
     model: Side<'_>,
     pipeline: &P,
