@@ -40,7 +40,8 @@ pub(crate) fn files(
     let new = written.iter().filter_map(|path| path.file_name()?.to_str());
     let new: Vec<&str> = new.filter(|name| is_shard(name)).collect();
     let first = new.first().and_then(|name| shard_number(name));
-    let is_set = first.is_some_and(|(_, count)| new.len() == count as usize) || count.is_some();
+    let is_set =
+        first.is_some_and(|(_, count)| u32::try_from(new.len()) == Ok(count)) || count.is_some();
 
     let has_index = index.is_file();
     let was_manifest = is_written(path) && path.is_file() && is_manifest(path).unwrap_or(false);

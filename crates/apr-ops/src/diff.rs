@@ -26,7 +26,7 @@ use apr_tokenizer::vocabulary;
 
 pub(crate) use alike::{Alike, alike};
 pub(crate) use drift::drift;
-pub use drift::{DriftReport, TensorDrift};
+pub use drift::{DriftReport, OfGraph, TensorDrift};
 pub use explained::Explained;
 pub use options::DiffOptions;
 pub(crate) use options::Side;

@@ -157,8 +157,8 @@ fn samples(len: u64) -> Vec<(u64, u64)> {
 
 /// A whole tensor, in pieces.
 fn all(len: u64) -> Vec<(u64, u64)> {
-    let starts = (0..len).step_by(PIECE as usize);
-    starts.map(|start| (start, PIECE.min(len - start))).collect()
+    let pieces = 0..len.div_ceil(PIECE);
+    pieces.map(|piece| (piece * PIECE, PIECE.min(len - piece * PIECE))).collect()
 }
 
 /// Hashes a part of a tensor: its offset and its length.
@@ -168,7 +168,7 @@ fn feed(
     (offset, len): (u64, u64),
     digest: &mut TensorDigest,
 ) -> Result<()> {
-    let mut buf = vec![0; len as usize];
+    let mut buf = vec![0; usize::try_from(len).unwrap_or_default()];
     reader.read_tensor(tensor, offset, &mut buf)?;
     digest.update(&buf);
     Ok(())

@@ -28,6 +28,7 @@ mod falsification;
 mod families;
 mod family_round_trip;
 mod front_ends;
+mod gates;
 mod ggml;
 mod gguf;
 mod gguf_edit;

@@ -175,7 +175,7 @@ fn known_beforehand(
     let same_digest = a.dtype == b.dtype && digests.is_some_and(|(a, b)| a == b);
     let by_digest = same_digest && !read;
     let identical = pair.renamed || by_digest;
-    let comparable = a.shape == b.shape;
+    let comparable = a.shape == b.shape || pair.is_flat;
     let elements = a.shape.elements().unwrap_or_default();
     let unread = by_digest || (pair.renamed && pair.by_digest);
     let incomparable = !identical && !comparable;

@@ -1,6 +1,6 @@
 //! How far a model moved: each tensor of a source beside what became of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use apr_core::Progress;
 use apr_quantize::{Quality, QualityGate};
@@ -29,6 +29,9 @@ pub struct DriftReport {
     pub worst: Vec<TensorDrift>,
     /// Tensors of the source that the model does not have.
     pub removed: Vec<String>,
+    /// Tensors of the source that the graph of the output does not use.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unused: Vec<String>,
     /// Tensors that the source does not have.
     pub added: Vec<String>,
     /// Why the two could not be seen in one layout.
@@ -81,19 +84,32 @@ impl DriftReport {
     }
 }
 
-/// Measures how far the right model is from the left one, its source. All bytes of both are read.
+/// What a model with a graph does with the tensors of its source.
+#[derive(Debug, Clone, Default)]
+pub struct OfGraph {
+    /// Names of those that it does not use; the source's or canonical ones.
+    pub unused: HashSet<String>,
+}
+
+/// Measures how far a model is from its source. All bytes of both are read. `graph`: the model has
+/// a graph, which gives some tensors other shapes.
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read.
 pub(crate) fn drift<P: Pipeline>(
     source: Side<'_>,
     model: Side<'_>,
+    graph: Option<&OfGraph>,
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<DriftReport> {
     let options = DiffOptions { read: true, ..DiffOptions::default() };
-    let pairing = pair(source, model, &options, pipeline, progress)?;
+    let mut pairing = pair(source, model, &options, pipeline, progress)?;
     let (left, right) = (source.reader, model.reader);
+    let elements = |reader: &dyn CheckpointReader, at: usize| reader.tensors()[at].shape.elements();
+    for pair in &mut pairing.pairs {
+        pair.is_flat = graph.is_some() && elements(left, pair.left) == elements(right, pair.right);
+    }
     let compared = compare(left, right, &pairing.pairs, true, pipeline, progress)?;
 
     let mut found = Found::default();
@@ -110,20 +126,29 @@ pub(crate) fn drift<P: Pipeline>(
 
     let names: HashMap<&str, usize> =
         left.tensors().iter().map(|info| info.name.as_str()).zip(0..).collect();
-    let removed = pairing.removed.iter().filter_map(|name| names.get(name.as_str()).copied());
-    gone.extend(removed.map(|position| (position, None)));
-    found.add_gone([left, right], &gone, pipeline, progress)?;
+    let is_unused = |name: &String| {
+        let canonical = names.get(name.as_str()).and_then(|at| source.model?.canonical(*at));
+        let is_named = |unused: &HashSet<String>| {
+            unused.contains(name) || canonical.is_some_and(|name| unused.contains(name))
+        };
+        graph.is_some_and(|graph| is_named(&graph.unused))
+    };
+    let (unused, removed): (Vec<_>, Vec<_>) = pairing.removed.into_iter().partition(is_unused);
+    let positions = removed.iter().filter_map(|name| names.get(name.as_str()).copied());
+    gone.extend(positions.map(|position| (position, None)));
+    found.add_gone([left, right], &gone, graph.is_some(), pipeline, progress)?;
 
     let Found { total, mut tensors } = found;
     tensors.sort_by(|a, b| b.quality.relative_error.total_cmp(&a.quality.relative_error));
     let changed = tensors.len();
     tensors.truncate(WORST);
     Ok(DriftReport {
-        tensors: pairing.pairs.len() + pairing.removed.len(),
+        tensors: pairing.pairs.len() + removed.len(),
         changed,
         total: quality(&total),
         worst: tensors,
-        removed: pairing.removed,
+        removed,
+        unused,
         added: pairing.added,
         warnings: Vec::new(),
     })
@@ -160,17 +185,27 @@ impl Found {
         &mut self,
         [left, right]: [&dyn CheckpointReader; 2],
         gone: &[(usize, Option<usize>)],
+        is_lowered: bool,
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let own =
-            |&(at, _): &(usize, _)| Pair { left: at, right: at, renamed: false, by_digest: false };
+        let own = |&(at, _): &(usize, _)| Pair {
+            left: at,
+            right: at,
+            renamed: false,
+            by_digest: false,
+            is_flat: false,
+        };
         let pairs: Vec<Pair> = gone.iter().map(own).collect();
         let norms = compare(left, left, &pairs, true, pipeline, progress)?;
         for ((at, counterpart), norm) in gone.iter().zip(norms) {
             let info = &left.tensors()[*at];
             let now = counterpart.map(|at| &right.tensors()[at]);
-            let why = now.map_or("which was removed".to_owned(), |now| {
+            let lost = match is_lowered {
+                true => "which the graph has under no name of its own",
+                false => "which was removed",
+            };
+            let why = now.map_or(lost.to_owned(), |now| {
                 format!("whose shape was {} and is {}", dims(&info.shape), dims(&now.shape))
             });
             let (right, dot, difference) = (0.0, 0.0, norm.left);
@@ -236,7 +271,7 @@ mod tests {
     fn drifted(source: &[(&str, &[f32])], written: &[(&str, &[f32])]) -> DriftReport {
         let (source, written) = (model(source), model(written));
         let side = |reader| Side { reader, name: "", model: None };
-        drift(side(&*source), side(&*written), &Serial, &()).expect("a report")
+        drift(side(&*source), side(&*written), None, &Serial, &()).expect("a report")
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(super) struct Pair {
     pub(super) renamed: bool,
     /// Found by digests that a file states, which nobody compared with the bytes.
     pub(super) by_digest: bool,
+    /// Shapes differ, and the elements are compared in their order nevertheless.
+    pub(super) is_flat: bool,
 }
 
 /// All pairs, and what has no counterpart.
@@ -80,6 +82,7 @@ pub(super) fn pair<P: Pipeline>(
                     right,
                     renamed: false,
                     by_digest: false,
+                    is_flat: false,
                 });
             }
             None if is_auxiliary(left, position) => {}
@@ -221,6 +224,7 @@ impl Pairing {
                         right: other,
                         renamed: true,
                         by_digest,
+                        is_flat: false,
                     });
                 }
                 None => self.lonely(info, true),

@@ -183,7 +183,7 @@ mod tests {
         let file = [&2_u64.to_le_bytes()[..], b"{}"].concat();
         let empty = apr_registry::open(file, "m.safetensors", &apr_registry::Limits::default());
         let empty = empty.expect("a file without tensors");
-        crate::diff::drift(side(&*empty), side(&*empty), &apr_registry::Serial, &())
+        crate::diff::drift(side(&*empty), side(&*empty), None, &apr_registry::Serial, &())
             .expect("nothing to read")
     }
 

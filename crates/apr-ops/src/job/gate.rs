@@ -9,8 +9,9 @@ use apr_view::View;
 
 use super::description::Job;
 use super::error::JobError;
+use super::planned::Planned;
 use super::weights::Weights;
-use crate::diff::{DriftReport, Side, alike, drift};
+use crate::diff::{DriftReport, OfGraph, Side, alike, drift};
 use crate::inline::ValidationConfig;
 
 /// How far an output may be from its source.
@@ -26,7 +27,7 @@ enum Origin<'a> {
     /// In the names and the layout of the output, with the values that it was opened with.
     Laid(View<'a>),
     /// As it was opened: the output has a graph, which names and lays out tensors in its own way.
-    Opened(View<'a>),
+    Opened(View<'a>, OfGraph),
 }
 
 impl Job {
@@ -38,20 +39,25 @@ impl Job {
     pub fn gate<'a>(&self, source: &Source<'a>) -> Result<Option<Gate<'a>>, JobError> {
         let Some(limits) = self.weights.gate else { return Ok(None) };
         let origin = match self.computes() {
-            Computes::Nothing => Origin::Laid(self.unchanged(source)?),
-            Computes::IfKnown | Computes::Always => Origin::Opened(self.selected(source.reader())?),
+            Computes::Nothing => Origin::Laid(self.unchanged(source)?.into_content()),
+            Computes::IfKnown | Computes::Always => {
+                let planned = self.unchanged(source)?;
+                let losses = planned.report().losses.iter().filter(|loss| loss.what == "tensor");
+                let unused = losses.map(|loss| loss.name.clone()).collect();
+                Origin::Opened(self.selected(source.reader())?, OfGraph { unused })
+            }
         };
         let only_tells = self.weights.gate_only_tells;
         Ok(Some(Gate { limits, only_tells, source: source.through(source.reader()), origin }))
     }
 
-    /// What the job would write of a source if it changed no value.
-    fn unchanged<'a>(&self, source: &Source<'a>) -> Result<View<'a>, JobError> {
+    /// The job, as it would be if it changed no value.
+    fn unchanged<'a>(&self, source: &Source<'a>) -> Result<Planned<'a>, JobError> {
         let target = PlanOptions { shard: None, ..self.target.clone() };
         let weights = Weights { dequantize: self.weights.dequantize, ..Weights::default() };
         let validation = ValidationConfig::off();
         let job = Self { target, weights, validation, ..self.clone() };
-        Ok(job.plan(source)?.into_content())
+        job.plan(source)
     }
 }
 
@@ -75,14 +81,14 @@ impl Gate<'_> {
     ) -> ModelResult<(DriftReport, Vec<String>)> {
         let side = |reader| Side { reader, name: "", model: None };
         let report = match &self.origin {
-            Origin::Laid(origin) => drift(side(origin), side(written), pipeline, progress)?,
-            Origin::Opened(origin) => {
+            Origin::Laid(origin) => drift(side(origin), side(written), None, pipeline, progress)?,
+            Origin::Opened(origin, graph) => {
                 let (left, right) = (self.source.through(origin), self.source.through(written));
                 let views = alike(&left, &right);
                 let families = (left.family_in(&views.left)?, right.family_in(&views.right)?);
                 let left = Side { model: families.0.as_ref(), ..side(&views.left) };
                 let right = Side { model: families.1.as_ref(), ..side(&views.right) };
-                let mut report = drift(left, right, pipeline, progress)?;
+                let mut report = drift(left, right, Some(graph), pipeline, progress)?;
                 report.warnings.extend(views.warnings);
                 report
             }

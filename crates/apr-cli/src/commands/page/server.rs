@@ -224,10 +224,11 @@ impl Served {
         (from, count): (u64, u64),
         number: u64,
     ) -> io::Result<()> {
-        let mut buf = vec![0; PIECE.min(count) as usize];
+        let mut buf = vec![0; usize::try_from(PIECE.min(count)).unwrap_or_default()];
         let mut at = from;
         while at < from + count {
-            let piece = &mut buf[..PIECE.min(from + count - at) as usize];
+            let len = usize::try_from(PIECE.min(from + count - at)).unwrap_or_default();
+            let piece = &mut buf[..len];
             // A file that was cut in the meantime: the connection ends, so that it is noticed.
             file.read_at(at, piece).map_err(io::Error::other)?;
             out.write_all(piece)?;

@@ -120,10 +120,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "--prune-method sparsegpt runs the model and prunes floats",
         "sparsegpt_prunes_a_model_as_a_transcription_of_the_paper_does",
     ),
-    (
-        "--quality-check and --max-drift judge weights, and layers",
-        "inputs_choose_the_layers_that_change_least_as_transformers_measures_them",
-    ),
     ("--calibration weighs the weights of a row", "calibration_goes_with_rows_of_the_whole_model"),
     ("--sparse changed nothing", "sparse_tensors_come_back_as_they_were"),
     (
@@ -202,7 +198,7 @@ const STATEMENTS: &[&str] = &[
     " work",
     "--expires '{text}' is not a time",
     "there is no cache without --with-past",
-    "--canary checks an output before it appears",
+    "reads an output back before it appears",
     "--expect is for models that answer with text",
     // What was asked for, which stays.
     "offline mode (HF_HUB_OFFLINE or --offline)",
