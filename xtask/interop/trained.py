@@ -124,6 +124,10 @@ def convert(model, target):
     out = model.folder / f"{model.name}.{EXTENSIONS[target]}"
     quantized = model.format == "gguf" and target not in ("apr", "gguf")
     more = ["--dequantize", "f32"] if quantized else []
+    # An encoder and a decoder are two graphs.
+    is_folder = target == "onnx" and model.family == "whisper"
+    if is_folder:
+        out, more = model.folder / "parts", ["--format", "onnx"]
     command = "import" if target == "apr" else "convert"
     done = apr(command, model.path, "-o", out, "-f", *more, code=None)
     if done.returncode:
@@ -132,7 +136,8 @@ def convert(model, target):
         apr(command, model.path, "-o", out, "-f", *more)
 
     # Nothing in a file of tensors alone says that one of them is a table of masks.
-    apr("validate", out, code=5 if model.name in MASKS and target in ("safetensors", "pytorch") else 0)
+    for file in out.glob("*.onnx") if is_folder else [out]:
+        apr("validate", file, code=5 if model.name in MASKS and target in ("safetensors", "pytorch") else 0)
     if target == "apr":
         back(model, out)
     elif target in ("safetensors", "pytorch") and model.format in ("safetensors", "pytorch"):
