@@ -184,8 +184,10 @@ CASES = {
     "falcon_groups": ("decoder", "FalconForCausalLM", FALCON | dict(new_decoder_architecture=True, num_attention_heads=4, num_kv_heads=2, num_ln_in_parallel_attn=1)),
     "falcon_serial": ("decoder", "FalconForCausalLM", FALCON | dict(multi_query=False, parallel_attn=False, bias=True)),
     "deepseek_v2": ("decoder", "DeepseekV2ForCausalLM", DEEPSEEK | dict(topk_method="group_limited_greedy", routed_scaling_factor=1.5)),
+    "deepseek_v2_bias": ("decoder", "DeepseekV2ForCausalLM", DEEPSEEK | dict(topk_method="greedy", attention_bias=True)),
     "deepseek_v2_lite": ("decoder", "DeepseekV2ForCausalLM", DEEPSEEK | dict(q_lora_rank=None) | rope(
         "yarn", factor=4.0, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=0.7, beta_fast=32, beta_slow=1)),
+    "deepseek_v3_bias": ("decoder", "DeepseekV3ForCausalLM", DEEPSEEK | dict(attention_bias=True)),
     "deepseek_v3": ("decoder", "DeepseekV3ForCausalLM", DEEPSEEK | rope(
         "yarn", factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0, beta_fast=32, beta_slow=1)),
     "gpt_oss": ("decoder", "GptOssForCausalLM", DECODER | dict(num_local_experts=6, num_experts_per_tok=2, sliding_window=5, head_dim=64) | rope(

@@ -46,6 +46,17 @@ pub(crate) struct RefusedEntry {
     pub(crate) why: String,
 }
 
+/// Tensors that checkpoints have and graphs may leave out, and why that is right.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UnusedEntry {
+    /// Canonical names of tensors, or of modules.
+    tensors: Names,
+    /// Placeholders are numbers; always where it is not there.
+    when: Option<String>,
+    why: String,
+}
+
 /// What is particular to one of several stacks of layers.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -71,6 +82,8 @@ pub(crate) struct GraphFile {
     stacks: BTreeMap<String, StackFile>,
     #[serde(default)]
     refused: Vec<RefusedEntry>,
+    #[serde(default)]
+    unused: Vec<UnusedEntry>,
 }
 
 impl StackFile {
@@ -91,6 +104,7 @@ impl GraphFile {
         for weights in stacks.chain([&mut graph.weights]) {
             weights.retain(|_, names| names.iter().any(|name| is_there(name, tensors)));
         }
+        graph.unused.retain(|entry| entry.tensors.iter().all(|name| is_there(name, tensors)));
         graph
     }
 
@@ -108,7 +122,9 @@ impl GraphFile {
             stacks.insert(name, stack.on_top_of(&inherited));
         }
         let refused = base.refused.iter().cloned().chain(self.refused).collect();
-        Self { kind: self.kind.or_else(|| base.kind.clone()), options, weights, stacks, refused }
+        let unused = base.unused.iter().cloned().chain(self.unused).collect();
+        let kind = self.kind.or_else(|| base.kind.clone());
+        Self { kind, options, weights, stacks, refused, unused }
     }
 }
 
@@ -145,9 +161,41 @@ impl Stack {
 
 /// Whether one of the tensors has this name, or is of the module that has it.
 fn is_there(name: &str, tensors: &[&str]) -> bool {
-    let is_of_module =
-        |tensor: &str| tensor.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
-    tensors.iter().any(|&tensor| tensor == name || is_of_module(tensor))
+    tensors.iter().any(|tensor| is_of(tensor, name))
+}
+
+/// Whether a tensor has this name, or is of the module that has it.
+fn is_of(tensor: &str, name: &str) -> bool {
+    tensor.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Tensors that graphs may leave out.
+#[derive(Debug)]
+struct Unused {
+    /// Positions among the family's.
+    tensors: Vec<usize>,
+    when: Option<Expression>,
+    why: String,
+}
+
+impl Unused {
+    /// # Errors
+    /// E001 when the condition is no expression, or the family has no such tensor.
+    fn parse(entry: &UnusedEntry, tensors: &[&str]) -> Result<Self> {
+        let mut positions = Vec::new();
+        for name in entry.tensors.iter() {
+            let of_name = tensors.iter().enumerate().filter(|(_, tensor)| is_of(tensor, name));
+            let before = positions.len();
+            positions.extend(of_name.map(|(position, _)| position));
+            if positions.len() == before {
+                return Err(Error::format(format!(
+                    "[[graph.unused]] names '{name}', and the family has no such tensor"
+                )));
+            }
+        }
+        let when = entry.when.as_deref().map(Expression::parse).transpose()?;
+        Ok(Self { tensors: positions, when, why: entry.why.clone() })
+    }
 }
 
 /// The `[graph]` table of a family.
@@ -157,6 +205,7 @@ pub(crate) struct GraphTable {
     general: Stack,
     stacks: BTreeMap<String, Stack>,
     refused: Vec<(Expression, String)>,
+    unused: Vec<Unused>,
 }
 
 impl GraphTable {
@@ -175,11 +224,13 @@ impl GraphTable {
             .refused
             .iter()
             .map(|entry| Ok((Expression::parse(&entry.when)?, entry.why.clone())));
+        let unused = file.unused.iter().map(|entry| Unused::parse(entry, tensors));
         Ok(Self {
             kind: Expression::parse(kind)?,
             general: Stack::parse(&general, tensors)?,
             stacks: stacks.collect::<Result<_>>()?,
             refused: refused.collect::<Result<_>>()?,
+            unused: unused.collect::<Result<_>>()?,
         })
     }
 }

@@ -16,11 +16,12 @@ use crate::gguf::TensorLayout;
 use crate::kind::{Range, TensorExpectation};
 use crate::layer_stack::LayerStack;
 use crate::names::NameGroups;
-use member::{Member, counts, inputs, member, numbers, tell_namesakes};
+use member::{Member, counts, inputs, member, tell_namesakes};
 
 pub use description::Description;
 use mismatch::without_outer_ones;
 
+pub(crate) use member::numbers;
 pub use mismatch::Mismatch;
 
 /// A checkpoint, seen as a member of a family.
@@ -186,7 +187,18 @@ impl<'a> FamilyModel<'a> {
     /// The canonical name of the tensor at this position of the checkpoint.
     #[must_use]
     pub fn canonical(&self, tensor: usize) -> Option<&str> {
-        Some(self.members.get(tensor)?.as_ref()?.canonical.as_str())
+        Some(self.member(tensor)?.canonical.as_str())
+    }
+
+    /// Which of the family's tensors the one at this position is.
+    pub(crate) fn member(&self, tensor: usize) -> Option<&Member> {
+        self.members.get(tensor)?.as_ref()
+    }
+
+    /// Returns `true` if an import added a tensor of this name, which no family has: a filterbank.
+    #[must_use]
+    pub fn is_auxiliary(&self, name: &str) -> bool {
+        self.auxiliary == Some(name)
     }
 
     /// Statistics that the tensor at this position should have.

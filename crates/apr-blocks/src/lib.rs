@@ -24,6 +24,7 @@ mod kinds;
 mod model;
 mod names;
 mod task;
+mod unused;
 mod writer;
 
 use apr_arch::FamilyModel;
@@ -34,6 +35,7 @@ use crate::model::Model;
 use crate::writer::Writer;
 
 pub use crate::task::{class_for, task_asks_past};
+pub use crate::unused::UnusedTensor;
 
 /// Lowest and highest version of ONNX's operators that blocks are written in.
 const OPSETS: std::ops::RangeInclusive<i64> = 17..=23;
@@ -116,8 +118,8 @@ pub struct Graphs {
     /// The cache of multi-head latent attention, where the model has such attention and takes
     /// earlier keys and values.
     pub latent_cache: Option<LatentCache>,
-    /// Canonical names of the checkpoint's tensors that none of them uses.
-    pub unused: Vec<String>,
+    /// The checkpoint's tensors that none of them uses.
+    pub unused: Vec<UnusedTensor>,
 }
 
 /// The graphs of a checkpoint of a family. `tensors` are those that `model` was identified by.
@@ -169,7 +171,8 @@ pub fn graphs(
     }
     let is_latent = past && blocks::latent::is_latent(model.place(""))?;
     let latent_cache = is_latent.then_some(options.latent_cache);
-    Ok(Graphs { parts, latent_cache, unused: model.unused() })
+    let unused = model.unused(tensors, asked.is_some());
+    Ok(Graphs { parts, latent_cache, unused })
 }
 
 /// The heads whose weights the graphs leave out in favour of the table of tokens, although the

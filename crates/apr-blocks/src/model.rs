@@ -97,14 +97,9 @@ impl<'m> Model<'m> {
         Ok(dims.clone())
     }
 
-    /// Canonical names of the tensors that no graph uses so far.
-    pub(crate) fn unused(&self) -> Vec<String> {
-        let used = self.used.borrow();
-        self.tensors
-            .keys()
-            .filter(|name| !used.contains(**name))
-            .map(|name| (*name).to_owned())
-            .collect()
+    /// Canonical names of the tensors that graphs use so far.
+    pub(crate) fn used(&self) -> BTreeSet<String> {
+        self.used.borrow().clone()
     }
 
     /// A place in a stack of layers, or outside of its layers.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use apr_core::counted;
 use apr_graph::{
     AttributeValue, Body, Constant, ConstantData, ElementType, Graph, Node, ValueOrigin, WeightRef,
     foreign,
@@ -75,6 +76,21 @@ impl OwnGraphs {
     /// Whether the format states shapes for all inputs, or may leave them away.
     pub(crate) fn may_lack_shapes(&self) -> bool {
         [&tensorflow::GRAPH, &tensorflow::SAVED_MODEL].contains(&self.format)
+    }
+
+    /// The tensors that the graphs leave out, which is how the file's program has it.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        /// Names that are shown.
+        const SHOWN: usize = 6;
+
+        let names = self.unused.iter().take(SHOWN).map(|name| Escaped::short(name).to_string());
+        let mut names: Vec<String> = names.collect();
+        if let Some(more) = self.unused.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+            names.push(format!("{more} more"));
+        }
+        let count = counted(self.unused.len() as u64, "tensor");
+        (!names.is_empty())
+            .then(|| format!("the file's graph does not use {count}: {}", names.join(", ")))
     }
 
     /// What is computed otherwise in operators of ONNX: halves of Core ML's programs, and of layers

@@ -4,7 +4,8 @@ use serde_json::Value as Json;
 
 use super::GraphTable;
 use crate::expression::{Expression, Value};
-use crate::model::FamilyModel;
+use crate::kind::TensorKind;
+use crate::model::{FamilyModel, numbers};
 
 /// A family's `[graph]` table, computed for one checkpoint.
 #[derive(Debug, Clone)]
@@ -78,6 +79,27 @@ impl<'a> GraphSettings<'a> {
     pub fn refusal(&self) -> Option<&'a str> {
         let applies = |when: &Expression| self.compute(when, &[]) == Some(Value::Truth(true));
         self.table.refused.iter().find(|(when, _)| applies(when)).map(|(_, why)| why.as_str())
+    }
+
+    /// Why the graph may leave out the tensor at this position of the checkpoint: it is a buffer, or
+    /// the table lists it. `None` for a tensor that the model's outputs depend on.
+    #[must_use]
+    pub fn may_be_unused(&self, position: usize) -> Option<&'a str> {
+        let member = self.model.member(position)?;
+        let tensor = &self.model.family.file.tensors[member.tensor];
+        if tensor.kind == TensorKind::Buffer {
+            return Some("buffers");
+        }
+
+        let numbers = numbers(&self.model.family.tensors[member.tensor], member);
+        let holds = |when: &Option<Expression>| match when {
+            Some(when) => self.compute(when, &numbers) == Some(Value::Truth(true)),
+            None => true,
+        };
+        let mut entries = self.table.unused.iter();
+        let entry =
+            entries.find(|entry| entry.tensors.contains(&member.tensor) && holds(&entry.when))?;
+        Some(&entry.why)
     }
 
     /// Names of the stacks of layers that have settings of their own.

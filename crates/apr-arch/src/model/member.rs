@@ -9,8 +9,8 @@ use crate::family::{Family, FamilyTensor, GGUF, Required};
 use crate::names::Match;
 
 #[derive(Debug)]
-pub(super) struct Member {
-    pub(super) tensor: usize,
+pub(crate) struct Member {
+    pub(crate) tensor: usize,
     pub(super) numbers: Vec<u64>,
     pub(super) canonical: String,
 }
@@ -48,7 +48,7 @@ pub(super) fn member(family: &Family, Match { tensor, numbers }: Match) -> Optio
     Some(Member { tensor, numbers, canonical })
 }
 
-pub(super) fn numbers<'f>(tensor: &'f FamilyTensor, member: &Member) -> Vec<(&'f str, u64)> {
+pub(crate) fn numbers<'f>(tensor: &'f FamilyTensor, member: &Member) -> Vec<(&'f str, u64)> {
     tensor
         .pattern
         .indices()

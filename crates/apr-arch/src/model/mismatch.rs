@@ -130,11 +130,7 @@ impl FamilyModel<'_> {
     /// order, then what is missing.
     #[must_use]
     pub fn mismatches(&self, tensors: &[TensorInfo]) -> Vec<Mismatch> {
-        let beginnings = self.family.beginnings(&self.naming);
-
-        // Where few tensors are known, it is the family that is in question, and nothing an
-        // addition to it.
-        let is_believed = self.known() * 2 >= self.members.len();
+        let is_extra = self.is_extra();
         let mut present = Present::of(self.family);
         let mut mismatches = Vec::new();
         for (position, info) in tensors.iter().enumerate() {
@@ -143,7 +139,7 @@ impl FamilyModel<'_> {
             match self.members.get(position).and_then(Option::as_ref) {
                 None if self.auxiliary == Some(&info.name) => {}
                 None => {
-                    let extra = is_believed && self.is_extra(&info.name, &beginnings);
+                    let extra = is_extra(&info.name);
                     mismatches.push(Mismatch::Unexpected { name: name(), extra });
                 }
                 // The guard itself notes that the tensor is there.
@@ -233,12 +229,20 @@ impl FamilyModel<'_> {
         (other, own)
     }
 
-    /// Whether a name that the family does not know starts as none of its tensors does.
-    fn is_extra(&self, name: &str, beginnings: &BTreeSet<&str>) -> bool {
-        let rest = name.strip_prefix(self.naming.wrapper.as_str()).unwrap_or(name);
-        [rest, rest.strip_prefix(self.naming.prefix.as_str()).unwrap_or(rest)]
-            .iter()
-            .all(|name| !beginnings.contains(part(name)))
+    /// Returns a test of names that the family does not know: `true` for a tensor of a part that
+    /// the family does not have at all, such as a task's own head.
+    pub fn is_extra(&self) -> impl Fn(&str) -> bool {
+        let beginnings = self.family.beginnings(&self.naming);
+
+        // Where few tensors are known, it is the family that is in question, and nothing an
+        // addition to it.
+        let is_believed = self.known() * 2 >= self.members.len();
+        move |name| {
+            let rest = name.strip_prefix(self.naming.wrapper.as_str()).unwrap_or(name);
+            let mut rests =
+                [rest, rest.strip_prefix(&*self.naming.prefix).unwrap_or(rest)].into_iter();
+            is_believed && rests.all(|name| !beginnings.contains(part(name)))
+        }
     }
 
     /// The first index of a tensor that is past what the configuration counts.

@@ -6,3 +6,4 @@ mod cases;
 mod defaults;
 mod families;
 mod refused;
+mod unused;

@@ -104,5 +104,6 @@ mod torchscript;
 mod trace;
 mod trace_diff;
 mod unquantized;
+mod unused_tensors;
 mod upgrade;
 mod watermark;

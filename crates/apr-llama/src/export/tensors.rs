@@ -110,6 +110,8 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
 
     pub(super) fn add_all(&mut self) -> Result<()> {
         let stacks = self.stacks();
+        let model = self.model;
+        let is_extra = model.is_extra();
         for (position, info) in self.reader.tensors().iter().enumerate() {
             // The mel filterbank that an import adds is no weight.
             if self.reader.metadata().auxiliary_tensor() == Some(&info.name) {
@@ -117,11 +119,7 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
             }
 
             let Some(canonical) = self.model.canonical(position) else {
-                let is_seen = is_of_vision(&info.name);
-                self.lose(
-                    &info.name,
-                    if is_seen { OF_VISION } else { "llama.cpp has no such tensor" },
-                );
+                self.lose_stranger(&info.name, is_extra(&info.name))?;
                 continue;
             };
 
@@ -194,13 +192,31 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
         self.add_one(position, canonical, name)
     }
 
+    /// Leaves out a tensor that the family does not know. One of an `extra` part belongs to another
+    /// task.
+    ///
+    /// # Errors
+    /// E001 when it is of one of the family's layers.
+    fn lose_stranger(&mut self, name: &str, extra: bool) -> Result<()> {
+        if is_of_vision(name) {
+            self.lose(name, OF_VISION);
+            return Ok(());
+        }
+        self.lose_unless_of_layer(name, if extra { "" } else { name })
+    }
+
     /// Leaves out a tensor that llama.cpp has no name for.
     ///
     /// # Errors
     /// E001 when it is of a layer, which can't be run without it.
     fn lose_unnamed(&mut self, position: usize, canonical: &str) -> Result<()> {
-        let own = &self.reader.tensors()[position].name;
-        if is_of_layer(canonical) {
+        let reader = self.reader;
+        self.lose_unless_of_layer(&reader.tensors()[position].name, canonical)
+    }
+
+    /// Leaves out the tensor `own`, unless a layer needs it: `place` is where it belongs.
+    fn lose_unless_of_layer(&mut self, own: &str, place: &str) -> Result<()> {
+        if is_of_layer(place) {
             let architecture = self.model.gguf_architecture().unwrap_or_default();
             let why =
                 format!("llama.cpp's {architecture} has no such tensor, and the layer needs it");

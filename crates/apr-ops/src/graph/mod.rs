@@ -1,5 +1,6 @@
 //! What a model computes: its graphs, and what can be said of them without a weight being read.
 
+mod bound;
 mod difference;
 mod report;
 mod runnable;
@@ -19,6 +20,7 @@ use apr_source::Source;
 use apr_view::{View, named};
 use serde::Serialize;
 
+pub(crate) use bound::{BoundGraphs, bound_graphs};
 pub use difference::{NodeChange, StructureDiff};
 pub use report::{
     CostReport, EndReport, GraphReport, PartReport, PartSummary, ReportOptions, report, summaries,
@@ -38,7 +40,7 @@ pub struct Computed {
     pub origin: GraphOrigin,
     /// One, or several where an encoder and a decoder run apart; types of all values are inferred.
     pub parts: Vec<GraphPart>,
-    /// Canonical names of tensors that none of them uses.
+    /// Names of tensors that none of them uses: the canonical ones, where a family has them.
     pub unused: Vec<String>,
 }
 
@@ -84,7 +86,7 @@ pub fn computed(source: &Source<'_>, options: &GraphOptions) -> Result<Computed>
     Ok(Computed {
         origin: GraphOrigin::Family(family.family().name().to_owned()),
         parts,
-        unused: found.unused,
+        unused: found.unused.into_iter().map(|tensor| tensor.name).collect(),
     })
 }
 

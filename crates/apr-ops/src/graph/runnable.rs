@@ -1,14 +1,13 @@
 //! Graphs that can run, with the tensors that they use.
 
-use apr_blocks::{GraphOptions, graphs};
+use apr_blocks::GraphOptions;
 use apr_graph::Graph;
 use apr_registry::{CheckpointReader, Error, Result};
 use apr_source::Source;
 use apr_source::naming::canonical;
 
-use super::{about, for_graphs, without_family};
+use super::{BoundGraphs, bound_graphs, for_graphs, without_family};
 use crate::own_graph::own_graphs;
-use crate::tied::with_untied;
 
 /// A graph that can run.
 #[derive(Debug)]
@@ -18,7 +17,7 @@ pub struct Runnable {
     pub name: String,
     /// What it computes.
     pub graph: Graph,
-    /// What it computes otherwise than the model's own runtime.
+    /// What it computes otherwise than the model's own runtime, and what it leaves out.
     pub warnings: Vec<String>,
 }
 
@@ -34,8 +33,9 @@ impl Runnable {
 /// use.
 ///
 /// # Errors
-/// E003 when the model has no graph and its family is not known, what reading the model ends with,
-/// and what `then` ends with.
+/// E003 when the model has no graph and its family is not known; E001 when a family's graph leaves
+/// out tensors that the outputs depend on; what reading the model ends with, and what `then` ends
+/// with.
 pub fn with_graphs<R, E: From<Error>>(
     source: &Source<'_>,
     options: &GraphOptions,
@@ -45,13 +45,13 @@ pub fn with_graphs<R, E: From<Error>>(
     if options.task.is_none()
         && let Some(own) = own_graphs(source)?
     {
-        let widened = own.widened();
+        let said = [own.widened(), own.left_out()];
         match own.in_onnx(source.reader()) {
             Ok(parts) => {
                 let parts = parts.into_iter().map(|(name, graph)| Runnable::new(name, graph));
                 let mut parts: Vec<Runnable> = parts.collect();
                 if let Some(first) = parts.first_mut() {
-                    first.warnings.extend(widened);
+                    first.warnings.extend(said.into_iter().flatten());
                 }
                 return then(source.reader(), &parts);
             }
@@ -65,9 +65,13 @@ pub fn with_graphs<R, E: From<Error>>(
     let view = for_graphs(source)?;
     let restored = source.through(&view);
     let Some(family) = restored.family()? else { return Err(without_family(source).into()) };
-    let (options, _) = with_untied(&restored, options)?;
-    let found = graphs(family, view.tensors(), &options).map_err(|error| about(source, error))?;
-    let parts = found.parts.into_iter().map(|part| Runnable::new(part.name.to_owned(), part.graph));
+    let BoundGraphs { graphs, warnings } = bound_graphs(&restored, family, options)?;
+    let parts = graphs.parts.into_iter();
+    let mut parts: Vec<Runnable> =
+        parts.map(|part| Runnable::new(part.name.to_owned(), part.graph)).collect();
+    if let Some(first) = parts.first_mut() {
+        first.warnings.extend(warnings);
+    }
     let named = canonical(&view, family);
-    then(&named, &parts.collect::<Vec<_>>())
+    then(&named, &parts)
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use apr_bind::{Binder, Storage};
-use apr_blocks::graphs;
 use apr_core::counted;
 use apr_graph::{
     Body, ElementType, Graph, Operator, Value as GraphValue, ValueOrigin, check, infer, inline,
@@ -22,10 +21,9 @@ use super::planned::{Parts, Planned};
 use super::quantized::{Quantized, in_blocks};
 use super::wishes::WITH_BLOCKS;
 
-use crate::graph::without_family;
+use crate::graph::{BoundGraphs, bound_graphs, without_family};
 use crate::import::{Foreign, Prepared};
 use crate::own_graph::{check_inputs, is_skeleton, left_out, own_graphs};
-use crate::tied::with_untied;
 
 /// The first version of ONNX's format in which weights need not be inputs.
 const WITH_FREE_WEIGHTS: i64 = 4;
@@ -167,13 +165,12 @@ impl Job {
         };
         let opset = self.graph.opset(source.reader(), storage, self.weights.quantize.is_some())?;
         let options = self.graph.options(opset.version);
-        let (options, untied) = with_untied(source, &options)?;
-        let found = graphs(family, source.reader().tensors(), &options)?;
+        let BoundGraphs { graphs: found, warnings } = bound_graphs(source, family, &options)?;
         let idle = self.graph.idle_latent_cache(&found);
         let models =
             found.parts.into_iter().map(|part| (part.name.to_owned(), part.graph)).collect();
         let view = canonical(source.reader(), family);
-        let warnings = opset.raised.into_iter().chain(untied).chain(idle).collect();
+        let warnings = opset.raised.into_iter().chain(warnings).chain(idle).collect();
         Ok(Computation { view, models, warnings })
     }
 

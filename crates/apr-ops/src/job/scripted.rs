@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 
-use apr_blocks::graphs;
 use apr_core::counted;
 use apr_graph::{
     AttributeValue, Body, Graph, ValueOrigin, View as Look, WeightRef, infer, inline, upgrade,
@@ -20,10 +19,9 @@ use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
 
-use crate::graph::unknown_family;
+use crate::graph::{bound_graphs, unknown_family};
 use crate::import::{Foreign, Prepared};
 use crate::own_graph::{is_skeleton, own_graphs};
-use crate::tied::with_untied;
 
 /// Version of ONNX's operators that programs are written from, or a newer one.
 const OPSET: i64 = 17;
@@ -120,10 +118,11 @@ impl Job {
             return Ok(Program::Unknown(unknown_family(source)));
         };
         let options = self.graph.options(self.graph.opset.unwrap_or(OPSET));
-        let (options, untied) = with_untied(source, &options)?;
-        warnings.extend(untied);
-        let found = match graphs(family, source.reader().tensors(), &options) {
-            Ok(found) => found,
+        let found = match bound_graphs(source, family, &options) {
+            Ok(bound) => {
+                warnings.extend(bound.warnings);
+                bound.graphs
+            }
             // A family without blocks, or an option that no block knows; not what was asked for.
             Err(error) if error.code() == Code::Version && self.graph.task.is_none() => {
                 return Ok(Program::Unknown(error.message().to_owned()));

@@ -168,7 +168,7 @@ pub(super) const RUNS: &[Advice] = &[
         "apr run pools --prompt a",
         0,
         "pass --pooling to choose another",
-        "apr run pools --prompt a --pooling cls 2> said; test ! -s said",
+        "apr run pools --prompt a --pooling cls 2> said; ! grep pooling said",
     ),
     (
         "apr run short --prompt 1+",
