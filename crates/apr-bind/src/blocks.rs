@@ -61,7 +61,7 @@ impl Binding<'_, '_> {
         } else {
             vec![attribute("axis", -1), attribute("block_size", 32)]
         };
-        let name = self.unique(&format!("{}/values", info.name));
+        let name = self.names.unique(format!("{}/values", info.name));
         let values =
             body.add_value(name, typed(Some(ElementType::F32), &dims), ValueOrigin::Missing);
         self.push(body, Op::onnx("DequantizeLinear"), &[stored.quants, scales], values, attributes);

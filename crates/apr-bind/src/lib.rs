@@ -46,9 +46,9 @@ mod look;
 mod nodes;
 mod storage;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use apr_core::counted;
+use apr_core::{UniqueNames, counted};
 use apr_graph::{
     AttributeValue, Body, Dim, ElementType, Graph, Node, NodeId, Op, Value, ValueId, ValueOrigin,
     ValueType, View as Look, WeightRef,
@@ -85,7 +85,7 @@ pub struct Binder<'a> {
     positions: HashMap<&'a str, usize>,
     storage: Storage,
     used: Vec<bool>,
-    names: HashSet<String>,
+    names: UniqueNames,
     /// Tensors that are dequantized without being asked for.
     dequantized: Vec<DType>,
     bound: Bound,
@@ -110,7 +110,7 @@ impl<'a> Binder<'a> {
             positions,
             storage,
             used: vec![false; parts.len()],
-            names: HashSet::new(),
+            names: UniqueNames::of_values(),
             dequantized: Vec::new(),
             bound: Bound::default(),
         }
@@ -197,16 +197,10 @@ impl<'a> Binder<'a> {
 
     /// Adds a tensor to the list; returns its name there.
     fn add(&mut self, name: &str, info: TensorInfo, origin: TensorOrigin, target: DType) -> String {
-        let name = self.unique(name);
+        let name = self.names.unique(name);
         self.bound.tensors.push((TensorInfo { name: name.clone(), ..info }, origin));
         self.bound.targets.push(Some(TensorTarget::from(target)));
         name
-    }
-
-    fn unique(&mut self, name: &str) -> String {
-        let numbered = (1_u64..).map(|number| format!("{name}_{number}"));
-        let mut candidates = std::iter::once(name.to_owned()).chain(numbered);
-        candidates.find(|name| self.names.insert(name.clone())).unwrap_or_default()
     }
 }
 
@@ -219,7 +213,7 @@ struct Binding<'b, 'a> {
     /// Nodes that come before those of the body.
     nodes: Vec<Node>,
     /// Names of the body's values.
-    names: HashSet<String>,
+    names: UniqueNames,
     /// Values with all of a tensor, in the type that the graph computes with.
     whole: HashMap<(usize, Option<ElementType>), ValueId>,
     /// Values with what a tensor is stored as, by position in the base.
@@ -241,7 +235,7 @@ impl<'b, 'a> Binding<'b, 'a> {
             opset,
             domains,
             nodes: Vec::new(),
-            names: HashSet::new(),
+            names: UniqueNames::of_values(),
             whole: HashMap::new(),
             raw: HashMap::new(),
         }
@@ -249,7 +243,8 @@ impl<'b, 'a> Binding<'b, 'a> {
 
     fn body(mut self, body: &mut Body) -> Result<()> {
         hold_constants(body);
-        self.names = body.values.iter().map(|value| value.name.clone()).collect();
+        self.names = UniqueNames::of_values();
+        body.values.iter().for_each(|value| _ = self.names.take(&value.name));
         let mut weights = self.weights(body)?;
 
         // What is looked at as it is comes first: other looks then start from it.
@@ -327,7 +322,7 @@ impl<'b, 'a> Binding<'b, 'a> {
             !is_transposed && base.shape.elements().is_some_and(|all| shown.is_other(all));
         if is_part && body.value(value).name.starts_with(&base.name) {
             // Whoever reads the file must not take it for the tensor.
-            let name = self.unique(&format!("{}/part", base.name));
+            let name = self.names.unique(format!("{}/part", base.name));
             body.value_mut(value).name = name;
         }
         let info = TensorInfo { shape: shown.dims().to_vec().into(), ..base.clone() };
@@ -353,15 +348,9 @@ impl<'b, 'a> Binding<'b, 'a> {
 
     /// Renames a value so that what it is made of can have its name.
     fn give_way(&mut self, body: &mut Body, value: ValueId, what: &str) {
-        let name = self.unique(&format!("{}/{what}", body.value(value).name));
+        let name = self.names.unique(format!("{}/{what}", body.value(value).name));
         let free = std::mem::replace(&mut body.value_mut(value).name, name);
-        self.names.remove(&free);
-    }
-
-    fn unique(&mut self, name: &str) -> String {
-        let numbered = (1_u64..).map(|number| format!("{name}_{number}"));
-        let mut candidates = std::iter::once(name.to_owned()).chain(numbered);
-        candidates.find(|name| self.names.insert(name.clone())).unwrap_or_default()
+        self.names.release(&free);
     }
 
     /// Stores all of a tensor, and makes of it by nodes what a weight looks at.

@@ -71,7 +71,7 @@ impl Binding<'_, '_> {
         kind: ValueType,
     ) -> ValueId {
         let tensor = self.binder.add(name, info, origin, stored);
-        let name = self.unique(name);
+        let name = self.names.unique(name);
         body.add_value(name, kind, ValueOrigin::Weight(WeightRef::whole(tensor)))
     }
 
@@ -197,7 +197,7 @@ impl Binding<'_, '_> {
 
     /// A constant for a node that looks at a value.
     pub(crate) fn constant(&mut self, body: &mut Body, of: ValueId, constant: Constant) -> ValueId {
-        let name = self.unique(&format!("{}/constant", body.value(of).name));
+        let name = self.names.unique(format!("{}/constant", body.value(of).name));
         let kind = typed(Some(constant.element), &constant.shape);
         body.add_value(name, kind, ValueOrigin::Constant(constant))
     }
@@ -211,7 +211,7 @@ impl Binding<'_, '_> {
         inputs: &[ValueId],
         attributes: Vec<Attribute>,
     ) -> ValueId {
-        let name = self.unique(&format!("{}/{}", body.value(of).name, op.to_lowercase()));
+        let name = self.names.unique(format!("{}/{}", body.value(of).name, op.to_lowercase()));
         let output = body.add_value(name, ValueType::Unknown, ValueOrigin::Missing);
         self.push(body, Op::onnx(op), inputs, output, attributes);
         output
@@ -254,7 +254,7 @@ impl Binding<'_, '_> {
         from: ValueId,
         element: Option<ElementType>,
     ) -> ValueId {
-        let name = self.unique(&format!("{}/cast", body.value(from).name));
+        let name = self.names.unique(format!("{}/cast", body.value(from).name));
         let kind = match (&body.value(from).kind, element) {
             (ValueType::Tensor(tensor), element) => {
                 ValueType::Tensor(apr_graph::TensorType { element, shape: tensor.shape.clone() })

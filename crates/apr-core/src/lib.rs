@@ -54,6 +54,7 @@ mod source;
 mod stored;
 mod strided;
 mod text;
+mod unique_names;
 // Small processors count 32 bits at once, and nothing that a budget of work binds runs there.
 #[cfg(target_has_atomic = "64")]
 mod work;
@@ -86,5 +87,6 @@ pub use source::{ByteSource, SourceSet, check_range, read_vec};
 pub use stored::{Encoded, ReadEncoded, Stored, StoredForm, StoredPart, StoredRange, Sum};
 pub use strided::Strided;
 pub use text::{counted, grouped, number};
+pub use unique_names::UniqueNames;
 #[cfg(target_has_atomic = "64")]
 pub use work::Work;

@@ -1,12 +1,11 @@
 //! Opening: a model by itself, one in a folder, and a package.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use apr_core::protobuf::Walker;
 use apr_core::{
     ByteSource, Error, Escaped, FileInfo, Format, HEAD_LEN, Limits, Metadata, Result, Shape,
-    SourceSet, TensorInfo, Unlisted, check_file_name, read_vec,
+    SourceSet, TensorInfo, UniqueNames, Unlisted, check_file_name, read_vec,
 };
 use apr_skeleton::Cut;
 use serde_json::{Map, Value};
@@ -140,7 +139,7 @@ fn finish(
         let range = found.tensor.range();
         (range.file, range.offset)
     });
-    make_unique(&mut weights);
+    UniqueNames::tell_apart(weights.iter_mut().map(|found| &mut found.name));
 
     left_out.extend(refused.iter().map(|error| {
         let name = Escaped::short(error.tensor().unwrap_or_default());
@@ -193,26 +192,4 @@ fn finish(
         cut,
         companions,
     })
-}
-
-/// Gives each weight a name of its own.
-fn make_unique(weights: &mut [Found]) {
-    let mut counts: HashMap<String, u32> =
-        weights.iter().map(|found| (found.name.clone(), 0)).collect();
-    for found in weights {
-        let count = counts.entry(found.name.clone()).or_default();
-        *count += 1;
-        let (mut number, first) = (*count, *count == 1);
-        if first {
-            continue;
-        }
-        let mut name = format!("{}#{number}", found.name);
-        while counts.contains_key(&name) {
-            number += 1;
-            name = format!("{}#{number}", found.name);
-        }
-        counts.insert(found.name.clone(), number);
-        counts.insert(name.clone(), 1);
-        found.name = name;
-    }
 }

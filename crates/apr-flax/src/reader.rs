@@ -1,13 +1,12 @@
 //! A file as a checkpoint.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use apr_core::{
     ByteSource, CheckpointReader, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
-    Metadata, Result, Shape, Stored, StoredRange, TensorInfo, check_range, counted, has_no,
-    has_own,
+    Metadata, Result, Shape, Stored, StoredRange, TensorInfo, UniqueNames, check_range, counted,
+    has_no, has_own,
 };
 use serde_json::{Value, json};
 
@@ -63,14 +62,7 @@ fn open_shared(source: Arc<dyn ByteSource>, name: &str, limits: &Limits) -> Resu
         format!("{name} ({})", error.message())
     }));
     // A map may have a key twice.
-    let mut names: HashMap<String, u32> = HashMap::new();
-    for array in &mut arrays {
-        let count = names.entry(array.path.clone()).or_default();
-        *count += 1;
-        if *count > 1 {
-            array.path = format!("{}#{count}", array.path);
-        }
-    }
+    UniqueNames::tell_apart(arrays.iter_mut().map(|array| &mut array.path));
     Ok(FlaxReader {
         files: vec![FileInfo { name: name.to_owned(), len: source.len() }],
         tensors: arrays

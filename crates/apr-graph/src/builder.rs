@@ -6,6 +6,7 @@ use crate::{
     Attribute, AttributeValue, Body, Constant, Dim, ElementType, Function, Graph, Meaning, Node,
     NodeId, Op, Opset, ValueId, ValueOrigin, ValueType, View, WeightRef,
 };
+use apr_core::UniqueNames;
 
 /// A graph being written. See the crate's page for an example.
 #[derive(Debug)]
@@ -65,8 +66,7 @@ pub struct BodyBuilder {
     body: Body,
     /// Names of the scopes around what is written now.
     path: Vec<String>,
-    /// How often a name was taken; the second gets `_1`.
-    taken: HashMap<String, u32>,
+    taken: UniqueNames,
     weights: HashMap<WeightRef, ValueId>,
     constants: Vec<ValueId>,
 }
@@ -79,7 +79,7 @@ impl BodyBuilder {
         for position in 0..builder.body.values.len() {
             let id = ValueId(u32::try_from(position).unwrap_or(u32::MAX));
             let value = &builder.body.values[position];
-            builder.taken.insert(value.name.clone(), 1);
+            builder.taken.take(&value.name);
             match &value.origin {
                 ValueOrigin::Weight(weight) => _ = builder.weights.insert(weight.clone(), id),
                 ValueOrigin::Constant(_) => builder.constants.push(id),
@@ -87,7 +87,7 @@ impl BodyBuilder {
             }
         }
         for node in &builder.body.nodes {
-            builder.taken.insert(node.name.clone(), 1);
+            builder.taken.take(&node.name);
         }
         builder
     }
@@ -119,13 +119,13 @@ impl BodyBuilder {
         let id = self.body.add_value(name, kind, ValueOrigin::Input);
         self.body.value_mut(id).meaning = meaning;
         self.body.inputs.push(id);
-        self.taken.insert(name.to_owned(), 1);
+        self.taken.take(name);
         id
     }
 
     /// What the caller of a function gives; its type is that of the call.
     pub fn parameter(&mut self, name: &str) -> ValueId {
-        let name = self.unique(name);
+        let name = self.taken.unique(name);
         let id = self.body.add_value(name, ValueType::Unknown, ValueOrigin::Input);
         self.body.inputs.push(id);
         id
@@ -133,7 +133,7 @@ impl BodyBuilder {
 
     /// A value of the body around, for a body that is the attribute of a node.
     pub fn outer(&mut self, name: &str, kind: ValueType, of: ValueId) -> ValueId {
-        let name = self.unique(name);
+        let name = self.taken.unique(name);
         self.body.add_value(name, kind, ValueOrigin::Outer(of))
     }
 
@@ -160,7 +160,7 @@ impl BodyBuilder {
             return *id;
         }
         let kind = ValueType::tensor(element, shape.into_iter().map(Dim::fixed));
-        let name = self.unique(tensor);
+        let name = self.taken.unique(tensor);
         let id = self.body.add_value(name, kind, ValueOrigin::Weight(weight.clone()));
         self.weights.insert(weight, id);
         id
@@ -175,7 +175,7 @@ impl BodyBuilder {
         }
         let kind =
             ValueType::tensor(constant.element, constant.shape.iter().copied().map(Dim::fixed));
-        let name = self.unique("constant");
+        let name = self.taken.unique("constant");
         let id = self.body.add_value(name, kind, ValueOrigin::Constant(constant));
         self.constants.push(id);
         id
@@ -235,7 +235,7 @@ impl BodyBuilder {
 
     /// Another output of a node that was written, of a type that is not known yet.
     pub(crate) fn add_output(&mut self, node: NodeId, name: &str) -> ValueId {
-        let name = self.unique(name);
+        let name = self.taken.unique(name);
         let id = self.body.add_value(name, ValueType::Unknown, ValueOrigin::Node(node));
         self.body.nodes[node.0 as usize].outputs.push(Some(id));
         id
@@ -275,20 +275,6 @@ impl BodyBuilder {
     #[must_use]
     pub fn finish(self) -> Body {
         self.body
-    }
-
-    /// The name, or with a number where it is taken.
-    fn unique(&mut self, name: &str) -> String {
-        let mut candidate = name.to_owned();
-        loop {
-            let times = self.taken.entry(candidate.clone()).or_default();
-            *times += 1;
-            if *times == 1 {
-                return candidate;
-            }
-            let number = *times - 1;
-            candidate = format!("{name}_{number}");
-        }
     }
 }
 
@@ -340,13 +326,13 @@ impl NodeBuilder<'_> {
         body.path.push(name.to_owned());
         let path = body.path.join("/");
         body.path.pop();
-        let name = body.unique(&path);
+        let name = body.taken.unique(&path);
         let mut made = Vec::with_capacity(outputs);
         for position in 0..outputs {
             let output_name = if position == 0 {
                 name.clone()
             } else {
-                body.unique(&format!("{name}:{position}"))
+                body.taken.unique(&format!("{name}:{position}"))
             };
             made.push(body.body.add_value(output_name, ValueType::Unknown, ValueOrigin::Missing));
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use apr_core::{Error, Result, Work};
+use apr_core::{Error, Result, UniqueNames, Work};
 
 use crate::finding::node_path;
 use crate::infer::{Versions, attribute_bytes, constant_bytes, steps};
@@ -80,8 +80,7 @@ type Places = Vec<Option<ValueId>>;
 #[derive(Default)]
 struct Names {
     prefix: String,
-    /// Names, with the number that the next twin may get.
-    taken: HashMap<String, u32>,
+    taken: UniqueNames,
 }
 
 impl Names {
@@ -89,20 +88,7 @@ impl Names {
         if name.is_empty() {
             return name;
         }
-
-        let Some(mut number) = self.taken.get(&name).copied() else {
-            self.taken.insert(name.clone(), 1);
-            return name;
-        };
-        loop {
-            let candidate = format!("{name}_{number}");
-            number += 1;
-            if !self.taken.contains_key(&candidate) {
-                self.taken.insert(candidate.clone(), 1);
-                self.taken.insert(name, number);
-                return candidate;
-            }
-        }
+        self.taken.unique(name)
     }
 }
 
@@ -141,7 +127,7 @@ impl Inliner<'_> {
         copy.doc.clone_from(&body.doc);
         (copy.inputs, copy.outputs) = (body.inputs.clone(), body.outputs.clone());
         // Values of the body keep their names, so copies get others.
-        names.taken.extend(body.values.iter().map(|value| (value.name.clone(), 1)));
+        body.values.iter().for_each(|value| _ = names.taken.take(&value.name));
         let places: Places =
             (0..body.values.len()).map(|at| u32::try_from(at).ok().map(ValueId)).collect();
         self.nodes(&From { body, settings, depth }, &mut copy, &places, &mut names)?;
@@ -184,8 +170,8 @@ impl Inliner<'_> {
         let place =
             |at: usize| u32::try_from(at).ok().map(ValueId).filter(|_| !absent.contains(&at));
         let places: Places = (0..moved.values.len()).map(place).collect();
-        let mut names = Names { prefix: prefix.to_owned(), taken: HashMap::new() };
-        names.taken.extend(moved.values.iter().map(|value| (value.name.clone(), 1)));
+        let mut names = Names { prefix: prefix.to_owned(), ..Names::default() };
+        moved.values.iter().for_each(|value| _ = names.taken.take(&value.name));
         let inside = From { body, settings: from.settings, depth: from.depth + 1 };
         self.nodes(&inside, &mut moved, &places, &mut names)?;
         Ok(moved)

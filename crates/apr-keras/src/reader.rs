@@ -7,8 +7,8 @@ use std::sync::Arc;
 use apr_archive::{Archive, Section};
 use apr_core::{
     ByteSource, CheckpointReader, ContainerFacts, DType, Error, Escaped, FileInfo, Format,
-    HEAD_LEN, Limits, Metadata, Result, Shape, Stored, StoredRange, TensorInfo, check_range,
-    counted, has_no, has_own, read_vec,
+    HEAD_LEN, Limits, Metadata, Result, Shape, Stored, StoredRange, TensorInfo, UniqueNames,
+    check_range, counted, has_no, has_own, read_vec,
 };
 use serde_json::{Map, Value, json};
 
@@ -166,7 +166,7 @@ impl Opened {
         let names = self.names();
         let mut weights: Vec<(String, Weight)> = Vec::new();
         let mut refused: Vec<Error> = Vec::new();
-        let (mut of_optimizer, mut unique) = (0, Names::default());
+        let (mut of_optimizer, mut unique) = (0, UniqueNames::of_tensors());
         for (part, contents) in self.contents.into_iter().enumerate() {
             for Found { path, dataset, dtype } in contents.found {
                 if is_of_optimizer(&path) {
@@ -297,28 +297,6 @@ impl Weight {
         let from = usize::try_from(offset - start).unwrap_or_default();
         buf.copy_from_slice(&whole[from..from + buf.len()]);
         Ok(())
-    }
-}
-
-/// Gives each tensor a name of its own.
-#[derive(Default)]
-struct Names(HashMap<String, u32>);
-
-impl Names {
-    fn unique(&mut self, name: String) -> String {
-        let Some(mut count) = self.0.get(&name).copied() else {
-            self.0.insert(name.clone(), 1);
-            return name;
-        };
-        loop {
-            count += 1;
-            let numbered = format!("{name}#{count}");
-            if !self.0.contains_key(&numbered) {
-                self.0.insert(name, count);
-                self.0.insert(numbered.clone(), 1);
-                return numbered;
-            }
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use apr_core::UniqueNames;
 use apr_graph::{
     AttributeValue, Body, BodyBuilder, Dim, ElementType, Graph, IncrementalInference, Meaning,
     Node, NodeBuilder, Opset, TensorType, Value, ValueId, ValueOrigin, ValueType, View, WeightRef,
@@ -236,17 +237,13 @@ impl Writer {
         share_weights(&mut body);
         // An output takes its name, which another value may have had: each value has its own.
         let outputs: HashSet<ValueId> = body.outputs.iter().copied().collect();
-        let mut taken: HashSet<String> =
-            outputs.iter().map(|id| body.value(*id).name.clone()).collect();
+        let mut taken = UniqueNames::new("/value", 1);
+        outputs.iter().for_each(|id| _ = taken.take(&body.value(*id).name));
         for position in 0..body.values.len() {
             let id = ValueId(u32::try_from(position).unwrap_or(u32::MAX));
-            if outputs.contains(&id) || taken.insert(body.value(id).name.clone()) {
-                continue;
-            }
-            let name = body.value(id).name.clone();
-            let free = (1_u64..).map(|number| format!("{name}/value{number}"));
-            if let Some(free) = free.into_iter().find(|free| taken.insert(free.clone())) {
-                body.value_mut(id).name = free;
+            if !outputs.contains(&id) {
+                let name = taken.unique(body.value(id).name.as_str());
+                body.value_mut(id).name = name;
             }
         }
         Graph { opsets: opsets(), functions: Vec::new(), body }

@@ -1,8 +1,8 @@
 //! The tables of a model: its initializers, and what it says of itself.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
-use apr_core::{DType, Error, Result, StoredRange};
+use apr_core::{DType, Error, Result, StoredRange, UniqueNames};
 use apr_tflite::flatbuffer::Table;
 use serde_json::{Map, Value, json};
 
@@ -63,7 +63,7 @@ pub(crate) struct Model {
     pub(crate) refused: Vec<Error>,
     /// Names of all initializers, and their dtypes, in the order in which they come.
     pub(crate) initializers: Vec<(String, Option<DType>)>,
-    names: HashSet<String>,
+    names: UniqueNames,
 }
 
 impl Model {
@@ -73,7 +73,7 @@ impl Model {
     /// E001 for graphs that are too deep, E002 for a damaged file, E007 when reading fails, E008
     /// over the limit.
     pub(crate) fn read(session: &Table<'_>) -> Result<Self> {
-        let mut model = Self::default();
+        let mut model = Self { names: UniqueNames::of_tensors(), ..Self::default() };
         model.text("version", session.text(field::ORT_VERSION)?);
         let Some(table) = session.table(field::MODEL)? else {
             return Err(Error::corrupt("the file has no model"));
@@ -120,7 +120,7 @@ impl Model {
         for tensor in graph.tables(field::INITIALIZERS)? {
             let tensor = tensor?;
             let name = tensor.text(field::NAME)?.unwrap_or_default();
-            let name = self.unique(&format!("{prefix}{name}"));
+            let name = self.names.unique(format!("{prefix}{name}"));
             let found = weight(&tensor, &name);
             let dtype = found.as_ref().ok().map(|weight| weight.dtype);
             self.initializers.push((name.clone(), dtype));
@@ -154,17 +154,6 @@ impl Model {
             }
         }
         Ok(())
-    }
-
-    /// A name that no other has: nodes need none of their own.
-    fn unique(&mut self, name: &str) -> String {
-        let mut own = name.to_owned();
-        let mut count = 1_u32;
-        while !self.names.insert(own.clone()) {
-            count += 1;
-            own = format!("{name}#{count}");
-        }
-        own
     }
 }
 

@@ -1,12 +1,12 @@
 //! Opening: which files there are, and which of their tensors are the model's.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apr_core::protobuf::Walker;
 use apr_core::{
     ByteSource, Companion, Error, Escaped, FileInfo, Format, HEAD_LEN, IoCause, Limits, Metadata,
-    Result, SourceSet, StoredRange, Unlisted, counted, read_vec,
+    Result, SourceSet, StoredRange, UniqueNames, Unlisted, counted, read_vec,
 };
 use apr_skeleton::Cut;
 use serde_json::{Map, Value};
@@ -372,14 +372,7 @@ impl Opened {
             return Err(self.refused.swap_remove(0));
         }
         self.found.sort_by_key(Found::place);
-        let mut names: HashMap<String, u32> = HashMap::new();
-        for found in &mut self.found {
-            let count = names.entry(found.name.clone()).or_default();
-            *count += 1;
-            if *count > 1 {
-                found.name = format!("{}#{count}", found.name);
-            }
-        }
+        UniqueNames::tell_apart(self.found.iter_mut().map(|found| &mut found.name));
         self.left_out.extend(self.refused.iter().map(|error| {
             let name = Escaped::short(error.tensor().unwrap_or_default());
             format!("{name} ({})", error.message())

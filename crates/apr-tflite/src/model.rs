@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use apr_core::{DType, Error, Escaped, Result, StoredRange};
+use apr_core::{DType, Error, Escaped, Result, StoredRange, UniqueNames};
 use serde_json::{Map, Value, json};
 
 use crate::flatbuffer::Table;
@@ -116,7 +116,7 @@ impl Weights {
         let buffers = buffers(model, file_len)?;
         let mut weights =
             Self { buffers: buffers.iter().flatten().copied().collect(), ..Self::default() };
-        let mut names = Names::default();
+        let mut names = UniqueNames::of_tensors();
         for (number, subgraph) in model.tables(field::SUBGRAPHS)?.enumerate() {
             let subgraph = subgraph?;
             let prefix = match number {
@@ -144,7 +144,7 @@ impl Weights {
         (position, subgraph): (usize, &Table<'_>),
         prefix: &str,
         buffers: &[Option<StoredRange>],
-        names: &mut Names,
+        names: &mut UniqueNames,
     ) -> Result<()> {
         // Scales of blocks are tensors, known by their numbers.
         let mut blocks: Vec<(String, [u32; 3])> = Vec::new();
@@ -195,7 +195,7 @@ impl Weights {
         &mut self,
         name: &str,
         quantization: &Table<'_>,
-        names: &mut Names,
+        names: &mut UniqueNames,
     ) -> Result<Option<(String, [u32; 3])>> {
         if quantization.u8(field::DETAILS_TYPE)? == BLOCKWISE {
             let Some(details) = quantization.table(field::DETAILS)? else { return Ok(None) };
@@ -296,28 +296,6 @@ fn weight(
         return Err(Error::corrupt(message).for_tensor(name).at(range.offset));
     }
     Ok(Ok(Weight { name: name.to_owned(), dtype, dims, range, is_packed }))
-}
-
-/// Gives each tensor a name of its own.
-#[derive(Default)]
-pub(crate) struct Names(HashMap<String, u32>);
-
-impl Names {
-    pub(crate) fn unique(&mut self, name: String) -> String {
-        let Some(mut count) = self.0.get(&name).copied() else {
-            self.0.insert(name.clone(), 1);
-            return name;
-        };
-        loop {
-            count += 1;
-            let numbered = format!("{name}#{count}");
-            if !self.0.contains_key(&numbered) {
-                self.0.insert(name, count);
-                self.0.insert(numbered.clone(), 1);
-                return numbered;
-            }
-        }
-    }
 }
 
 /// What a list of what is left out calls it.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use apr_core::{Error, Result};
+use apr_core::{Error, Result, UniqueNames};
 use apr_graph::{Body, Graph, Meaning, Node, ValueId, ValueOrigin, WeightRef};
 
 /// Most operators that a trace follows: a model of a hundred layers has some ten thousand.
@@ -64,8 +64,13 @@ impl Sites {
     /// E008 where there are more than a million, their paths take more than 64 MiB, or functions
     /// call each other too deeply or too often.
     pub fn of(graph: &Graph) -> Result<Self> {
-        let mut walk =
-            Walk { graph, sites: Self::default(), taken: HashMap::new(), paths: 0, looks: 0 };
+        let mut walk = Walk {
+            graph,
+            sites: Self::default(),
+            taken: UniqueNames::of_tensors(),
+            paths: 0,
+            looks: 0,
+        };
         let body = &graph.body;
         let input = |id: &ValueId| (*id, Source::Input(body.value(*id).name.clone()));
         let found = walk.body(body, "", body.inputs.iter().map(input).collect(), 0)?;
@@ -126,8 +131,8 @@ fn address(node: &Node) -> usize {
 struct Walk<'g> {
     graph: &'g Graph,
     sites: Sites,
-    /// How often each path is taken: files may have a name twice.
-    taken: HashMap<String, usize>,
+    /// Paths that are taken: files may have a name twice.
+    taken: UniqueNames,
     /// Bytes of all paths.
     paths: usize,
     /// Values and operators that were looked at.
@@ -213,11 +218,8 @@ impl Walk<'_> {
                 LONGEST >> 20
             )));
         }
-        let times = self.taken.entry(own.clone()).or_insert(0);
-        *times += 1;
-        let unique = if *times == 1 { own } else { format!("{own}#{times}") };
         let mut site = Site {
-            path: unique,
+            path: self.taken.unique(own),
             op: node.op.name.to_string(),
             reads: Vec::new(),
             weights: Vec::new(),

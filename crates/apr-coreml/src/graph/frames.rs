@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use apr_core::UniqueNames;
 use apr_graph::{Body, Node, Op, ValueId, ValueOrigin, ValueType};
 
 use super::DOMAIN;
@@ -18,7 +19,7 @@ struct Frame {
 #[derive(Default)]
 pub(super) struct Frames {
     frames: Vec<Frame>,
-    taken: HashMap<String, u32>,
+    taken: UniqueNames,
 }
 
 impl Frames {
@@ -44,7 +45,7 @@ impl Frames {
 
     /// Lets a name stand for a new value of the innermost body.
     pub(super) fn add(&mut self, name: &str, kind: ValueType, origin: ValueOrigin) -> ValueId {
-        let unique = self.unique(name);
+        let unique = self.taken.unique(name);
         let frame = self.innermost();
         let value = frame.body.add_value(unique, kind, origin);
         frame.names.insert(name.to_owned(), value);
@@ -91,7 +92,7 @@ impl Frames {
         // A body refers only to the one right around it, so all between hand the value on.
         for at in holder + 1..self.frames.len() {
             let kind = self.frames[at - 1].body.value(value).kind.clone();
-            let unique = self.unique(name);
+            let unique = self.taken.unique(name);
             let frame = &mut self.frames[at];
             value = frame.body.add_value(unique, kind, ValueOrigin::Outer(value));
             frame.names.insert(name.to_owned(), value);
@@ -117,19 +118,5 @@ impl Frames {
             doc: String::new(),
         };
         self.innermost().body.add_node(node);
-    }
-
-    /// The name, or with a number where it is taken.
-    fn unique(&mut self, name: &str) -> String {
-        let mut candidate = name.to_owned();
-        loop {
-            let times = self.taken.entry(candidate.clone()).or_default();
-            *times += 1;
-            if *times == 1 {
-                return candidate;
-            }
-            let number = *times - 1;
-            candidate = format!("{name}_{number}");
-        }
     }
 }

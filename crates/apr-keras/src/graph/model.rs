@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use apr_core::{CheckpointReader, Error, Escaped, Limits, Result, TensorInfo};
+use apr_core::{CheckpointReader, Error, Escaped, Limits, Result, TensorInfo, UniqueNames};
 use apr_graph::{
     Attribute, AttributeValue, Body, Dim, ElementType, Function, Graph, Node, Op, ValueId,
     ValueOrigin, ValueType, WeightRef,
@@ -39,7 +39,7 @@ struct Frame {
     weights: HashMap<String, ValueId>,
     /// The weights that are the function's parameters; `None` in the main body.
     parameters: Option<Vec<(String, ValueType)>>,
-    names: HashMap<String, u32>,
+    names: UniqueNames,
 }
 
 impl<'r> Builder<'r> {
@@ -294,7 +294,7 @@ impl<'r> Builder<'r> {
 
 impl Frame {
     fn input(&mut self, name: &str, kind: ValueType) -> ValueId {
-        let name = self.unique(name);
+        let name = self.names.unique(name);
         let value = self.body.add_value(name, kind, ValueOrigin::Input);
         self.body.inputs.push(value);
         value
@@ -302,7 +302,7 @@ impl Frame {
 
     /// What a node will make.
     fn declare(&mut self, name: &str, kind: ValueType) -> ValueId {
-        let name = self.unique(name);
+        let name = self.names.unique(name);
         self.body.add_value(name, kind, ValueOrigin::Missing)
     }
 
@@ -311,7 +311,7 @@ impl Frame {
         if let Some(value) = self.weights.get(tensor) {
             return *value;
         }
-        let name = self.unique(tensor);
+        let name = self.names.unique(tensor);
         let value = match &mut self.parameters {
             None => {
                 let origin = ValueOrigin::Weight(WeightRef::whole(tensor));
@@ -346,20 +346,6 @@ impl Frame {
             self.values.get(&TensorRef { call: 0, ..reference.clone() })
         });
         found.copied().ok_or_else(|| missing(reference))
-    }
-
-    /// The name, or with a number where it is taken.
-    fn unique(&mut self, name: &str) -> String {
-        let mut candidate = name.to_owned();
-        loop {
-            let times = self.names.entry(candidate.clone()).or_default();
-            *times += 1;
-            if *times == 1 {
-                return candidate;
-            }
-            let number = *times - 1;
-            candidate = format!("{name}_{number}");
-        }
     }
 }
 

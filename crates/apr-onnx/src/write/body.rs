@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use apr_core::{Error, Result};
+use apr_core::{Error, Result, UniqueNames};
 use apr_graph::{
     Attribute, AttributeValue, Body, Constant, Graph, Name, Node, Op, Value, ValueId, ValueOrigin,
     ValueType,
@@ -28,7 +28,7 @@ pub(crate) struct Encoder<'a, 'w> {
 /// The names of a body's values in the file, and the body around it.
 pub(crate) struct Scope<'a> {
     names: Vec<Cow<'a, str>>,
-    taken: HashSet<String>,
+    taken: UniqueNames,
     outer: Option<&'a Scope<'a>>,
 }
 
@@ -42,19 +42,22 @@ impl<'a> Scope<'a> {
             )));
         }
 
-        let mut scope =
-            Self { names: Vec::with_capacity(body.values.len()), taken: HashSet::new(), outer };
+        let mut scope = Self {
+            names: Vec::with_capacity(body.values.len()),
+            taken: UniqueNames::of_values(),
+            outer,
+        };
         for value in &body.values {
             let name = match (&value.origin, outer) {
                 // ONNX knows values of the graph around by their name alone.
                 (ValueOrigin::Outer(of), Some(outer)) => Cow::Borrowed(outer.name(*of)),
                 (_, outer) => {
-                    let is_taken = |name: &str| {
-                        outer.is_some_and(|outer| outer.has(name)) || scope.taken.contains(name)
-                    };
-                    let name = unique(&value.name, is_taken);
-                    scope.taken.insert(name.clone().into_owned());
-                    name
+                    let is_taken = |name: &str| outer.is_some_and(|outer| outer.has(name));
+                    let name = if value.name.is_empty() { "value" } else { &value.name };
+                    match scope.taken.unique_beside(name, is_taken) {
+                        own if own == name => Cow::Borrowed(name),
+                        numbered => Cow::Owned(numbered),
+                    }
                 }
             };
             scope.names.push(name);
@@ -75,15 +78,6 @@ impl<'a> Scope<'a> {
     fn depth(&self) -> usize {
         1 + self.outer.map_or(0, Self::depth)
     }
-}
-
-fn unique(name: &str, is_taken: impl Fn(&str) -> bool) -> Cow<'_, str> {
-    let name = if name.is_empty() { "value" } else { name };
-    if !is_taken(name) {
-        return Cow::Borrowed(name);
-    }
-    let numbered = (1_u64..).map(|number| format!("{name}_{number}"));
-    Cow::Owned(numbered.into_iter().find(|name| !is_taken(name)).unwrap_or_default())
 }
 
 impl<'a, 'w> Encoder<'a, 'w> {

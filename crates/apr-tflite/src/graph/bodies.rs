@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use apr_core::{Error, Result};
+use apr_core::{Error, Result, UniqueNames};
 use apr_graph::{
     Attribute, AttributeValue, Body, Dim, ElementType, Node, Op, ValueId, ValueOrigin, ValueType,
     WeightRef,
@@ -12,7 +12,7 @@ use super::options::Schema;
 use super::{DOMAIN, subgraphs, types};
 use crate::description::operator_names;
 use crate::flatbuffer::{Table, Vector};
-use crate::model::{Names, Weight, Weights, subgraph_name};
+use crate::model::{Weight, Weights, subgraph_name};
 
 /// Fields by their numbers in the schema.
 mod field {
@@ -59,7 +59,7 @@ pub(super) struct Bodies<'m> {
     operators: Vec<String>,
     subgraphs: Vec<Table<'m>>,
     weights: &'m Weights,
-    names: Names,
+    names: UniqueNames,
     /// Numbers of the subgraphs that are being read, the outermost first.
     open: Vec<usize>,
     called: Vec<bool>,
@@ -83,7 +83,7 @@ impl<'m> Bodies<'m> {
             called: vec![false; subgraphs.len()],
             subgraphs,
             weights,
-            names: Names::default(),
+            names: UniqueNames::of_tensors(),
             open: Vec::new(),
         })
     }
