@@ -4,6 +4,8 @@
 //! `break` and `continue` work, Python's methods of texts and dictionaries are there. A template
 //! comes from a stranger, so its steps, its memory and its text are bounded.
 
+mod sums;
+
 use apr_core::{Error, Escaped, Result};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value, ValueKind};
@@ -46,8 +48,9 @@ pub fn render(template: &Template, chat: &Chat<'_>) -> Result<String> {
     }
 
     let context = Value::from_pairs(values);
+    let paying = sums::with_paid_sums(&template.0);
     let compiled = environment
-        .template_from_named_str("chat template", &template.0)
+        .template_from_named_str("chat template", &paying)
         .map_err(|error| wrong(&error))?;
     let text = compiled.render(context).map_err(|error| wrong(&error))?;
     if text.len() > MAX_CHAT {
@@ -73,6 +76,8 @@ fn environment<'e>(now: i64) -> Result<Environment<'e>> {
     );
     environment.add_function("strftime_now", move |format: String| date(now, &format));
     environment.add_filter("tojson", to_json);
+    environment.add_filter(sums::FILTER, pay_for_length);
+    environment.add_filter("sum", sum);
     Ok(environment)
 }
 
@@ -107,6 +112,35 @@ fn method(
 
     state.consume_fuel(bytes / 64 + 1)?;
     minijinja_contrib::pycompat::unknown_method_callback(state, value, name, arguments)
+}
+
+/// Passes on an operand of a sum of so many. A list pays for each time it may be copied.
+fn pay_for_length(
+    state: &State<'_, '_>,
+    value: Value,
+    operands: u64,
+) -> std::result::Result<Value, minijinja::Error> {
+    if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
+        let length = value.len().unwrap_or(0) as u64;
+        state.consume_fuel(length.saturating_mul(operands) / 2)?;
+    }
+    Ok(value)
+}
+
+/// The sum of numbers: one of lists would copy them for nothing.
+fn sum(
+    state: &State<'_, '_>,
+    values: Value,
+    attribute: Option<&str>,
+    start: Option<Value>,
+    kwargs: Kwargs,
+) -> std::result::Result<Value, minijinja::Error> {
+    let named: Option<Value> = kwargs.peek("start")?;
+    if [&start, &named].into_iter().flatten().any(|start| start.kind() != ValueKind::Number) {
+        let message = "a sum starts with a number";
+        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, message));
+    }
+    minijinja::filters::sum(state, values, attribute, start, kwargs)
 }
 
 /// JSON as Python writes it, where the template says nothing else: a space behind commas and
@@ -271,6 +305,11 @@ mod tests {
              %}",
             "{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(60) %}{% set ns.s = \
              ns.s ~ ns.s %}{% endfor %}",
+            "{% set ns = namespace(a=[0]) %}{% for i in range(40) %}{% set ns.a = ns.a + ns.a %}\
+             {% endfor %}{{ ns.a|length }}",
+            "{% set ns = namespace(a=[0] * 10000000000) %}{% for i in range(40) %}{% set ns.a = \
+             ns.a + [] %}{% endfor %}",
+            "{{ ([[0] * 10000000000] * 100)|sum(start=[]) }}",
             "{{ 'x' * 10000000000 }}",
             "{{ 'xxxxxxxxxx'|replace('x', 'x' * 1000000)|replace('x', 'x' * 1000000) }}",
             "{{ [0] * 10000000000 }}",

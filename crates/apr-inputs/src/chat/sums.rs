@@ -1,0 +1,272 @@
+//! Sums of lists in templates, which the engine makes for nothing: 40 doublings of a short list
+//! take more memory than a computer has. Operands of `+` that may be lists pay for their length.
+//!
+//! The engine has no hook for `+`, so that the text of a template is changed before it is read:
+//! `a + b` becomes `(a)|FILTER(2) + (b)|FILTER(2)`. Sums with a text or a number in them are of no
+//! lists, and stay as they are.
+
+use std::borrow::Cow;
+
+/// The name of the filter that operands go through, with the number of operands.
+pub(super) const FILTER: &str = "__pay_for_length";
+
+/// Words that end an operand.
+const WORDS: [&str; 8] = ["and", "or", "not", "in", "if", "else", "recursive", "set"];
+
+/// A template whose sums pay.
+pub(super) fn with_paid_sums(template: &str) -> Cow<'_, str> {
+    let mut scan = Scan { text: template.as_bytes(), at: 0, changes: Vec::new() };
+    scan.template();
+    let mut changes = scan.changes;
+    if changes.is_empty() {
+        return Cow::Borrowed(template);
+    }
+
+    // What is inserted at one place stays in the order in which it came.
+    changes.sort_by_key(|(at, _)| *at);
+    let mut text = String::with_capacity(template.len() + changes.len() * (FILTER.len() + 8));
+    let mut from = 0;
+    for (at, insert) in changes {
+        text.push_str(template.get(from..at).unwrap_or_default());
+        text.push_str(&insert);
+        from = at;
+    }
+    text.push_str(template.get(from..).unwrap_or_default());
+    Cow::Owned(text)
+}
+
+/// Operands of one sum, and of what is left of a bracket.
+#[derive(Default)]
+struct Sum {
+    /// Where operands that are complete begin and end.
+    operands: Vec<(usize, usize)>,
+    /// Where the operand begins and ends that is being read.
+    current: Option<(usize, usize)>,
+    /// Whether that is a single literal so far.
+    is_literal: bool,
+    has_literal: bool,
+    has_plus: bool,
+}
+
+impl Sum {
+    fn extend(&mut self, start: usize, end: usize, is_literal: bool) {
+        self.is_literal = is_literal && self.current.is_none();
+        self.current = Some((self.current.map_or(start, |(first, _)| first), end));
+    }
+
+    fn next(&mut self) {
+        self.operands.extend(self.current.take());
+        self.has_literal |= std::mem::take(&mut self.is_literal);
+    }
+}
+
+struct Scan<'t> {
+    text: &'t [u8],
+    at: usize,
+    /// What is inserted, and where.
+    changes: Vec<(usize, String)>,
+}
+
+impl Scan<'_> {
+    fn starts(&self, with: &str) -> bool {
+        self.text.get(self.at..).is_some_and(|rest| rest.starts_with(with.as_bytes()))
+    }
+
+    /// Goes on behind the next place where this is.
+    fn skip_past(&mut self, what: &str) {
+        while self.at < self.text.len() && !self.starts(what) {
+            self.at += 1;
+        }
+        self.at += what.len();
+    }
+
+    fn template(&mut self) {
+        while self.at < self.text.len() {
+            if self.starts("{#") {
+                self.at += 2;
+                self.skip_past("#}");
+            } else if self.starts("{{") {
+                self.at += 2;
+                self.expressions("}}");
+            } else if self.starts("{%") {
+                self.at += 2;
+                self.statement();
+            } else {
+                self.at += 1;
+            }
+        }
+    }
+
+    /// A statement, whose first word is no part of an operand.
+    fn statement(&mut self) {
+        self.blanks_and_marks();
+        let start = self.at;
+        self.word();
+        if self.text.get(start..self.at) != Some(b"raw") {
+            return self.expressions("%}");
+        }
+
+        // Nothing in here is an expression.
+        self.skip_past("%}");
+        while self.at < self.text.len() {
+            self.skip_past("{%");
+            self.blanks_and_marks();
+            if self.starts("endraw") {
+                return self.skip_past("%}");
+            }
+        }
+    }
+
+    fn blanks_and_marks(&mut self) {
+        let is_skipped = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'-' | b'+');
+        while self.text.get(self.at).is_some_and(is_skipped) {
+            self.at += 1;
+        }
+    }
+
+    fn word(&mut self) {
+        let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || *byte >= 128;
+        while self.text.get(self.at).is_some_and(is_part) {
+            self.at += 1;
+        }
+    }
+
+    /// A text between quotes.
+    fn quoted(&mut self, quote: u8) {
+        self.at += 1;
+        while let Some(byte) = self.text.get(self.at) {
+            self.at += if *byte == b'\\' { 2 } else { 1 };
+            if *byte == quote {
+                break;
+            }
+        }
+    }
+
+    /// Expressions up to the end of a block.
+    fn expressions(&mut self, end: &str) {
+        let mut sums = vec![Sum::default()];
+        let mut after_is = false;
+        while let Some(&byte) = self.text.get(self.at) {
+            let start = self.at;
+            let is_outside = sums.len() == 1;
+            let is_mark = matches!(byte, b'-' | b'+')
+                && self.text.get(start + 1..).is_some_and(|rest| rest.starts_with(end.as_bytes()));
+            if is_outside && (is_mark || self.starts(end)) {
+                self.at += end.len() + usize::from(is_mark);
+                break;
+            }
+            let Some(sum) = sums.last_mut() else { break };
+            match byte {
+                b'\'' | b'"' => {
+                    self.quoted(byte);
+                    sum.extend(start, self.at, true);
+                }
+                b'+' | b'-' if sum.current.is_some() => {
+                    sum.next();
+                    sum.has_plus |= byte == b'+';
+                    self.at += 1;
+                }
+                b'(' | b'[' | b'{' => {
+                    sum.extend(start, start + 1, false);
+                    sums.push(Sum::default());
+                    self.at += 1;
+                }
+                b')' | b']' | b'}' => {
+                    if let Some(inner) = sums.pop() {
+                        self.pay(inner);
+                    }
+                    self.at += 1;
+                    match sums.last_mut() {
+                        Some(outer) => outer.extend(start, self.at, false),
+                        None => break,
+                    }
+                }
+                b',' | b':' | b'=' | b'!' | b'<' | b'>' => {
+                    let ended = std::mem::take(sum);
+                    self.pay(ended);
+                    self.at += 1;
+                }
+                _ if byte.is_ascii_whitespace() => {
+                    self.at += 1;
+                    continue;
+                }
+                _ if byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 128 => {
+                    self.word();
+                    let word = self.text.get(start..self.at).unwrap_or_default();
+                    let is_end = WORDS.iter().any(|end| end.as_bytes() == word);
+                    if is_end && !after_is {
+                        let ended = std::mem::take(sum);
+                        self.pay(ended);
+                    } else {
+                        sum.extend(start, self.at, byte.is_ascii_digit());
+                    }
+                    after_is = word == b"is";
+                    continue;
+                }
+                _ => {
+                    self.at += 1;
+                    sum.extend(start, self.at, false);
+                }
+            }
+            after_is = false;
+        }
+        while let Some(sum) = sums.pop() {
+            self.pay(sum);
+        }
+    }
+
+    /// Lets the operands of a sum pay, if they may be lists.
+    fn pay(&mut self, mut sum: Sum) {
+        sum.next();
+        if !sum.has_plus || sum.has_literal {
+            return;
+        }
+        let count = sum.operands.len();
+        for (start, end) in sum.operands {
+            self.changes.push((start, "(".to_owned()));
+            self.changes.push((end, format!(")|{FILTER}({count})")));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paid(template: &str) -> String {
+        with_paid_sums(template).replace(FILTER, "f")
+    }
+
+    #[test]
+    fn operands_that_may_be_lists_pay() {
+        for (template, expected) in [
+            ("{{ a + b }}", "{{ (a)|f(2) + (b)|f(2) }}"),
+            ("{%- set x.y=x.y+x.y -%}", "{%- set x.y=(x.y)|f(2)+(x.y)|f(2) -%}"),
+            ("{{ [0] * 9 + m[1:2] - -a }}", "{{ ([0] * 9)|f(3) + (m[1:2])|f(3) - (-a)|f(3) }}"),
+            ("{{ f(a + (b + c)) }}", "{{ f((a)|f(2) + (((b)|f(2) + (c)|f(2)))|f(2)) }}"),
+            ("{% if not a + b in c %}", "{% if not (a)|f(2) + (b)|f(2) in c %}"),
+            (
+                "{{ a + b if c is not none else d }}",
+                "{{ (a)|f(2) + (b)|f(2) if c is not none else d }}",
+            ),
+            ("{{ {'k': a|list + b}['k'] }}", "{{ {'k': (a|list)|f(2) + (b)|f(2)}['k'] }}"),
+        ] {
+            assert_eq!(paid(template), expected);
+        }
+    }
+
+    #[test]
+    fn what_adds_no_lists_stays_as_it_is() {
+        for template in [
+            "a + b {# a + b #}{% raw %}{{ a + b }}{% endraw %}",
+            "{{ 'a' + b + \"}}\" }}{{ i + 1 }}{{+ a -}}{{ a +}}",
+            "{{ '\\'+' ~ a }}{% for x in y %}",
+            "{{ a + b",
+            "{{ ) + a }}",
+            "{% raw %}",
+        ] {
+            let paid = paid(template);
+            assert!(paid == template || template == "{{ a + b", "{paid}");
+        }
+    }
+}
