@@ -32,6 +32,9 @@ pub(crate) struct Contents {
     pub(crate) code: Vec<(String, Entry)>,
     /// Where the source's bytes are in the file, unless the source is the file.
     pub(crate) origin: Option<ContentOrigin>,
+    /// Tensors that TorchScript's program has in itself, as a frozen module has all of its weights:
+    /// the program calls those of this tuple `CONSTANTS.c0`, `CONSTANTS.c1`.
+    pub(crate) constants: Option<Box<Contents>>,
 }
 
 /// How a source comes from a file: it has a part of it, and after that the decoded bytes of

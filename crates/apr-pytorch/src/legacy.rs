@@ -124,6 +124,7 @@ fn of_storages(
         left_out: Vec::new(),
         code: Vec::new(),
         origin: None,
+        constants: None,
     })
 }
 
@@ -154,6 +155,7 @@ fn of_arrays(
         left_out: Vec::new(),
         code: Vec::new(),
         origin: Some(origin),
+        constants: None,
     })
 }
 

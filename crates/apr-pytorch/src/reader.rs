@@ -300,7 +300,19 @@ impl PytorchReader {
         let origin = contents.origin.take().unwrap_or_else(|| ContentOrigin::whole(source.len()));
         let file_len = origin.file_len;
         let mut budget = file_len.saturating_mul(MAX_GROWTH).saturating_add(FREE_BYTES);
-        for (name, found) in paths {
+        let constants = contents.constants.take();
+        let mut of_program = Vec::new();
+        if let Some(constants) = &constants {
+            let found = flatten(&constants.heap, constants.root, "", limits)?;
+            let named = |(path, tensor)| (format!("CONSTANTS.c{path}"), tensor);
+            of_program.extend(found.tensors.into_iter().map(named));
+            contents.checksums.extend(&constants.checksums);
+        }
+        let of_program = constants.iter().flat_map(|constants| {
+            of_program.iter().map(|(name, found)| (&**constants, name.clone(), *found))
+        });
+        let paths = paths.into_iter().map(|(name, found)| (&contents, name, found));
+        for (contents, name, found) in paths.chain(of_program) {
             let beside = contents.beside(&found).map_err(|error| error.for_tensor(&name))?;
             let (dtype, shape, content) = contents
                 .content(&*source, found, &mut places_budget)

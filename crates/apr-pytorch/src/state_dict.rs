@@ -15,6 +15,7 @@ use crate::rest;
 use crate::view::Range;
 
 const PICKLE: &str = "data.pkl";
+const CONSTANTS: &str = "constants.pkl";
 
 /// The file, and its compressed entries after its end.
 type Source = Decoded<Arc<dyn ByteSource>>;
@@ -76,9 +77,14 @@ fn contents(
         other.check_packing()?;
         rest.check(other.offset, other.offset + other.len)?;
     }
-    let (storages, checksums) = storages(archive, folder)?;
+    let (storages, checksums) = storages(archive, &format!("{folder}data/"))?;
     let header_fields = header_fields(source, archive, folder, limits)?;
-    let (left_out, code) = (left_out(archive, folder), code(archive, folder));
+    let constants = match options.prefix {
+        None => constants(source, archive, folder, &policy, limits)?,
+        Some(_) => None,
+    };
+    let left_out = left_out(archive, folder, constants.is_some());
+    let code = code(archive, folder);
     let heap = outcome.heap;
     Ok(Contents {
         heap,
@@ -90,7 +96,38 @@ fn contents(
         left_out,
         code,
         origin: None,
+        constants,
     })
+}
+
+/// The tensors in TorchScript's program. `None` where there are none, or others than tensors that
+/// no values are read of: packed weights of quantized modules, objects of classes.
+fn constants(
+    source: &Source,
+    archive: &Archive,
+    folder: &str,
+    policy: &Policy<'_>,
+    limits: &Limits,
+) -> Result<Option<Box<Contents>>> {
+    let pickle = archive.find(&format!("{folder}{CONSTANTS}"));
+    let Some(pickle) = pickle.filter(|entry| entry.len > EMPTY_TUPLE) else { return Ok(None) };
+    pickle.content(source, limits)?;
+    let end = pickle.offset + pickle.len;
+    let outcome = run(Input::new(source, pickle.offset, end, limits), policy, limits);
+    let Ok(root) = outcome.root else { return Ok(None) };
+    let (storages, checksums) = storages(archive, &format!("{folder}constants/"))?;
+    Ok(Some(Box::new(Contents {
+        heap: outcome.heap,
+        root,
+        storages,
+        checksums,
+        header_fields: Map::new(),
+        warnings: Vec::new(),
+        left_out: Vec::new(),
+        code: Vec::new(),
+        origin: None,
+        constants: None,
+    })))
 }
 
 /// The one `data.pkl`, at the top or in a folder.
@@ -134,13 +171,12 @@ fn check_byte_order(
     }
 }
 
-/// Entries `data/KEY`, and their checksums. Older TorchScript archives keep theirs beside a pickle
-/// of another name.
-fn storages(archive: &Archive, folder: &str) -> Result<(HashMap<String, Range>, Checksums)> {
-    let prefix = format!("{folder}data/");
+/// Entries `data/KEY` and `constants/KEY`, and their checksums. Older TorchScript archives keep
+/// theirs beside a pickle of another name.
+fn storages(archive: &Archive, prefix: &str) -> Result<(HashMap<String, Range>, Checksums)> {
     let (mut storages, mut checksums) = (HashMap::new(), Checksums::new());
     for entry in &archive.entries {
-        if let Some(key) = entry.name.strip_prefix(&prefix) {
+        if let Some(key) = entry.name.strip_prefix(prefix) {
             entry.check_packing()?;
             storages.insert(key.to_owned(), Range { offset: entry.offset, len: entry.len });
             checksums.insert((entry.offset, entry.len), entry.crc32);
@@ -151,7 +187,7 @@ fn storages(archive: &Archive, folder: &str) -> Result<(HashMap<String, Range>, 
 
 /// Entries that are neither values nor notes of the container: TorchScript's program in one, others
 /// by their names.
-fn left_out(archive: &Archive, folder: &str) -> Vec<String> {
+fn left_out(archive: &Archive, folder: &str, has_constants: bool) -> Vec<String> {
     /// Names that are listed before the rest is only counted.
     const TOLD: usize = 8;
     const NOTES: [&str; 6] = [
@@ -170,12 +206,12 @@ fn left_out(archive: &Archive, folder: &str) -> Vec<String> {
     // The source is a companion; what is beside it says where its lines come from.
     let names = names.filter(|name| !name.starts_with("code/"));
     let (constants, others): (Vec<&str>, Vec<&str>) =
-        names.partition(|name| name.starts_with("constants/") || *name == "constants.pkl");
+        names.partition(|name| name.starts_with("constants/") || *name == CONSTANTS);
     let mut left_out = Vec::new();
     let is_empty = |name: &&str| {
         archive.find(&format!("{folder}{name}")).is_some_and(|entry| entry.len <= EMPTY_TUPLE)
     };
-    if !constants.iter().all(is_empty) {
+    if !has_constants && !constants.iter().all(is_empty) {
         left_out.push("TorchScript's constants".to_owned());
     }
 
@@ -211,7 +247,7 @@ fn header_fields(
         entry
             .name
             .strip_prefix(folder)
-            .is_some_and(|name| name == "constants.pkl" || name.starts_with("code/"))
+            .is_some_and(|name| name == CONSTANTS || name.starts_with("code/"))
     });
 
     let container = if has_code { "TorchScript" } else { "ZIP" };

@@ -90,6 +90,7 @@ pub(crate) fn read(
         left_out: Vec::new(),
         code: Vec::new(),
         origin: None,
+        constants: None,
     })
 }
 

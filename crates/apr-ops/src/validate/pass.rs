@@ -78,6 +78,11 @@ impl<'a> Pass<'a> {
         for warning in reader.warnings() {
             pass.find(Level::Warning, Check::Structure, None, warning.clone());
         }
+        // Valid as far as it goes, which is not far.
+        if reader.tensors().is_empty() && !reader.container().is_locked() {
+            let message = "the file has no tensors: no weights were checked";
+            pass.find(Level::Warning, Check::Structure, None, message.to_owned());
+        }
 
         pass
     }
