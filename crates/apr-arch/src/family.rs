@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::expression::{Expression, Value};
 use crate::file::{Condition, FamilyFile, RangesEntry, TensorEntry};
-use crate::gguf::{Gguf, TensorLayout};
+use crate::gguf::{Gguf, GgufTurned, TensorLayout};
 use crate::graph::GraphTable;
 use crate::kind::{TensorExpectation, TensorKind};
 use crate::layer_stack::LayerStack;
@@ -382,6 +382,21 @@ impl Family {
     pub(crate) fn layout(&self, tensor: usize) -> Option<&TensorLayout> {
         let name = &self.file.tensors.get(tensor)?.name;
         self.gguf.as_ref()?.layouts.iter().find(|(of, _)| of == name).map(|(_, layout)| layout)
+    }
+
+    /// Whether frameworks keep a tensor with rows of inputs: GGUF has it transposed, or transposes
+    /// it before it cuts others out of it.
+    pub(crate) fn has_inputs_first(&self, tensor: usize) -> bool {
+        if matches!(self.layout(tensor), Some(TensorLayout::Transposed)) {
+            return true;
+        }
+        let (Some(entry), Some(gguf)) = (self.file.tensors.get(tensor), &self.gguf) else {
+            return false;
+        };
+        gguf.layouts.iter().any(|(_, layout)| match layout {
+            TensorLayout::Cut(cut) => cut.of == entry.name && cut.turned == GgufTurned::Before,
+            _ => false,
+        })
     }
 
     /// The tensor in which GGUF has this one together with its like, such as all experts of a

@@ -152,13 +152,14 @@ impl<'a> FamilyModel<'a> {
         &self.naming
     }
 
-    /// Whether a tensor is a matrix whose rows are inputs, as those of GPT-2 are, in this layout.
+    /// Whether a tensor is a matrix whose rows are inputs, as those of GPT-2 are, in this layout,
+    /// or has such matrices for its experts, as gpt-oss.
     #[must_use]
     pub fn has_inputs_first(&self, tensor: usize) -> bool {
         let member = self.members.get(tensor).and_then(Option::as_ref);
-        member.filter(|_| !self.in_gguf_layout).is_some_and(|member| {
-            matches!(self.family.layout(member.tensor), Some(TensorLayout::Transposed))
-        })
+        member
+            .filter(|_| !self.in_gguf_layout)
+            .is_some_and(|member| self.family.has_inputs_first(member.tensor))
     }
 
     /// The layers that the model can have fewer of: all where they are one stack, those of the

@@ -220,10 +220,17 @@ impl DType {
         }
     }
 
-    /// Whether a cast between floating-point precisions applies.
+    /// Whether an element is a signed floating-point number that takes a byte or more: what can be
+    /// cast to another precision, merged, pruned and adapted. The packed floats of 6 and 4 bits and
+    /// the exponents of [`F8_E8M0`](Self::F8_E8M0) are parts of MX blocks and are none.
     #[must_use]
     pub const fn is_float(self) -> bool {
-        matches!(self.kind(), DTypeKind::Float)
+        let is_packed = self.block_len() > 1;
+        match self.kind() {
+            DTypeKind::Float => true,
+            DTypeKind::MiniFloat => !is_packed && !matches!(self, Self::F8_E8M0),
+            _ => false,
+        }
     }
 
     /// Whether elements are stored in blocks or rows with scales.
@@ -257,6 +264,15 @@ mod tests {
         for unknown in [29, 63, 64, 66, 64 + 33, 255] {
             assert_eq!(DType::from_apr2_code(unknown), None, "code {unknown}");
         }
+    }
+
+    #[test]
+    fn floats_of_8_bits_are_floats_and_parts_of_blocks_are_not() {
+        let floats: Vec<&str> =
+            DType::ALL.iter().filter(|dtype| dtype.is_float()).map(|dtype| dtype.name()).collect();
+        let expected =
+            ["f32", "f16", "bf16", "f64", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz"];
+        assert_eq!(floats, expected);
     }
 
     #[test]

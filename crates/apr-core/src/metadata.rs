@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::json_pieces::JsonPieces;
 use crate::key_values::{Entry, FIELD, Header, KeyValues, pack, pairs_of};
-use crate::{Error, Result};
+use crate::{Error, Result, Shape};
 
 /// Keys this project reads and writes.
 pub mod keys {
@@ -46,6 +46,8 @@ pub mod keys {
     pub const TIED: &str = "tied";
     /// The mel filterbank that an import added: `{"tensor": NAME}`.
     pub const MEL_FILTERBANK: &str = "mel_filterbank";
+    /// Its shape: mels and frequencies.
+    pub const MEL_FILTERBANK_SHAPE: &str = "mel_filterbank_shape";
     /// The tensor it is in.
     pub const MEL_FILTERBANK_TENSOR: &str = "audio.mel_filterbank";
     /// Companion files: name to text, or to `{"tensor": NAME}` where the bytes are.
@@ -193,6 +195,25 @@ impl Metadata {
     pub fn auxiliary_tensor(&self) -> Option<&str> {
         let name = self.object(keys::MEL_FILTERBANK)?.get("tensor")?.as_str()?;
         (name == keys::MEL_FILTERBANK_TENSOR).then_some(name)
+    }
+
+    /// The mel filterbank that the metadata have as a list of numbers, with its shape: the bytes of
+    /// an F32 matrix. `None` where there is none, or list and shape do not go together.
+    #[must_use]
+    pub fn inline_filterbank(&self) -> Option<(Shape, Vec<u8>)> {
+        let values = self.get(keys::MEL_FILTERBANK)?.as_array()?;
+        let dims = self.get(keys::MEL_FILTERBANK_SHAPE)?.as_array()?.iter().map(Value::as_u64);
+        let shape = Shape::from(dims.collect::<Option<Vec<_>>>()?);
+        if shape.dims().len() != 2 || shape.elements() != Some(values.len() as u64) {
+            return None;
+        }
+
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the weights are F32, written as decimal numbers"
+        )]
+        let weight = |value: &Value| value.as_f64().map(|value| (value as f32).to_le_bytes());
+        Some((shape, values.iter().map(weight).collect::<Option<Vec<_>>>()?.concat()))
     }
 
     /// Sets `key`, replacing what was there; but the key-value pairs under [`keys::GGUF`] stay

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use apr_core::{
     CheckpointReader, Companion, Container, DType, Error, Metadata, Result, Stored, TensorInfo,
-    keys, pass_on,
+    keys, pass_on, state_dtype,
 };
 use apr_prune::Configuration;
 use serde_json::{Map, Value, json};
@@ -56,7 +56,7 @@ impl<'b> Trained<'b> {
         });
         set_text(&mut metadata, &distillation.to_string());
         metadata.set(DISTILLATION, distillation);
-        let change = |config: &mut Map<String, Value>| in_single_precision(config);
+        let change = |config: &mut Map<String, Value>| state_dtype(config, DType::F32);
         let (configuration, _) = Configuration::changed(&*base, &mut metadata, change)?;
         let companions = configuration.companions(&*base);
         Ok(Self { base, metadata, tensors, values, companions, configuration })
@@ -73,20 +73,6 @@ fn set_text(metadata: &mut Metadata, text: &str) {
         texts.insert(DISTILLATION.to_owned(), text.into());
         metadata.set(keys::SAFETENSORS, entry);
     }
-}
-
-/// Entries that say in which precision a model is loaded.
-const PRECISIONS: [&str; 2] = ["torch_dtype", "dtype"];
-
-fn in_single_precision(config: &mut Map<String, Value>) -> Vec<String> {
-    let mut changed = Vec::new();
-    for key in PRECISIONS {
-        if let Some(value) = config.get_mut(key).filter(|value| value.is_string()) {
-            *value = "float32".into();
-            changed.push(key.to_owned());
-        }
-    }
-    changed
 }
 
 impl CheckpointReader for Trained<'_> {

@@ -1,9 +1,10 @@
 //! A model with adapters merged in, computed as it is read.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use apr_arch::FamilyModel;
 use apr_core::{
     CheckpointReader, Companion, Container, DType, Error, Escaped, FileInfo, Format, Metadata,
     Result, Stored, StoredRange, TensorInfo,
@@ -34,18 +35,36 @@ pub struct AdaptOptions<'a> {
     /// Modules that the base lacks are left out with a warning, and values that are not finite are
     /// let pass.
     pub relaxed: bool,
+    /// Whether the result is cast to another dtype: the sums then stay in single precision, which
+    /// is rounded to that dtype alone.
+    pub is_cast: bool,
+    /// Names of the weights whose rows are inputs, by the base's family; none where no family is
+    /// known, and the configuration of an adapter and its shapes say which they are.
+    pub inputs_first: Option<HashSet<String>>,
     /// Asked between blocks of a long measurement whether to go on.
     pub poll: Arc<dyn Fn() -> Result<()> + Send + Sync + 'a>,
 }
 
 impl Default for AdaptOptions<'_> {
     fn default() -> Self {
-        Self { relaxed: false, poll: Arc::new(|| Ok(())) }
+        Self { relaxed: false, is_cast: false, inputs_first: None, poll: Arc::new(|| Ok(())) }
     }
 }
 
+/// Returns the names of a model's weights whose rows are inputs; none where its family is unknown.
+#[must_use]
+pub fn inputs_first(
+    reader: &dyn CheckpointReader,
+    family: Option<&FamilyModel<'_>>,
+) -> Option<HashSet<String>> {
+    let family = family?;
+    let infos = reader.tensors().iter().enumerate();
+    let turned = infos.filter(|(position, _)| family.has_inputs_first(*position));
+    Some(turned.map(|(_, info)| info.name.clone()).collect())
+}
+
 /// A base model with adapters merged in, as PEFT's `merge_and_unload` does it: one after the other,
-/// each rounded to the weight's dtype.
+/// each rounded to the weight's dtype, unless the result is cast anyway.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -94,7 +113,7 @@ impl<'a> Adapted<'a> {
         options: AdaptOptions<'a>,
     ) -> Result<Self> {
         let AdapterPlan { slots, merged, warnings, is_untied } =
-            AdapterPlan::new(&*base, adapters, options.relaxed)?;
+            AdapterPlan::new(&*base, adapters, &options)?;
         let tensors: Vec<TensorInfo> = slots.iter().map(|slot| slot.info.clone()).collect();
         let mut factors = HashMap::new();
         for (tensor, slot) in slots.iter().enumerate() {

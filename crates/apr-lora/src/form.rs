@@ -63,8 +63,8 @@ pub(crate) fn rows_and_columns(shape: &Shape) -> Option<(u64, u64)> {
 #[derive(Clone, Copy)]
 pub(crate) struct Orientation {
     pub(crate) writer: Writer,
-    /// Weights of layers are `[in, out]`.
-    pub(crate) fan_in_fan_out: bool,
+    /// The weight is `[in, out]`, or a stack of such.
+    pub(crate) inputs_first: bool,
 }
 
 impl Form {
@@ -87,7 +87,7 @@ impl Form {
             let (first, second) = planner.both(Part::LoraA, Part::LoraB)?;
             let is_flat = infos[first].shape.dims().len() == 2;
             if let ([experts, _, _], true) = (weight.shape.dims(), is_flat) {
-                return planner.experts(first, second, *experts);
+                return planner.experts(first, second, *experts, orientation);
             }
             return planner.product(&candidates(first, second, weight, orientation));
         }
@@ -183,8 +183,7 @@ fn candidates(
     match orientation.writer {
         Writer::Peft => {
             let (straight, turned) = (straight(first, second), turned(first, second));
-            let is_turned = orientation.fan_in_fan_out && !weight.name.contains("lm_head");
-            if is_turned { [turned, straight] } else { [straight, turned] }
+            if orientation.inputs_first { [turned, straight] } else { [straight, turned] }
         }
         // Inputs are rows: `[in, rank]` and `[rank, out]`, of an embedding `[tokens, rank]`.
         Writer::Mlx => layer_or_embedding(
@@ -269,17 +268,25 @@ impl Planner<'_> {
         Ok(Form { kind, by_column, columns: self.columns(), rank: Some(rank) })
     }
 
-    fn experts(&self, first: usize, second: usize, experts: u64) -> Result<Form> {
+    fn experts(
+        &self,
+        first: usize,
+        second: usize,
+        experts: u64,
+        orientation: Orientation,
+    ) -> Result<Form> {
         let unfit = || self.unfit(&straight(first, second));
         let dims = self.weight.shape.dims();
         let (all, inputs) = rows_and_columns(&self.infos[first].shape).ok_or_else(unfit)?;
         let (outputs, also_all) = rows_and_columns(&self.infos[second].shape).ok_or_else(unfit)?;
         let rank = all.checked_div(experts).filter(|rank| *rank > 0 && rank * experts == all);
-        let is_turned = match dims {
-            [_, rows, columns] if (*rows, *columns) == (outputs, inputs) => false,
-            [_, rows, columns] if (*rows, *columns) == (inputs, outputs) => true,
-            _ => return Err(unfit()),
+        let fits = |is_turned: &bool| {
+            let wanted = if *is_turned { [inputs, outputs] } else { [outputs, inputs] };
+            dims.get(1..) == Some(&wanted)
         };
+        // Where sizes are equal, both ways would do: the family's comes first.
+        let ways = [orientation.inputs_first, !orientation.inputs_first];
+        let is_turned = ways.into_iter().find(fits).ok_or_else(unfit)?;
         let (Some(rank), true) = (rank, also_all == all) else { return Err(unfit()) };
         let experts = usize::try_from(experts).map_err(|_| unfit())?;
         let kind = Kind::Experts { first, second, experts, is_turned };

@@ -21,7 +21,7 @@ mod plan;
 mod ported;
 mod report;
 
-pub use adapted::{AdaptOptions, Adapted};
+pub use adapted::{AdaptOptions, Adapted, inputs_first};
 pub use adapter::Adapter;
 pub use ported::{PortedAdapter, SecondMatrices};
 pub use report::{AdaptReport, MergedAdapter};

@@ -2,8 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use apr_arch::Families;
 use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo, counted};
+use apr_source::{Architecture, family_of};
+use apr_view::scale_beside;
 
+use crate::adapted::{AdaptOptions, inputs_first};
 use crate::adapter::{Adapter, Contents, Part, Parts, Targets};
 use crate::beside;
 use crate::form::{Form, Orientation, rows_and_columns};
@@ -104,7 +108,7 @@ impl AdapterPlan {
     pub(crate) fn new(
         base: &dyn CheckpointReader,
         adapters: &[Adapter<'_>],
-        relaxed: bool,
+        options: &AdaptOptions<'_>,
     ) -> Result<Self> {
         let slot = |(position, info): (usize, &TensorInfo)| Slot {
             info: info.clone(),
@@ -119,7 +123,16 @@ impl AdapterPlan {
             warnings: Vec::new(),
             is_untied: false,
             added: HashMap::new(),
-            relaxed,
+            relaxed: options.relaxed,
+            is_cast: options.is_cast,
+            inputs_first: match &options.inputs_first {
+                Some(names) => Some(names.clone()),
+                None => {
+                    let families = Families::builtin();
+                    inputs_first(base, family_of(base, &families, &Architecture::Auto)?.as_ref())
+                }
+            },
+            names: base.tensors().iter().map(|info| info.name.clone()).collect(),
             decoded: 0,
         };
         let mut merged = Vec::with_capacity(adapters.len());
@@ -148,6 +161,12 @@ struct Planner {
     /// Slots of tensors that the base lacks, by their names.
     added: HashMap<String, usize>,
     relaxed: bool,
+    /// Whether the result is cast to another dtype.
+    is_cast: bool,
+    /// Weights whose rows are inputs, where the family is known.
+    inputs_first: Option<HashSet<String>>,
+    /// The base's tensors.
+    names: HashSet<String>,
     /// Quantized weights that change.
     decoded: usize,
 }
@@ -175,7 +194,8 @@ impl Planner {
                 let parameters = contents.configuration.parameters.as_slice();
                 let fits = |slot: &usize| {
                     let weight = &planner.slots[*slot].info;
-                    !taken.contains(slot) && Form::new(parts, tensors, weight, layers).is_ok()
+                    let way = planner.orientation(layers, weight);
+                    !taken.contains(slot) && Form::new(parts, tensors, weight, way).is_ok()
                 };
                 parameters_of(module, parameters, &targets).into_iter().find(fits)
             };
@@ -202,7 +222,8 @@ impl Planner {
             if parts.keys().all(|part| *part == Part::TokenRows) {
                 continue;
             }
-            let form = Form::new(parts, tensors, &self.slots[slot].info, layers)?;
+            let weight = &self.slots[slot].info;
+            let form = Form::new(parts, tensors, weight, self.orientation(layers, weight))?;
             let own = contents.configuration.scale(module, form.rank);
             let own = own.map_err(|error| named(error, tensors, parts))?;
             let scale = own * adapter.weight;
@@ -250,8 +271,17 @@ impl Planner {
         })
     }
 
-    /// Whether layers of the base have weights `[in, out]`, as those of GPT-2 do: the configuration
-    /// says so, or the shape of a weight that is no square.
+    /// The orientation of one weight: what the family says of it, or else that of all layers.
+    fn orientation(&self, layers: Orientation, weight: &TensorInfo) -> Orientation {
+        let inputs_first = match &self.inputs_first {
+            Some(names) => names.contains(&weight.name),
+            None => layers.inputs_first && !weight.name.contains("lm_head"),
+        };
+        Orientation { inputs_first, ..layers }
+    }
+
+    /// Whether layers of a base without a family have weights `[in, out]`, as those of GPT-2 do:
+    /// the configuration says so, or the shape of a weight that is no square.
     fn layer_orientation(
         &self,
         contents: &Contents,
@@ -268,7 +298,7 @@ impl Planner {
         let told = contents.modules.iter().find_map(is_turned);
         Orientation {
             writer: configuration.writer,
-            fan_in_fan_out: told.unwrap_or(configuration.fan_in_fan_out),
+            inputs_first: told.unwrap_or(configuration.fan_in_fan_out),
         }
     }
 
@@ -389,9 +419,22 @@ impl Planner {
     /// The dtype that a changed weight has: its own, or single precision where it has blocks.
     fn check_dtype(&mut self, slot: usize) -> Result<()> {
         let slot = &mut self.slots[slot];
+        if let Some(scale) = scale_beside(&slot.info, |name| self.names.contains(name)) {
+            let (dtype, scale) = (slot.info.dtype, Escaped::short(&scale));
+            let message = format!(
+                "an adapter can't be merged into weights of {dtype} with scales in '{scale}'"
+            );
+            return Err(Error::format(message).for_tensor(&slot.info.name));
+        }
         match slot.info.dtype {
-            DType::F32 | DType::F16 | DType::BF16 => {}
-            dtype if dtype.is_quantized() || dtype == DType::F64 => {
+            DType::F32 => {}
+            DType::F16 | DType::BF16 if self.is_cast => {
+                // What is rounded once more after the sum is not rounded before.
+                slot.info.dtype = DType::F32;
+                slot.is_as_stored = false;
+            }
+            DType::F16 | DType::BF16 => {}
+            dtype if dtype.is_quantized() || dtype.is_float() => {
                 slot.info.dtype = DType::F32;
                 slot.is_as_stored = false;
                 let name = Escaped::short(&slot.info.name);

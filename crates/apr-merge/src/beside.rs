@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use apr_core::{Convention, DType, Format, Metadata, keys};
+use apr_core::{Convention, DType, Format, Metadata, keys, state_dtype};
 use serde_json::{Map, Value, json};
 
 use crate::card::{add_to_header, code, fence, front_matter};
@@ -25,9 +25,6 @@ const MERGE: &str = "merge";
 /// Keys for the number of layers.
 const COUNTS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
 
-/// Keys for the dtype of the weights.
-const DTYPES: [&str; 2] = ["torch_dtype", "dtype"];
-
 /// A configuration that fits the result; none where it does already, or is not JSON.
 pub(crate) fn configuration(
     bytes: &[u8],
@@ -43,17 +40,8 @@ pub(crate) fn configuration(
     if let Some(vocabulary) = vocabulary {
         vocabulary.fit(&mut config);
     }
-    let name = match dtype {
-        Some(DType::F64) => Some("float64"),
-        Some(DType::F32) => Some("float32"),
-        Some(DType::F16) => Some("float16"),
-        Some(DType::BF16) => Some("bfloat16"),
-        _ => None,
-    };
-    for key in DTYPES {
-        if let (Some(name), Some(value)) = (name, config.get_mut(key)) {
-            *value = name.into();
-        }
+    if let Some(dtype) = dtype {
+        state_dtype(&mut config, dtype);
     }
     if config == before {
         return None;

@@ -15,6 +15,9 @@ const BLOCK: u64 = 1 << 14;
 /// model.
 const MAX_ROW: u64 = 1 << 22;
 
+/// Bytes of two tensors that are compared at a time.
+const COMPARED: u64 = 1 << 20;
+
 /// A tensor of a model.
 #[derive(Clone)]
 pub(crate) struct Input<'a> {
@@ -22,6 +25,37 @@ pub(crate) struct Input<'a> {
     pub(crate) tensor: usize,
     /// What errors call the model.
     pub(crate) model: Arc<str>,
+}
+
+impl Input<'_> {
+    /// Whether another tensor has the same dtype, shape and bytes.
+    ///
+    /// # Errors
+    /// What the readers and the poll say.
+    pub(crate) fn is_same(&self, other: &Self, poll: &dyn Fn() -> Result<()>) -> Result<bool> {
+        let (one, two) =
+            (&self.reader.tensors()[self.tensor], &other.reader.tensors()[other.tensor]);
+        if (one.dtype, &one.shape) != (two.dtype, &two.shape) {
+            return Ok(false);
+        }
+        let len = one.byte_len()?;
+        let (mut left, mut right) = (Vec::new(), Vec::new());
+        let mut offset = 0;
+        while offset < len {
+            poll()?;
+            let count = usize::try_from((len - offset).min(COMPARED)).unwrap_or_default();
+            for (input, bytes) in [(self, &mut left), (other, &mut right)] {
+                bytes.resize(count, 0);
+                let read = input.reader.read_tensor(input.tensor, offset, bytes);
+                read.map_err(|error| error.in_file(&*input.model))?;
+            }
+            if left != right {
+                return Ok(false);
+            }
+            offset += count as u64;
+        }
+        Ok(true)
+    }
 }
 
 /// A tensor in all models that have a part in it.

@@ -6,6 +6,7 @@
 //! in `f32` and rounds its result, which is what [`Half`] and [`Brain`] do.
 
 use apr_core::DType;
+use apr_tensor::cast::can_cast;
 
 /// The numbers that a working dtype has.
 pub(crate) trait Grid: Send + Sync + 'static {
@@ -101,13 +102,22 @@ pub(crate) fn promoted(a: DType, b: DType) -> DType {
 }
 
 /// The dtype that a tensor takes part with: its own where PyTorch computes with it, `f32` for
-/// quantized tensors and floats of 8 bits. None for integers and truth values, which are copied.
+/// quantized tensors and floats of 8 bits. None for what can't be merged: integers, truth values,
+/// parts of MX blocks.
 pub(crate) fn working(dtype: DType) -> Option<DType> {
     match dtype {
         DType::F64 | DType::F32 | DType::F16 | DType::BF16 => Some(dtype),
         _ if dtype.is_quantized() || dtype.is_float() => Some(DType::F32),
         _ => None,
     }
+}
+
+/// The dtype of a result that is computed in `working`: that which all inputs have, where it can be
+/// rounded to.
+pub(crate) fn resulting(inputs: impl Iterator<Item = DType>, working: DType) -> DType {
+    let mut inputs = inputs;
+    let first = inputs.next().filter(|&dtype| dtype.is_float() && can_cast(working, dtype));
+    first.filter(|&dtype| inputs.all(|other| other == dtype)).unwrap_or(working)
 }
 
 /// Calls a function that is generic over the grid with that of a dtype.

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use apr_core::{
     CheckpointReader, Companion, Container, DType, Error, FileInfo, Format, Metadata, Result,
-    Stored, StoredRange, TensorInfo,
+    Stored, StoredRange, TensorInfo, torch_name,
 };
 use apr_tensor::cast::cast_float;
 
@@ -74,6 +74,8 @@ pub struct Merged<'a> {
     companions: Vec<Companion>,
     /// Where their contents are.
     contents: Vec<Content>,
+    /// Tensors that can't be merged and are the same in all models.
+    identical: usize,
     warnings: Vec<String>,
 }
 
@@ -103,17 +105,18 @@ struct Computed<'a> {
 }
 
 impl<'a> Merged<'a> {
-    /// Plans a merge of models that are open, by the names that the recipe has for them. Nothing of
-    /// their tensors is read.
+    /// Plans a merge of models that are open, by the names that the recipe has for them. Of their
+    /// tensors, only those that can't be merged are read: they must be the same in all models.
     ///
     /// # Errors
-    /// E001 with the first thing that does not fit: a parameter, tensor, shape or configuration.
+    /// E001 with the first thing that does not fit: a parameter, tensor, shape or configuration;
+    /// what reading says.
     pub fn plan(recipe: &Recipe, models: &[Model<'a>], options: &MergeOptions<'a>) -> Result<Self> {
         let mut warnings = compatible::check(recipe, models, options.relaxed)?;
         let vocabulary = vocabulary::align(recipe, models)?;
         warnings.extend(vocabulary.warnings);
         let models = &vocabulary.models;
-        let plan = MergePlanner::new(recipe, models, options.relaxed).plan()?;
+        let plan = MergePlanner::new(recipe, models, options).plan()?;
         warnings.extend(plan.warnings);
         let main_model = &models[plan.main];
         let main = Arc::clone(&main_model.reader);
@@ -168,6 +171,7 @@ impl<'a> Merged<'a> {
             made,
             files,
             first_files,
+            identical: plan.identical,
             warnings,
         };
         merged.adapt(plan.layers.as_deref(), vocabulary.changed.as_ref())?;
@@ -179,7 +183,8 @@ impl<'a> Merged<'a> {
 
     /// Fits configuration and metadata to the result.
     fn adapt(&mut self, layers: Option<&[u64]>, vocabulary: Option<&Changed>) -> Result<()> {
-        let dtype = self.tensors.iter().find(|info| info.dtype.is_float()).map(|info| info.dtype);
+        let mut dtypes = self.tensors.iter().map(|info| info.dtype);
+        let dtype = dtypes.find(|&dtype| torch_name(dtype).is_some());
         if let Some(bytes) = self.companion(beside::CONFIG)?
             && let Some(bytes) = beside::configuration(&bytes, layers, dtype, vocabulary)
         {
@@ -300,6 +305,7 @@ impl<'a> Merged<'a> {
             total,
             merged,
             copied: self.made.len() - merged,
+            identical: self.identical,
             tensors,
             worst,
         }

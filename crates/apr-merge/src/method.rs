@@ -60,6 +60,8 @@ pub enum Method {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Base {
     Required,
+    /// One of the two models, from which the way to the other begins.
+    OfTwo,
     Optional,
     Ignored,
 }
@@ -177,7 +179,15 @@ impl Method {
     /// Whether it can't do without a base.
     #[must_use]
     pub fn needs_base(self) -> bool {
-        self.base() == Base::Required
+        matches!(self.base(), Base::Required | Base::OfTwo)
+    }
+
+    /// Whether the first of two models may stand for the base where none is named: the way from
+    /// one to the other begins there. Of methods that compare all models with a base, none of the
+    /// models is it unless somebody says so.
+    #[must_use]
+    pub fn begins_at_first(self) -> bool {
+        self.base() == Base::OfTwo
     }
 
     /// Whether a base is something else than one of the models: it has no weight.
@@ -196,6 +206,7 @@ impl Method {
         match self {
             Self::Average | Self::Linear | Self::Karcher | Self::Passthrough => Base::Ignored,
             Self::NuSlerp | Self::MultiSlerp => Base::Optional,
+            Self::Slerp | Self::NearSwap | Self::ArceeFusion => Base::OfTwo,
             _ => Base::Required,
         }
     }

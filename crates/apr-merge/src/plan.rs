@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo};
+use apr_view::scale_beside;
 
 use crate::elements::Input;
-use crate::grid::{promoted, working};
+use crate::grid::{promoted, resulting, working};
 use crate::layers::{in_layer, is_before, only_stack, place, stacks};
+use crate::merged::MergeOptions;
 use crate::method::{Base, Method};
 use crate::parameters::{Parameter, SCALE, Scope};
 use crate::recipe::{Parts, Recipe, Settings, Slice, Source};
@@ -39,6 +41,8 @@ pub(crate) struct MergePlan<'a> {
     /// anew.
     pub(crate) layers: Option<Vec<u64>>,
     pub(crate) warnings: Vec<String>,
+    /// Tensors that can't be merged, and need not be: all models have the same elements.
+    pub(crate) identical: usize,
 }
 
 /// A model among others, with its tensors by their names.
@@ -67,14 +71,18 @@ struct Inputs<'r> {
 pub(crate) struct MergePlanner<'r, 'a> {
     recipe: &'r Recipe,
     models: Vec<Opened<'a>>,
-    /// What does not fit is copied instead of refused.
-    relaxed: bool,
+    options: &'r MergeOptions<'a>,
     copied: Vec<String>,
+    identical: usize,
     warnings: Vec<String>,
 }
 
 impl<'r, 'a> MergePlanner<'r, 'a> {
-    pub(crate) fn new(recipe: &'r Recipe, models: &[Model<'a>], relaxed: bool) -> Self {
+    pub(crate) fn new(
+        recipe: &'r Recipe,
+        models: &[Model<'a>],
+        options: &'r MergeOptions<'a>,
+    ) -> Self {
         let models = models.iter().map(|model| Opened {
             model: model.clone(),
             label: Arc::from(model.name.as_str()),
@@ -87,7 +95,7 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
                 .collect(),
         });
         let (copied, warnings) = (Vec::new(), Vec::new());
-        Self { recipe, models: models.collect(), relaxed, copied, warnings }
+        Self { recipe, models: models.collect(), options, copied, identical: 0, warnings }
     }
 
     /// Plans all tensors.
@@ -126,7 +134,8 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
             let name = &self.models[main].model.name;
             self.warnings.push(format!("copied from {name}: {first}{rest}"));
         }
-        Ok(MergePlan { tensors, main, layers, warnings: self.warnings })
+        let (warnings, identical) = (self.warnings, self.identical);
+        Ok(MergePlan { tensors, main, layers, warnings, identical })
     }
 
     fn position(&self, name: &str) -> Result<usize> {
@@ -156,8 +165,11 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
         let mut settings: Vec<&Settings> = sources.iter().map(|source| &source.settings).collect();
         let base = slice.and_then(|slice| slice.base.as_ref()).or(self.recipe.base.as_ref());
         let base = match (method.base(), base) {
-            (Base::Required, None) => {
-                return Err(Error::format(format!("{method} needs a base model")));
+            (Base::Required | Base::OfTwo, None) => {
+                return Err(Error::format(format!(
+                    "{method} needs a base model: name it with --base, or as base_model in a \
+                     configuration"
+                )));
             }
             (Base::Ignored, _) | (_, None) => None,
             (_, Some(base)) => {
@@ -232,7 +244,7 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
             });
             let Some(more) = more else { continue };
             let message = format!("it is missing in {}", main.label);
-            if !self.relaxed {
+            if !self.options.relaxed {
                 return Err(Error::format(message).for_tensor(&more.name).in_file(&*other.label));
             }
             let name = Escaped::short(&more.name).to_string();
@@ -330,7 +342,10 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
         let source = copied(self)?;
         let info = source.reader.tensors()[source.tensor].clone();
         let auxiliary = source.reader.metadata().auxiliary_tensor() == Some(name);
-        let is_number = working(info.dtype).is_some() && !auxiliary;
+        if !auxiliary && let Some(what) = self.unmergeable(main, &info) {
+            self.check_same(names, inputs, &source, &what)?;
+        }
+        let is_number = !auxiliary && self.unmergeable(main, &info).is_none();
         let found = if is_number { self.found(names, inputs, &info)? } else { None };
         let Some(found) = found else {
             if is_number {
@@ -364,7 +379,14 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
         if is_plain {
             rule.values.insert(SCALE, vec![1.0]);
         }
-        let out = self.recipe.out_dtype.unwrap_or(dtype);
+        // What was computed wider comes back to the dtype of the models, unless one is asked for.
+        let out = self.recipe.out_dtype.unwrap_or_else(|| match self.recipe.dtype {
+            Some(asked) => asked,
+            None => {
+                let inputs = found.iter().map(|input| input.reader.tensors()[input.tensor].dtype);
+                resulting(inputs, dtype)
+            }
+        });
         let info = TensorInfo { name: name.to_owned(), dtype: out, shape: info.shape };
         Ok((info, Making::Merged { rule, inputs: found, dtype }))
     }
@@ -376,6 +398,58 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
         })?;
         let reader = Arc::clone(&opened.model.reader);
         Ok(Input { reader, tensor, model: Arc::clone(&opened.label) })
+    }
+
+    /// What the elements of a tensor are, where they can't be merged.
+    fn unmergeable(&self, model: usize, info: &TensorInfo) -> Option<String> {
+        if working(info.dtype).is_none() {
+            return Some(format!("elements of {}", info.dtype));
+        }
+        let scale = scale_beside(info, |name| self.models[model].positions.contains_key(name))?;
+        Some(format!("elements of {} with scales in '{}'", info.dtype, Escaped::short(&scale)))
+    }
+
+    /// Compares a tensor that can't be merged with that of the other models.
+    ///
+    /// # Errors
+    /// E001 where it differs, and what the readers say.
+    fn check_same(
+        &mut self,
+        names: &[String],
+        inputs: &Inputs<'_>,
+        source: &Input<'a>,
+        what: &str,
+    ) -> Result<()> {
+        let mut compared = 0;
+        for (&model, name) in inputs.models.iter().zip(names) {
+            let label = &self.models[model].label;
+            if *label == source.model {
+                continue;
+            }
+            let same = match self.models[model].positions.get(name) {
+                Some(&tensor) => {
+                    let reader = Arc::clone(&self.models[model].model.reader);
+                    let other = Input { reader, tensor, model: Arc::clone(label) };
+                    source.is_same(&other, &*self.options.poll)?
+                }
+                // A buffer that only some versions of a library write.
+                None => {
+                    self.copied.push(name.clone());
+                    return Ok(());
+                }
+            };
+            if !same && !self.options.relaxed {
+                let message = format!("{what} can't be merged, and {} has others", source.model);
+                return Err(Error::format(message).for_tensor(name).in_file(&**label));
+            }
+            if !same {
+                self.copied.push(name.clone());
+                return Ok(());
+            }
+            compared += 1;
+        }
+        self.identical += usize::from(compared > 0);
+        Ok(())
     }
 
     /// The tensor in all models; none where one does not fit and the main model's is copied.
@@ -397,17 +471,15 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
                     );
                     return Err(Error::format(message).for_tensor(name).in_file(&**label));
                 }
-                if working(other.dtype).is_none()
-                    || other.dtype.block_len() > 1 && !other.dtype.is_quantized()
-                {
-                    let message = format!("elements of {} can't be merged", other.dtype);
+                if let Some(what) = self.unmergeable(model, other) {
+                    let message = format!("{what} can't be merged");
                     return Err(Error::format(message).for_tensor(name).in_file(&**label));
                 }
                 Ok(input)
             });
             match checked {
                 Ok(input) => found.push(input),
-                Err(_) if self.relaxed => return Ok(None),
+                Err(_) if self.options.relaxed => return Ok(None),
                 Err(error) => return Err(error),
             }
         }

@@ -28,6 +28,8 @@ pub struct MergeReport {
     pub merged: usize,
     /// Tensors that were copied from one model.
     pub copied: usize,
+    /// Those of the copied ones that can't be merged, and are the same in all models.
+    pub identical: usize,
     /// What each merged tensor came to, in the order of the result.
     pub tensors: Vec<TensorChange>,
     /// The tensors that changed most.

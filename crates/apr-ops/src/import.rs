@@ -46,6 +46,7 @@ pub use error::ImportError;
 pub use foreign::{Foreign, restore, restore_to};
 pub(crate) use structure::{
     COMPARED, expected_mels, false_claim, family_misfits, filterbank_misfit, graph_misfits,
+    inline_misfits,
     vocabulary_misfit,
 };
 
@@ -254,6 +255,11 @@ fn add_learnt(view: &mut View<'_>, learnt: &Learnt) {
     for tensor in &learnt.tensors {
         if view.tensors().iter().all(|info| info.name != tensor.info.name) {
             view.add(tensor.info.clone(), tensor.bytes.clone());
+            if tensor.info.name == keys::MEL_FILTERBANK_TENSOR {
+                // In place of the numbers, where the metadata had them.
+                let place = serde_json::json!({ "tensor": keys::MEL_FILTERBANK_TENSOR });
+                view.metadata_mut().set(keys::MEL_FILTERBANK, place);
+            }
         }
     }
 }

@@ -107,6 +107,15 @@ pub enum Claim {
         /// Rows of the embedding.
         rows: u64,
     },
+    /// The list of tokens in the metadata has another length than they say.
+    Size {
+        /// Tokens of the list.
+        tokens: u64,
+        /// What the metadata say.
+        stated: u64,
+    },
+    /// The filterbank in the metadata is no matrix of the shape that they say.
+    Filterbank,
     /// The mel filterbank makes another number of mels than the network takes.
     Mels {
         /// Mels of the filterbank.

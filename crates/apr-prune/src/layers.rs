@@ -110,10 +110,16 @@ pub fn plan_layers(source: &Source<'_>, choice: &LayerChoice) -> Result<LayerPla
         )));
     }
 
+    // What an import added goes along as it is.
+    let auxiliary = reader.metadata().auxiliary_tensor();
     let mut tensors = Vec::new();
     let (mut gone, mut bytes) = (0, 0_u64);
     for (position, info) in reader.tensors().iter().enumerate() {
         let Some(canonical) = model.canonical(position) else {
+            if auxiliary == Some(info.name.as_str()) {
+                tensors.push((position, info.name.clone()));
+                continue;
+            }
             return Err(Error::format(format!(
                 "{title} models have no such tensor, so its layer is \
                                               unknown"

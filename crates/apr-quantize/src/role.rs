@@ -111,7 +111,12 @@ pub fn roles_of(
     let names = gguf_names(reader, model);
     let roles = roles(reader, model, &names);
     let known = reader.tensors().iter().zip(names).zip(roles);
+    // The mel filterbank that an import adds is no weight of the model.
+    let auxiliary = reader.metadata().auxiliary_tensor();
     let role = |((info, name), role): ((&TensorInfo, Option<String>), Option<Role>)| {
+        if auxiliary == Some(info.name.as_str()) {
+            return Some(Role::Kept(Kept::Buffer));
+        }
         is_of_floats(info).then(|| {
             role.unwrap_or_else(|| by_name(name.as_deref().unwrap_or(&info.name), &info.shape))
         })

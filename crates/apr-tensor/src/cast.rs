@@ -13,11 +13,7 @@ use crate::wire::{self, Wire};
 /// `f32`, `f16`, `bf16`, `f8_e4m3` or `f8_e5m2`.
 #[must_use]
 pub const fn can_cast(from: DType, to: DType) -> bool {
-    let eight_bits = matches!(
-        from,
-        DType::F8_E4M3 | DType::F8_E5M2 | DType::F8_E4M3FNUZ | DType::F8_E5M2FNUZ | DType::F8_E8M0
-    );
-    (from.is_float() || eight_bits)
+    (from.is_float() || matches!(from, DType::F8_E8M0))
         && matches!(to, DType::F32 | DType::F16 | DType::BF16 | DType::F8_E4M3 | DType::F8_E5M2)
 }
 

@@ -440,8 +440,10 @@ impl<'r> Passes<'r> {
         states: &Value,
     ) -> RunResult<()> {
         let nothing = || Error::version("the model says no token that its decoder begins with");
+        // Where generating ended in NaN, the first token is enough to see where they begin.
+        let first = || self.runner.facts().decoder_start().map(|start| vec![start]);
         let tokens = written.map(Written::tokens).filter(|tokens| !tokens.is_empty());
-        let tokens = tokens.ok_or_else(nothing)?;
+        let tokens = tokens.or_else(first).ok_or_else(nothing)?;
         let length = states.tensor()?.shape().get(1).copied().unwrap_or_default();
         let body = &pass.part.graph().body;
         for value in body.inputs.iter().map(|id| body.value(*id)) {

@@ -174,7 +174,7 @@ pub fn trace(
     let Subject { source, facts } = subject;
     // A model that makes NaN generates nothing; a look at its values says where they begin.
     let written = match generated(subject, &options.run, host, payload, options.max_tokens) {
-        Err(RunError::Model(error)) if options.payload && error.code() == Code::Format => {
+        Err(RunError::Model(error)) if error.code() == Code::Format => {
             host.warn(&format!("nothing is generated: {}", error.message()), None);
             None
         }

@@ -4,9 +4,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use apr_arch::FamilyModel;
-use apr_core::{
-    CheckpointReader, DType, Error, Phase, Pipeline, Progress, Result, TensorInfo, keys,
-};
+use apr_core::{CheckpointReader, Error, Phase, Pipeline, Progress, Result, TensorInfo, keys};
 use apr_tensor::stats::{Moments, Scratch};
 use apr_view::chunks::take;
 use apr_view::values::{decode, read_quantized};
@@ -143,8 +141,10 @@ fn candidates(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>) ->
     };
     let positions = || reader.tensors().iter().enumerate();
     let mut seen = HashSet::new();
+    // What an import adds is no weight of the model, and exports make it anew.
+    let auxiliary = reader.metadata().auxiliary_tensor();
     positions()
-        .filter(|(_, info)| is_carrier(info))
+        .filter(|(_, info)| is_carrier(info) && auxiliary != Some(info.name.as_str()))
         .map(|(tensor, info)| {
             let target = ties.and_then(|ties| ties.get(&info.name)?.as_str());
             let target =
@@ -173,8 +173,7 @@ fn candidates(reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>) ->
 }
 
 fn is_carrier(info: &TensorInfo) -> bool {
-    let stands_for_floats = info.dtype.is_float() || info.dtype.is_quantized();
-    (stands_for_floats || matches!(info.dtype, DType::F8_E4M3 | DType::F8_E5M2))
+    (info.dtype.is_float() || info.dtype.is_quantized())
         && info.shape.dims().len() >= 2
         && info.shape.elements().is_some_and(|elements| elements >= SMALLEST)
 }

@@ -77,7 +77,7 @@ impl<'a> Marked<'a> {
         // Blocks are carriers when a mark is looked for, so the survey does not leave them out.
         for carrier in carriers.list() {
             let info = &base.tensors()[carrier.tensor];
-            if !info.dtype.is_float() {
+            if !info.dtype.is_float() || info.dtype.block_bytes() == 1 {
                 let message = format!(
                     "{} weights are too coarse to be marked; mark the model before it is quantized",
                     info.dtype

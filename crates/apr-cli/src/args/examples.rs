@@ -292,8 +292,8 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
         &[
             ("apr merge a.apr b.apr -o merged.apr", "average two models"),
             (
-                "apr merge base tuned1 tuned2 --strategy ties --density 0.5 -o merged",
-                "merge differences to the first model by TIES",
+                "apr merge tuned1 tuned2 --base base --strategy ties --density 0.5 -o merged",
+                "merge differences to a base by TIES",
             ),
             ("apr merge --config merge.yml -o merged", "run a configuration of mergekit"),
             ("apr merge base --lora adapter:0.8 -o tuned.apr", "merge a LoRA adapter, times 0.8"),

@@ -62,7 +62,8 @@ pub(crate) struct MergeArgs {
     /// Merge method [default: average]
     #[arg(short, long, alias = "method", value_name = "METHOD", value_parser = parse_method())]
     pub(crate) strategy: Option<Method>,
-    /// Base model [default, where the method needs one: the first]
+    /// Base model, which the others were trained from [default for slerp, nearswap and
+    /// arcee_fusion: the first]
     #[arg(long, value_name = "MODEL")]
     pub(crate) base: Option<PathBuf>,
     /// Weight of each model that is not the base [default: 1]

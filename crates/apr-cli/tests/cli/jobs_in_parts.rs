@@ -120,7 +120,7 @@ fn merges_in_parts_are_the_files_of_one_process() {
         "",
         "--weights 1,2,3 --precision bf16",
         "--strategy ties --base m.safetensors --density 0.5 --compress",
-        "--strategy dare --density 0.5 --seed 7 --quantize int8",
+        "--strategy dare --base m.safetensors --density 0.5 --seed 7 --quantize int8",
     ] {
         same_files(&sandbox, 3, &format!("merge {models}"), options);
     }

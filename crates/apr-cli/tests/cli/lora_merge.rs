@@ -332,3 +332,77 @@ fn an_adapter_may_have_a_rank_for_each_of_ten_thousand_modules() {
         (tensors(&sandbox.read("merged.safetensors")), tensors(&sandbox.read("tuned.safetensors")));
     assert!(merged == tuned);
 }
+
+/// A base of one tensor, `weight`, and an adapter of rank 1 for it, times 1.
+fn one_weight(
+    config: &Value,
+    weight: &Tensor<'_>,
+    adapter: &Value,
+    pair: [Tensor<'_>; 2],
+) -> Sandbox {
+    let [first, second] = pair;
+    Sandbox::new()
+        .with("base/config.json", config.to_string())
+        .with("base/model.safetensors", safetensors(std::slice::from_ref(weight)))
+        .with("adapter/adapter_config.json", adapter.to_string())
+        .with("adapter/adapter_model.safetensors", safetensors(&[first, second]))
+}
+
+#[test]
+fn experts_that_are_squares_change_as_their_family_has_them() {
+    let config = json!({
+        "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "hidden_size": 2,
+        "intermediate_size": 2, "num_local_experts": 2, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 2, "vocab_size": 4,
+    });
+    let adapter = json!({
+        "peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": [],
+        "target_parameters": ["mlp.experts.down_proj"],
+    });
+    let name = "model.layers.0.mlp.experts.down_proj";
+    let module = "base_model.model.model.layers.0.mlp.experts";
+    let (a, b) = (format!("{module}.lora_A.weight"), format!("{module}.lora_B.weight"));
+    let sandbox = one_weight(
+        &config,
+        &(name, "F32", &[2, 2, 2], f32s(&[0.0; 8])),
+        &adapter,
+        [
+            (&a, "F32", &[2, 2], f32s(&[1.0, 2.0, 3.0, 4.0])),
+            (&b, "F32", &[2, 2], f32s(&[5.0, 6.0, 7.0, 8.0])),
+        ],
+    );
+    sandbox.apr("merge base --lora adapter -o out.safetensors --relaxed").ok();
+    let (_, _, bytes) = &tensors(&sandbox.read("out.safetensors"))[name];
+    // Of each expert, rows are inputs: `A[expert, in] * B[out, expert]`, as PEFT's ParamWrapper has
+    // it ("o r e, e r i -> e i o").
+    assert_eq!(*bytes, f32s(&[5.0, 7.0, 10.0, 14.0, 18.0, 24.0, 24.0, 32.0]));
+}
+
+#[test]
+fn a_sum_that_is_cast_is_rounded_once() {
+    let config = json!({"model_type": "llama", "hidden_size": 2, "num_hidden_layers": 1});
+    let adapter = json!({
+        "peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["q_proj"],
+    });
+    let name = "model.layers.0.self_attn.q_proj.weight";
+    let module = "base_model.model.model.layers.0.self_attn.q_proj";
+    let (a, b) = (format!("{module}.lora_A.weight"), format!("{module}.lora_B.weight"));
+    let ones = [0x80, 0x3f].repeat(4);
+    let sandbox = one_weight(
+        &config,
+        &(name, "BF16", &[2, 2], ones.clone()),
+        &adapter,
+        [
+            (&a, "F32", &[1, 2], f32s(&[0.031_25, 0.0])),
+            (&b, "F32", &[2, 1], f32s(&[0.031_25, 0.0])),
+        ],
+    );
+    let merge = "merge base --lora adapter -o out.safetensors --relaxed -f";
+    sandbox.apr(&format!("{merge} --precision fp32")).ok();
+    let (dtype, _, bytes) = &tensors(&sandbox.read("out.safetensors"))[name];
+    assert_eq!((dtype, bytes), (&json!("F32"), &f32s(&[1.000_976_6, 1.0, 1.0, 1.0])));
+    // Without a cast, as PEFT merges: into the weight's dtype, in which the change is too small.
+    sandbox.apr(merge).ok();
+    let (dtype, _, bytes) = &tensors(&sandbox.read("out.safetensors"))[name];
+    assert_eq!((dtype, bytes), (&json!("BF16"), &ones));
+}

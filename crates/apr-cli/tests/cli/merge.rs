@@ -76,8 +76,8 @@ fn qa_59_ties_masks_what_disagrees() {
         .with("b.safetensors", model(&[12.0, 24.0, 28.0, 0.5]));
     sandbox
         .apr(
-            "merge base.safetensors a.safetensors b.safetensors --strategy ties --density 0.75 -o \
-             m.safetensors",
+            "merge a.safetensors b.safetensors --base base.safetensors --strategy ties --density 0.75 \
+             -o m.safetensors",
         )
         .ok();
     // The first agree: their mean. In the second and third, the larger one alone.
@@ -134,7 +134,7 @@ fn random_methods_depend_on_the_seed_alone_and_keep_all_at_density_one() {
     let sandbox = with_fixtures();
     let merge = |method: &str, options: &str, threads: u32| {
         let line = format!(
-            "merge a-f32 b-f32 c-f32 --strategy {method} {options} -o m.safetensors -f \
+            "merge b-f32 c-f32 --base a-f32 --strategy {method} {options} -o m.safetensors -f \
              --threads {threads}"
         );
         sandbox.apr(&line).ok();
@@ -465,4 +465,91 @@ fn chat_templates_are_chosen_as_the_configuration_says() {
     merge("auto").ok();
     assert_eq!(template("out").as_deref(), Some("{{ messages[0] }}"));
     merge("alpaca").fails(4, &["'chat_template' is 'alpaca': auto, chatml and Jinja templates"]);
+}
+
+/// 1, 2 and 3 as `f8_e4m3` (OCP 8-bit floating point 1.0, table 2).
+const ONE_TWO_THREE: [u8; 3] = [0x38, 0x40, 0x44];
+
+#[test]
+fn floats_of_8_bits_are_merged() {
+    let [one, two, three] = ONE_TWO_THREE;
+    let file = |byte: u8| safetensors(&[("w", "F8_E4M3", &[4, 4], vec![byte; 16])]);
+    let sandbox =
+        Sandbox::new().with("a.safetensors", file(one)).with("b.safetensors", file(three));
+    let merge = "merge a.safetensors b.safetensors -o m.safetensors -f";
+    let report = sandbox.apr(&format!("{merge} --json")).ok().json();
+    assert_eq!((&report["merge"]["merged"], &report["merge"]["copied"]), (&1.into(), &0.into()));
+    let (dtype, _, bytes) = tensors(&sandbox.read("m.safetensors"))["w"].clone();
+    assert_eq!((dtype, bytes), ("F8_E4M3".into(), vec![two; 16]));
+
+    // Models of two dtypes meet in single precision.
+    let wide = safetensors(&[("w", "BF16", &[4, 4], [0x40, 0x40].repeat(16))]);
+    sandbox.write("b.safetensors", wide);
+    sandbox.apr(merge).ok();
+    let (dtype, _, bytes) = tensors(&sandbox.read("m.safetensors"))["w"].clone();
+    assert_eq!((dtype, bytes), ("F32".into(), f32s(&[2.0; 16])));
+}
+
+#[test]
+fn what_cannot_be_merged_must_be_the_same_in_all_models() {
+    let model = |ids: i64, scale: f32, weight: u8| {
+        safetensors(&[
+            ("ids", "I64", &[2], [ids.to_le_bytes(), 7_i64.to_le_bytes()].concat()),
+            ("q.weight", "F8_E4M3", &[2], vec![weight; 2]),
+            ("q.weight_scale_inv", "F32", &[1], f32s(&[scale])),
+            ("w", "F32", &[2], f32s(&[scale, 1.0])),
+        ])
+    };
+    let sandbox = Sandbox::new().with("a.safetensors", model(3, 1.0, 0x38));
+    let merge = "merge a.safetensors b.safetensors -o m.safetensors -f";
+    sandbox.write("b.safetensors", model(3, 3.0, 0x38));
+    let report = sandbox.apr(&format!("{merge} --json")).ok().json();
+    assert_eq!(report["merge"]["identical"], 2);
+    sandbox.apr(merge).ok().says(&["2 tensors merged, 2 copied, the same in all"]);
+
+    for (other, name) in [(model(4, 3.0, 0x38), "'ids'"), (model(3, 3.0, 0x40), "'q.weight'")] {
+        sandbox.write("b.safetensors", other);
+        sandbox.apr("merge a.safetensors b.safetensors -o no.safetensors").fails(
+            4,
+            &["E001", "b.safetensors", name, "can't be merged, and a.safetensors has others"],
+        );
+        assert!(!sandbox.path("no.safetensors").exists());
+    }
+    sandbox
+        .apr("merge a.safetensors b.safetensors -o m.safetensors -f --relaxed")
+        .ok()
+        .says(&["copied from a.safetensors: q.weight"]);
+}
+
+#[test]
+fn methods_that_compare_models_with_a_base_need_one() {
+    let sandbox = with_fixtures();
+    let methods = [
+        "task_arithmetic",
+        "ties",
+        "dare_linear",
+        "dare_ties",
+        "della",
+        "della_linear",
+        "breadcrumbs",
+        "breadcrumbs_ties",
+        "sce",
+        "ram",
+        "ramplus_tl",
+        "model_stock",
+    ];
+    for method in methods {
+        sandbox
+            .apr(&format!("merge a-f32 b-f32 c-f32 --strategy {method} -o no"))
+            .fails(2, &[method, "--base MODEL"]);
+        let recipe = format!(
+            "merge_method: {method}\nparameters: {{weight: 1}}\nmodels: [{{model: a-f32}}, \
+             {{model: b-f32}}]\n"
+        );
+        sandbox.write("no-base.yml", recipe);
+        sandbox.apr("merge --config no-base.yml -o no").fails(4, &["needs a base", "base_model"]);
+    }
+    assert!(!sandbox.path("no").exists());
+    // From one of two models to the other: the first is where it begins.
+    sandbox.apr("merge a-f32 b-f32 --strategy slerp -o m").ok();
 }

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::support::Sandbox;
+use crate::support::{Sandbox, damaged};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures");
 
@@ -288,4 +288,21 @@ fn a_step_says_what_it_reads_and_its_weights_are_those_of_the_file() {
     let payload = sandbox.apr(&format!("{line} --json")).ok().json();
     let step = &payload["passes"][0]["steps"][0];
     assert!(step["weights"][0]["statistics"].is_null() && step["weight_statistics"].is_null());
+}
+
+#[test]
+fn nan_in_a_model_of_two_parts_is_reported_and_no_error() {
+    let sandbox = Sandbox::new();
+    let folder = format!("{FIXTURES}/run/tiny-whisper");
+    damaged(&sandbox, &folder, "model.encoder.layers.0.fc1.weight", |bytes| {
+        bytes[..2].copy_from_slice(&0x7e00_u16.to_le_bytes());
+    });
+    let sound = first_with(&format!("{FIXTURES}/sound/kinds"), "wav");
+    let line = format!("trace broken --input {sound}");
+    sandbox
+        .apr(&format!("{line} --detect-anomalies"))
+        .fails(5, &["ANOMALY at encoder", "NaN or infinity", "nothing is generated"]);
+    let report = sandbox.apr(&format!("{line} --json")).ok().json();
+    let parts = report["passes"].as_array().expect("a list").len();
+    assert_eq!(parts, 2, "encoder and decoder");
 }

@@ -9,12 +9,9 @@ use apr_core::{
     ByteSource, DType, Error, Limits, Metadata, Result, Shape, TensorInfo, json, keys, read_vec,
 };
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::older::{Encoding, Entry, Fields, Parts, Section, checked_name, disarm, read_front};
-
-/// The metadata key of the filterbank's shape.
-const FILTERBANK_SHAPE: &str = "mel_filterbank_shape";
 
 /// An entry of the index.
 #[derive(Debug, Deserialize)]
@@ -50,7 +47,7 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
         .map(|json::Object(described)| entry(described, index_start, data_start))
         .collect::<Result<Vec<_>>>()?;
     let mut made = Vec::new();
-    if let Some((shape, bytes)) = filterbank(&metadata) {
+    if let Some((shape, bytes)) = metadata.inline_filterbank() {
         let info =
             TensorInfo { name: keys::MEL_FILTERBANK_TENSOR.into(), dtype: DType::F32, shape };
         tensors.push(Entry { info, offset: data_start, len: 0, encoding: Encoding::Made(0) });
@@ -131,25 +128,3 @@ const DTYPES: [(&str, DType); 8] = [
     ("I64", DType::I64),
     ("U8", DType::U8),
 ];
-
-/// The mel filterbank, where the metadata have it as a list of numbers.
-fn filterbank(metadata: &Metadata) -> Option<(Shape, Vec<u8>)> {
-    let values = metadata.get(keys::MEL_FILTERBANK)?.as_array()?;
-    let dims = metadata
-        .get(FILTERBANK_SHAPE)?
-        .as_array()?
-        .iter()
-        .map(Value::as_u64)
-        .collect::<Option<Vec<_>>>()?;
-    let shape = Shape::from(dims);
-    if shape.dims().len() != 2 || shape.elements() != Some(values.len() as u64) {
-        return None;
-    }
-
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the weights are F32, written as decimal numbers"
-    )]
-    let weight = |value: &Value| value.as_f64().map(|value| (value as f32).to_le_bytes());
-    Some((shape, values.iter().map(weight).collect::<Option<Vec<_>>>()?.concat()))
-}

@@ -339,7 +339,7 @@ fn read_filterbank(
     }
 
     metadata.set(keys::MEL_FILTERBANK, json!({ "tensor": keys::MEL_FILTERBANK_TENSOR }));
-    metadata.set("mel_filterbank_shape", json!([mels, freqs]));
+    metadata.set(keys::MEL_FILTERBANK_SHAPE, json!([mels, freqs]));
     let shape = Shape::from([mels, freqs].map(u64::from));
     Ok(Entry {
         info: TensorInfo { name: keys::MEL_FILTERBANK_TENSOR.into(), dtype: DType::F32, shape },

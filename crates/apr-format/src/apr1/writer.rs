@@ -239,7 +239,7 @@ fn losses(metadata: &Metadata, has_vocabulary: bool) -> Vec<Loss> {
         keys::FILES,
         keys::TIED,
         keys::MEL_FILTERBANK,
-        "mel_filterbank_shape",
+        keys::MEL_FILTERBANK_SHAPE,
         METADATA_KEY,
         "names",
     ];

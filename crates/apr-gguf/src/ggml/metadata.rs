@@ -22,7 +22,7 @@ pub(super) fn metadata(reading: &Reading) -> Metadata {
     metadata.set(keys::ARCHITECTURE, architecture(reading));
     if let Some(filterbank) = reading.filterbank {
         metadata.set(keys::MEL_FILTERBANK, json!({ "tensor": keys::MEL_FILTERBANK_TENSOR }));
-        metadata.set("mel_filterbank_shape", json!([filterbank.mels, filterbank.freqs]));
+        metadata.set(keys::MEL_FILTERBANK_SHAPE, json!([filterbank.mels, filterbank.freqs]));
     }
 
     set_vocabulary(&mut metadata, reading);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use apr_core::{CheckpointReader, DType, Error, Escaped, Result, Shape, TensorInfo};
+use apr_core::{CheckpointReader, DType, Error, Escaped, Result, Shape, TensorInfo, stated_dtype};
 use serde_json::{Map, Value};
 
 use super::gates::{EMBEDDING, Gates, Rows};
@@ -101,8 +101,7 @@ impl<'r, 'a> MixturePlanner<'r, 'a> {
 
     /// The dtype of a tensor of the result.
     fn out(&self, dtype: DType) -> DType {
-        let is_float = dtype.is_float() && !dtype.is_quantized();
-        self.dtype.unwrap_or(if is_float { dtype } else { DType::F32 })
+        self.dtype.unwrap_or(if dtype.is_float() { dtype } else { DType::F32 })
     }
 
     /// The tensors, in the order of the base, then layer by layer.
@@ -287,16 +286,4 @@ fn configuration(model: &Model<'_>) -> Result<Map<String, Value>> {
     let bytes = model.reader.read_companion(position)?;
     let wrong = |error| Error::format(format!("{CONFIG}: {error}")).in_file(&model.name);
     serde_json::from_slice(&bytes).map_err(wrong)
-}
-
-/// The dtype that a configuration states.
-fn stated_dtype(config: &Map<String, Value>) -> Option<DType> {
-    let name = ["torch_dtype", "dtype"].iter().find_map(|key| config.get(*key)?.as_str())?;
-    match name.strip_prefix("torch.").unwrap_or(name) {
-        "float64" => Some(DType::F64),
-        "float32" => Some(DType::F32),
-        "float16" => Some(DType::F16),
-        "bfloat16" => Some(DType::BF16),
-        _ => None,
-    }
 }

@@ -1,6 +1,6 @@
 //! The kinds of models that experts are put into: names of their tensors, and configurations.
 
-use apr_core::{DType, Error, Escaped, Result};
+use apr_core::{DType, Error, Escaped, Result, torch_name};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -239,14 +239,7 @@ impl Target {
         config.insert("architectures".into(), json!([class]));
         config.insert("model_type".into(), kind.into());
         config.insert("num_experts_per_tok".into(), per_token.into());
-        let name = match dtype {
-            Some(DType::F64) => Some("float64"),
-            Some(DType::F32) => Some("float32"),
-            Some(DType::F16) => Some("float16"),
-            Some(DType::BF16) => Some("bfloat16"),
-            _ => None,
-        };
-        if let Some(name) = name {
+        if let Some(name) = dtype.and_then(torch_name) {
             let key = if config.contains_key("dtype") { "dtype" } else { "torch_dtype" };
             config.insert(key.into(), name.into());
         }

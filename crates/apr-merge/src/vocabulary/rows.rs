@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use apr_core::{CheckpointReader, Container, DType, Error, Result, Stored, TensorInfo, pass_on};
-use apr_tensor::cast::cast_float;
+use apr_tensor::cast::{can_cast, cast_float};
 use apr_view::values;
 
 /// What a row is.
@@ -66,7 +66,7 @@ impl<'a> Aligned<'a> {
             let mut dims = info.shape.dims().to_vec();
             dims[0] = rows.len() as u64;
             info.shape = dims.into();
-            if info.dtype.is_quantized() || !info.dtype.is_float() {
+            if info.dtype != DType::F64 && !can_cast(DType::F64, info.dtype) {
                 info.dtype = DType::F32;
             }
             moved.push(Some(positions));

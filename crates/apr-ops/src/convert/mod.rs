@@ -25,7 +25,9 @@ mod recipe;
 mod report;
 mod work;
 
-use apr_core::{Layout, Phase, Progress, Unlisted};
+use std::collections::HashSet;
+
+use apr_core::{Layout, Phase, Progress, Unlisted, state_dtype, torch_name};
 use apr_quantize::TensorTarget;
 use apr_registry::apr2::CompanionFile;
 use apr_registry::{
@@ -33,6 +35,7 @@ use apr_registry::{
     Result, Sink, TensorInfo, keys, onnx,
 };
 use apr_tensor::cast::can_cast;
+use apr_view::scale_beside;
 use serde_json::json;
 
 pub use error::ConvertError;
@@ -44,12 +47,16 @@ use self::recipe::{Recipe, keep_forms, recipe};
 use self::work::{ChunkBuffers, ChunkTask, Measures, TaskKind, Worker};
 use crate::inline::{InlineValidator, ValidationConfig};
 
+/// The companion that states what the weights are.
+const CONFIGURATION: &str = "config.json";
+
 /// What a conversion changes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ConvertOptions {
-    /// Cast tensors of 16 to 64 bit floats to this dtype.
+    /// Cast floats of 8 to 64 bits to this dtype, except where another tensor has their scales.
     pub precision: Option<DType>,
-    /// Dequantize block-quantized tensors to this dtype of 16 or 32 bit floats.
+    /// Turn block-quantized tensors and floats of 8 bits into floats of 16 or 32 bits, except where
+    /// another tensor has their scales.
     pub dequantize: Option<DType>,
     /// What each tensor becomes, by position; the other options hold where there is none. Empty:
     /// for no tensor.
@@ -68,14 +75,55 @@ pub struct ConvertOptions {
 
 impl ConvertOptions {
     /// What a tensor becomes.
-    fn target(&self, tensor: usize, from: DType) -> TensorTarget {
+    fn target(&self, tensor: usize, info: &TensorInfo, fixed: &Fixed<'_>) -> TensorTarget {
         if let Some(Some(target)) = self.targets.get(tensor) {
             return target.clone();
         }
+        let from = info.dtype;
+        if fixed.has(info) {
+            return from.into();
+        }
         let cast = |to: DType| from.is_float() && can_cast(from, to);
-        let dequantize = self.dequantize.filter(|_| from.is_quantized());
+        let dequantize = self.dequantize.filter(|_| is_decoded(from));
         let to = dequantize.or(self.precision.filter(|&to| cast(to))).unwrap_or(from);
         to.into()
+    }
+
+    /// That casts left tensors alone, whose scales would no longer belong to them.
+    fn left_scaled(&self, tensors: &[TensorInfo], fixed: &Fixed<'_>) -> Option<String> {
+        self.dequantize.or(self.precision)?;
+        let is_left = |info: &&TensorInfo| info.dtype.is_float() && fixed.is_scaled(info);
+        let left = tensors.iter().filter(is_left).count();
+        let count = apr_core::counted(left as u64, "tensor");
+        (left > 0)
+            .then(|| format!("left as stored: {count} of 8-bit floats, whose scales are elsewhere"))
+    }
+}
+
+/// Whether dequantizing makes other floats of a dtype.
+pub(crate) fn is_decoded(dtype: DType) -> bool {
+    dtype.is_quantized() || dtype.is_float() && dtype.block_bytes() == 1
+}
+
+/// Tensors that casts leave alone: those that have their scales in others, and what an import
+/// added, which is read as it was made.
+pub(crate) struct Fixed<'t> {
+    names: HashSet<&'t str>,
+    auxiliary: Option<&'t str>,
+}
+
+impl<'t> Fixed<'t> {
+    pub(crate) fn of(tensors: &'t [TensorInfo], metadata: &'t Metadata) -> Self {
+        let names = tensors.iter().map(|info| info.name.as_str()).collect();
+        Self { names, auxiliary: metadata.auxiliary_tensor() }
+    }
+
+    pub(crate) fn has(&self, info: &TensorInfo) -> bool {
+        self.auxiliary == Some(info.name.as_str()) || self.is_scaled(info)
+    }
+
+    fn is_scaled(&self, info: &TensorInfo) -> bool {
+        scale_beside(info, |name| self.names.contains(name)).is_some()
     }
 }
 
@@ -98,9 +146,10 @@ pub fn plan(
     options: &ConvertOptions,
     target: &PlanOptions,
 ) -> Result<Conversion> {
+    let fixed = Fixed::of(reader.tensors(), reader.metadata());
     let infos = reader.tensors().iter().enumerate();
     let targets: Vec<TensorTarget> =
-        infos.map(|(tensor, info)| options.target(tensor, info.dtype)).collect();
+        infos.map(|(tensor, info)| options.target(tensor, info, &fixed)).collect();
     let recipes = targets
         .iter()
         .enumerate()
@@ -120,8 +169,18 @@ pub fn plan(
     let changed = recipes.iter().any(|recipe| !matches!(recipe, Recipe::Keep | Recipe::Stored(_)));
     let foreign = reader.metadata().get(keys::SAFETENSORS).is_none();
     let target = PlanOptions { canonical: target.canonical || changed || foreign, ..target };
-    let metadata = target_metadata(reader, &target);
-    let writer = apr_registry::plan(&target_infos, &metadata, read_companions(reader)?, &target)?;
+    let mut metadata = target_metadata(reader, &target);
+    let mut companions = read_companions(reader)?;
+    if let Some(dtype) = written_dtype(reader, &target_infos) {
+        let files = companions.iter_mut().filter(|file| file.name == CONFIGURATION);
+        files.for_each(|file| restate(&mut file.bytes, dtype));
+        if let Some(mut architecture) = metadata.object(keys::ARCHITECTURE).cloned()
+            && !state_dtype(&mut architecture, dtype).is_empty()
+        {
+            metadata.set(keys::ARCHITECTURE, architecture);
+        }
+    }
+    let writer = apr_registry::plan(&target_infos, &metadata, companions, &target)?;
 
     let tensors = describe(reader, &target_infos, &targets, &*writer);
     let elements =
@@ -142,6 +201,7 @@ pub fn plan(
         warnings: warnings(reader)
             .into_iter()
             .chain(options.warnings.iter().cloned())
+            .chain(options.left_scaled(reader.tensors(), &fixed))
             .chain(multiplied_out(reader, &recipes, options, &target))
             .collect(),
         learnt: Learnt::default(),
@@ -170,6 +230,38 @@ fn multiplied_out(
         let tensors = apr_core::counted(lost, "factorized tensor");
         format!("{tensors} written dense: the dtype or the compression of factors can't change")
     })
+}
+
+/// The dtype of most elements, where tensors become floats that they were not before and most are
+/// floats of 16 bits or more: what the configuration is to state.
+fn written_dtype(reader: &dyn CheckpointReader, infos: &[TensorInfo]) -> Option<DType> {
+    let of_floats = |dtype: DType| torch_name(dtype).is_some();
+    let is_new =
+        |(from, to): (&TensorInfo, &TensorInfo)| from.dtype != to.dtype && of_floats(to.dtype);
+    reader.tensors().iter().zip(infos).any(is_new).then_some(())?;
+
+    let mut elements: Vec<(DType, u64)> = Vec::new();
+    for info in infos.iter().filter(|info| info.dtype.is_float() || info.dtype.is_quantized()) {
+        let count = info.shape.elements().unwrap_or_default();
+        match elements.iter_mut().find(|(dtype, _)| *dtype == info.dtype) {
+            Some((_, sum)) => *sum = sum.saturating_add(count),
+            None => elements.push((info.dtype, count)),
+        }
+    }
+    let (most, _) = elements.into_iter().max_by_key(|(_, count)| *count)?;
+    Some(most).filter(|&dtype| of_floats(dtype))
+}
+
+/// Lets the bytes of a configuration state a dtype, where they state another.
+fn restate(bytes: &mut Vec<u8>, dtype: DType) {
+    let Ok(mut config) = serde_json::from_slice(bytes) else { return };
+    if state_dtype(&mut config, dtype).is_empty() {
+        return;
+    }
+    if let Ok(mut text) = serde_json::to_vec_pretty(&config) {
+        text.push(b'\n');
+        *bytes = text;
+    }
 }
 
 fn target_metadata(reader: &dyn CheckpointReader, target: &PlanOptions) -> Metadata {

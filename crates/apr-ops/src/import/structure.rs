@@ -30,6 +30,7 @@ pub(super) fn structural_misfits(
         misfits.extend(vocabulary_misfit(rows, |key| metadata.get(key)));
     }
     misfits.extend(filterbank_misfit(metadata, view.tensors(), |key| metadata.get(key)));
+    misfits.extend(inline_misfits(metadata));
     misfits
 }
 
@@ -247,6 +248,39 @@ pub(crate) fn vocabulary_misfit<'m>(
     })
 }
 
+/// Holds what the metadata have as lists against what they say of these: the vocabulary against its
+/// size, the filterbank against its shape.
+pub(crate) fn inline_misfits(metadata: &Metadata) -> Vec<ValidationError> {
+    let list = |key: &str| metadata.get(key)?.as_array();
+    let stated = |key: &str| metadata.get(key)?.as_u64();
+    let mut misfits = Vec::new();
+    for (vocabulary, size) in
+        [("vocab", "vocab_size"), ("tokenizer.vocabulary", "tokenizer.vocab_size")]
+    {
+        let (Some(tokens), Some(stated)) = (list(vocabulary), stated(size)) else { continue };
+        let tokens = tokens.len() as u64;
+        if tokens != stated {
+            let has = counted(tokens, "token");
+            misfits.push(ValidationError {
+                tensor: "token_embedding".to_owned(),
+                level: Level::Error,
+                message: format!("'{vocabulary}' of the metadata has {has}, '{size}' is {stated}"),
+                reason: Box::new(ValidationReason::Claim(Claim::Size { tokens, stated })),
+            });
+        }
+    }
+    if list(keys::MEL_FILTERBANK).is_some() && metadata.inline_filterbank().is_none() {
+        let (bank, shape) = (keys::MEL_FILTERBANK, keys::MEL_FILTERBANK_SHAPE);
+        misfits.push(ValidationError {
+            tensor: keys::MEL_FILTERBANK_TENSOR.to_owned(),
+            level: Level::Error,
+            message: format!("'{bank}' of the metadata is no matrix of the numbers in '{shape}'"),
+            reason: Box::new(ValidationReason::Claim(Claim::Filterbank)),
+        });
+    }
+    misfits
+}
+
 /// Mels that the network takes, as the configuration says.
 pub(crate) fn expected_mels(metadata: &Metadata) -> Option<u64> {
     let config = metadata.object(keys::ARCHITECTURE)?;
@@ -263,7 +297,7 @@ pub(crate) fn filterbank_misfit<'m>(
     let expected = expected_mels(metadata)?;
     let stored = tensors.iter().find(|info| info.name == keys::MEL_FILTERBANK_TENSOR);
     let stored = stored.and_then(|info| info.shape.dims().first().copied());
-    let written = || get("mel_filterbank_shape")?.get(0)?.as_u64();
+    let written = || get(keys::MEL_FILTERBANK_SHAPE)?.get(0)?.as_u64();
     let made = || get("audio_config")?.get("n_mels")?.as_u64();
     let filters =
         [stored, written(), made()].into_iter().flatten().find(|&filters| filters != expected)?;

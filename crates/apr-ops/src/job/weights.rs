@@ -6,10 +6,11 @@ use apr_quantize::{
 };
 use apr_registry::{CheckpointReader, Convention, DType, Format, QuantizedTypes};
 use apr_source::Source;
+use apr_tensor::cast::can_cast;
 use apr_view::View;
 
 use super::error::JobError;
-use crate::convert::ConvertOptions;
+use crate::convert::{ConvertOptions, Fixed, is_decoded};
 
 /// The dtypes that a target format wants, by position.
 type Dtypes = Vec<Option<DType>>;
@@ -19,9 +20,9 @@ type Dtypes = Vec<Option<DType>>;
 pub struct Weights {
     /// Quantize.
     pub quantize: Option<Quantization>,
-    /// Turn quantized tensors into floats of this dtype.
+    /// Turn quantized tensors and floats of 8 bits into floats of this dtype.
     pub dequantize: Option<DType>,
-    /// Cast tensors of 16 to 64 bit floats to this dtype.
+    /// Cast floats of 8 to 64 bits to this dtype.
     pub precision: Option<DType>,
     /// How far the output may be from the source, whatever was done to it: see [`Job::gate`].
     ///
@@ -88,7 +89,9 @@ impl Weights {
             dense: self.dense,
         };
 
-        let has_blocks = view.tensors().iter().any(|info| info.dtype.is_quantized());
+        let has_blocks = view.tensors().iter().any(|info| is_decoded(info.dtype));
+        let idle = self.idle(view, &options);
+        options.warnings.extend(idle);
         if let Some(quantize) = self.quantize.as_ref().or(cast.as_ref()) {
             quantize_into(quantize, view, &mut options, format, source)?;
         } else if let Some(dtype) = self.dequantize.filter(|_| has_blocks) {
@@ -98,6 +101,38 @@ impl Weights {
         }
 
         Ok(options)
+    }
+
+    /// That a cast which was asked for changes nothing.
+    fn idle(&self, view: &View<'_>, options: &ConvertOptions) -> Vec<String> {
+        let is_own = |at: usize| !matches!(options.targets.get(at), Some(Some(_)));
+        let tensors = view.tensors();
+        let fixed = Fixed::of(tensors, view.metadata());
+        let free = tensors.iter().enumerate().filter(|(at, info)| is_own(*at) && !fixed.has(info));
+        let decodes = free.clone().any(|(_, info)| is_decoded(info.dtype));
+        let is_cast = |to: DType| {
+            let new = |dtype: DType| dtype != to && dtype.is_float() && can_cast(dtype, to);
+            free.clone().any(|(_, info)| new(info.dtype))
+        };
+
+        let mut idle = Vec::new();
+        if let Some(to) = self.dequantize.filter(|_| !decodes && self.quantize.is_none()) {
+            idle.push(format!(
+                "`dequantize` {to} changed nothing: no tensor is quantized or of 8-bit floats"
+            ));
+        }
+        if let Some(to) = self.precision.filter(|&to| !is_cast(to)) {
+            let quantized = tensors.iter().filter(|info| info.dtype.is_quantized()).count();
+            let why = match quantized {
+                0 => format!("all floats are {to} before"),
+                count => {
+                    let count = apr_core::counted(count as u64, "tensor");
+                    format!("{count} are quantized, which `dequantize` changes")
+                }
+            };
+            idle.push(format!("`precision` {to} changed nothing: {why}"));
+        }
+        idle
     }
 }
 

@@ -3,14 +3,16 @@
 
 use apr_core::{Escaped, Signed, counted};
 use apr_graph::Severity;
-use apr_registry::{Code, Error, Metadata, Result, keys};
+use apr_registry::{Code, DType, Error, Metadata, Result, keys};
 use apr_source::adapter::{AdapterProblem, adapter_of, is_adapter};
 use apr_source::companions::{Learnt, learn_from};
+use apr_tensor::stats::{Moments, Scratch};
 
 use super::pass::Pass;
 use super::{Check, Level, hyperparameters};
 use crate::import::{
-    expected_mels, false_claim, family_misfits, filterbank_misfit, vocabulary_misfit,
+    expected_mels, false_claim, family_misfits, filterbank_misfit, inline_misfits,
+    vocabulary_misfit,
 };
 
 impl Pass<'_> {
@@ -147,12 +149,25 @@ impl Pass<'_> {
         let get = |key: &str| metadata.get(key).or_else(|| in_files.get(key));
         let vocabulary = rows.and_then(|rows| vocabulary_misfit(rows, get));
         let filterbank = filterbank_misfit(metadata, self.reader.tensors(), get);
-        for misfit in vocabulary.into_iter().chain(filterbank) {
+        let inline = inline_misfits(metadata);
+        for misfit in vocabulary.into_iter().chain(filterbank).chain(inline) {
             self.find(misfit.level, Check::Shapes, None, misfit.message).tensor =
                 Some(misfit.tensor);
         }
 
         Ok(())
+    }
+
+    /// Judges the values of a filterbank that is in the metadata, as one that is a tensor.
+    pub(super) fn check_inline_filterbank(&mut self) {
+        let Some((_, bytes)) = self.reader.metadata().inline_filterbank() else { return };
+        let stats = Moments::of(DType::F32, &bytes, &mut Scratch::default()).finish();
+        let name = keys::MEL_FILTERBANK_TENSOR;
+        for violation in self.options.values().violations(name, &stats, None) {
+            let message = violation.to_string();
+            self.find(violation.level(), Check::Physics, None, message).tensor =
+                Some(name.to_owned());
+        }
     }
 
     pub(super) fn check_crc(&mut self) {

@@ -93,7 +93,9 @@ impl<'a> Pass<'a> {
         self.check_hyperparameters();
         self.check_graph();
         self.check_companion_bytes()?;
-        self.check_companions()
+        self.check_companions()?;
+        self.check_inline_filterbank();
+        Ok(())
     }
 
     /// Reads pieces of the file and judges them; returns how many bytes those were.

@@ -141,8 +141,8 @@ impl Extractor<'_> {
 
 fn add(filterbank: &Filterbank, learnt: &mut Learnt) {
     let shape = [filterbank.mels as u64, filterbank.freqs as u64];
-    learnt.set("mel_filterbank", json!({ "tensor": TENSOR }));
-    learnt.set("mel_filterbank_shape", json!(shape));
+    learnt.set(keys::MEL_FILTERBANK, json!({ "tensor": TENSOR }));
+    learnt.set(keys::MEL_FILTERBANK_SHAPE, json!(shape));
     learnt.tensors.push(LearntTensor {
         info: TensorInfo { name: TENSOR.to_owned(), dtype: DType::F32, shape: shape.into() },
         bytes: filterbank.values.iter().flat_map(|value| value.to_le_bytes()).collect(),

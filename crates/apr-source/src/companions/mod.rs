@@ -41,7 +41,7 @@ mod tokens;
 #[cfg(test)]
 mod tests;
 
-use apr_core::{CheckpointReader, Result};
+use apr_core::{CheckpointReader, DType, Result, TensorInfo, keys};
 
 pub use learnt::{Learnt, LearntTensor};
 pub use license::{NO_LICENSE, license_warning};
@@ -68,7 +68,8 @@ pub fn learn(companions: &[(String, Vec<u8>)]) -> Learnt {
     learnt
 }
 
-/// What the companions of a checkpoint say: [`learn`] over all of them.
+/// What the companions of a checkpoint say, [`learn`] over all of them, and the filterbank that its
+/// metadata have as numbers, which comes first.
 ///
 /// # Errors
 /// E007 and E008 when a companion can't be read.
@@ -77,5 +78,12 @@ pub fn learn_from(reader: &dyn CheckpointReader) -> Result<Learnt> {
     let companions = companions
         .map(|(position, companion)| Ok((companion.name.clone(), reader.read_companion(position)?)))
         .collect::<Result<Vec<_>>>()?;
-    Ok(learn(&companions))
+    let mut learnt = learn(&companions);
+    if let Some((shape, bytes)) = reader.metadata().inline_filterbank() {
+        let name = keys::MEL_FILTERBANK_TENSOR.to_owned();
+        let info = TensorInfo { name, dtype: DType::F32, shape };
+        learnt.tensors.retain(|tensor| tensor.info.name != info.name);
+        learnt.tensors.push(LearntTensor { info, bytes });
+    }
+    Ok(learnt)
 }

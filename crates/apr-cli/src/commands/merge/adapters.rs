@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use apr_core::{Error, Result};
-use apr_lora::{AdaptOptions, Adapted, Adapter};
+use apr_lora::{AdaptOptions, Adapted, Adapter, inputs_first};
 use apr_merge::Model as Input;
 use apr_registry::{CheckpointReader, Convention};
 use apr_source::Source;
@@ -54,7 +54,9 @@ pub(super) fn with_made<R>(
         .collect();
     let reader = base_of(&source, &opened, &adapters)?;
     let relaxed = args.write.relaxed || args.write.force;
-    let options = AdaptOptions { relaxed, poll: poll(context) };
+    let is_cast = job.weights.precision.is_some();
+    let inputs_first = inputs_first(&*reader, source.family_in(&*reader)?.as_ref());
+    let options = AdaptOptions { relaxed, is_cast, inputs_first, poll: poll(context) };
     let mut adapted =
         Adapted::plan(reader, &name, &adapters, options)?.with_record(job.target.format);
     if has_card(&job) {
@@ -89,7 +91,9 @@ pub(super) fn merge_into<'a>(
         let adapters: Vec<Adapter<'a>> =
             one.adapters.iter().map(|model| adapter(model, &model.name, 1.0)).collect();
         let reader = base_of(source, &one.model, &adapters)?;
-        let options = AdaptOptions { relaxed, poll: Arc::clone(poll) };
+        let inputs_first = inputs_first(&*reader, source.family_in(&*reader)?.as_ref());
+        let poll = Arc::clone(poll);
+        let options = AdaptOptions { relaxed, inputs_first, poll, ..AdaptOptions::default() };
         let adapted = Arc::new(Adapted::plan(reader, &one.model.name, &adapters, options)?);
         input.reader = Arc::clone(&adapted) as Arc<dyn CheckpointReader + 'a>;
         merged.push(adapted);

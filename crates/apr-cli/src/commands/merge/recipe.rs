@@ -107,7 +107,12 @@ fn of_options(args: &MergeArgs) -> Outcome<Recipe> {
         true => Method::Average,
         false => Method::Linear,
     });
-    let first = args.models.first().filter(|_| method.needs_base());
+    if method.needs_base() && !method.begins_at_first() && args.base.is_none() {
+        return Err(Failure::Usage(format!(
+            "{method} needs the base that the models were trained from: name it with --base MODEL"
+        )));
+    }
+    let first = args.models.first().filter(|_| method.begins_at_first());
     let base = args.base.as_ref().or(first).map(|path| name(path));
     let sources = args.models.iter().map(|path| Source { model: name(path), ..Source::default() });
     let mut recipe = Recipe::new(method, sources.collect());

@@ -12,15 +12,21 @@ use crate::printer::DIM;
 
 /// A line about the merge, one about the change, and the tensors that changed most.
 pub(crate) fn render(out: &mut dyn Write, report: &MergeReport) -> io::Result<()> {
-    let MergeReport { method, models, merged, copied, total, compared_with, worst, .. } = report;
+    let MergeReport { method, models, merged, copied, identical, total, compared_with, .. } =
+        report;
     let models = counted(models.len() as u64, "model");
     let tensors = counted(*merged as u64, "tensor");
-    let copied = if *copied > 0 { format!(", {copied} copied") } else { String::new() };
+    let copied = match (*copied, *identical) {
+        (0, _) => String::new(),
+        (copied, 0) => format!(", {copied} copied"),
+        (copied, same) if copied == same => format!(", {copied} copied, the same in all"),
+        (copied, same) => format!(", {copied} copied, {same} of them the same in all"),
+    };
     writeln!(out, "  {method} of {models}: {tensors} merged{copied}")?;
     if *merged == 0 {
         return Ok(());
     }
-    render_change(out, total, worst, compared_with)
+    render_change(out, total, &report.worst, compared_with)
 }
 
 /// A line about a mixture of experts, and one for each expert.
