@@ -69,4 +69,4 @@ mod zip;
 pub use decoded::Decoded;
 pub use inflate::{Cache, Inflated, MAX_PAGES, MAX_RATIO, MAX_STATES, PAGE, Wrapper, inflated_len};
 pub use section::Section;
-pub use zip::{Archive, Entry};
+pub use zip::{Archive, Entry, EntrySum};

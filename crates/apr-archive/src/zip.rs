@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
+use apr_core::{
+    ByteSource, Error, Escaped, Limits, Result, StoredPart, StoredRange, Sum, read_vec,
+};
 
 use crate::decoded::Decoded;
 use crate::directory::{CENTRAL, Directory, locate, locate_loosely, u16_at, u32_at, u64_at};
@@ -47,6 +49,24 @@ pub struct Entry {
     /// Where the content starts: in the file, or for a compressed entry in what
     /// [`Archive::decoded`] gave.
     pub offset: u64,
+}
+
+/// The CRC-32 of an entry, and where its content is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntrySum {
+    /// In what [`Archive::decoded`] gave.
+    content: StoredRange,
+    /// Its bytes in the file.
+    pub place: StoredRange,
+    crc32: u32,
+}
+
+impl EntrySum {
+    /// The entry as a part that tensors are made of; `source` is what [`Archive::decoded`] gave.
+    #[must_use]
+    pub fn part<'a>(&self, source: &'a dyn ByteSource) -> StoredPart<'a> {
+        StoredPart::of_file(source, self.content, Sum::Crc32(self.crc32)).lying_at(self.place)
+    }
 }
 
 /// An archive's entries in the order of its directory.
@@ -447,14 +467,46 @@ impl Entry {
         // Before memory is taken: a few bytes of DEFLATE may claim a thousand times as many.
         limits.check_metadata(self.len)?;
         let bytes = read_vec(source, self.offset, self.len)?;
-        if crc32fast::hash(&bytes) != self.crc32 {
-            let message = format!(
-                "the checksum of '{}' does not match its bytes",
-                Escaped::short(&self.name)
-            );
-            return Err(Error::checksum(message).at(self.place));
-        }
+        self.compare(crc32fast::hash(&bytes))?;
         Ok(bytes)
+    }
+
+    /// Reads the content once, a piece at a time, and compares it with its CRC-32. `source` is what
+    /// [`Archive::decoded`] gave.
+    ///
+    /// # Errors
+    /// E002 for bytes that don't decode, E004 when the checksum is wrong, E007 when reading fails.
+    pub fn check_crc(&self, source: &dyn ByteSource) -> Result<()> {
+        /// Bytes read at a time.
+        const PIECE: u64 = 1 << 16;
+
+        let (mut crc, mut done) = (crc32fast::Hasher::new(), 0);
+        while done < self.len {
+            let piece = read_vec(source, self.offset + done, PIECE.min(self.len - done))?;
+            crc.update(&piece);
+            done += piece.len() as u64;
+        }
+        self.compare(crc.finalize())
+    }
+
+    fn compare(&self, crc32: u32) -> Result<()> {
+        if crc32 == self.crc32 {
+            return Ok(());
+        }
+        let message =
+            format!("the checksum of '{}' does not match its bytes", Escaped::short(&self.name));
+        Err(Error::checksum(message).at(self.place))
+    }
+
+    /// What the archive states of the entry's content, for tensors that are made of it; the archive
+    /// is the file at this position of a checkpoint.
+    #[must_use]
+    pub fn sum(&self, file: usize) -> EntrySum {
+        EntrySum {
+            content: StoredRange { file, offset: self.offset, len: self.len },
+            place: StoredRange { file, offset: self.place, len: self.compressed },
+            crc32: self.crc32,
+        }
     }
 }
 

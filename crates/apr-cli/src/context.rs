@@ -19,7 +19,7 @@ use crate::args::{Arch, ColorWhen, GlobalArgs, RemoteArgs};
 use crate::config::{Config, OutputFormat};
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
-use crate::printer::{Level, Printer};
+use crate::printer::{self, Level, Printer};
 use crate::{remote, secrets};
 
 /// Bytes of memory a pass may use by default.
@@ -45,6 +45,9 @@ pub(crate) struct Context {
     pub(crate) encryption: Option<Encrypt>,
     threads: NonZeroUsize,
     max_memory: u64,
+    /// Whether tensors are compared with what their file states of them before they are computed
+    /// with.
+    verifies: bool,
     /// How models on hubs and servers are read.
     hub: RemoteArgs,
     arch: Option<Arch>,
@@ -67,6 +70,9 @@ impl Context {
         let max_memory = args.max_memory.unwrap_or(DEFAULT_MEMORY);
         options.keys.max_memory = max_memory;
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        if args.no_verify {
+            printer::note_unverified(log_level(args)?);
+        }
         let json = args.json || config.defaults.output_format == OutputFormat::Json;
         let interrupt = Interrupt::default();
         Ok(Self {
@@ -81,6 +87,7 @@ impl Context {
             encryption: None,
             threads: args.threads.unwrap_or(cores),
             max_memory,
+            verifies: !args.no_verify,
             hub: hub.clone(),
             arch: args.arch.clone(),
             arch_files: args.arch_file.clone(),
@@ -175,7 +182,8 @@ impl Context {
         reader: &'a dyn CheckpointReader,
         name: &'a str,
     ) -> Outcome<Source<'a>> {
-        Ok(Source::new(reader, self.families()?).named(name).taken_for(&self.architecture()?))
+        let source = Source::new(reader, self.families()?).named(name);
+        Ok(source.taken_for(&self.architecture()?).verifying(self.verifies))
     }
 
     /// The reports on a model, taken for what `--arch` says.

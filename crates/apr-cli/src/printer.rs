@@ -2,6 +2,7 @@
 
 use std::io::{BufWriter, Write};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstyle::{AnsiColor, Style};
 use apr_ops::document::write_json;
@@ -62,29 +63,49 @@ pub(crate) fn strong(text: &str) -> String {
 /// Warnings that were shown, for reports that say nothing of them by themselves.
 static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// Whether weights are computed with that were not compared with their checksums.
+static UNVERIFIED: AtomicBool = AtomicBool::new(false);
+
+/// Says on the terminal and in every report that weights were not compared with their checksums.
+pub(crate) fn note_unverified(level: Level) {
+    UNVERIFIED.store(true, Ordering::Relaxed);
+    if level >= Level::Warn {
+        let message = "tensors are not compared with their checksums (--no-verify)";
+        let _ = writeln!(anstream::stderr(), "{ODD}unverified{ODD:#}: {message}");
+    }
+}
+
 /// A report with the warnings that were shown on the way.
 #[derive(Serialize)]
 struct Warned<'r, R> {
     #[serde(flatten)]
     report: &'r R,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
+    /// What was not compared with the checksums that the files state of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unverified: Option<&'static str>,
 }
 
 /// Writes a report as JSON; where it is an object, with the warnings that were shown and that it
 /// does not have by itself.
 fn write_warned<R: Serialize>(out: &mut dyn Write, report: &R) -> Outcome {
-    let mut shown = WARNINGS.lock().map(|warnings| warnings.clone()).unwrap_or_default();
-    let mut document = match shown.is_empty() {
-        true => Value::Null,
-        false => serde_json::to_value(report).map_err(std::io::Error::from)?,
-    };
+    let mut warnings = WARNINGS.lock().map(|warnings| warnings.clone()).unwrap_or_default();
+    let unverified = UNVERIFIED.load(Ordering::Relaxed).then_some("tensors");
+    if warnings.is_empty() && unverified.is_none() {
+        write_json(&mut *out, report)?;
+        return Ok(writeln!(out)?);
+    }
+
+    let mut document = serde_json::to_value(report).map_err(std::io::Error::from)?;
     match (document.is_object(), document.get_mut("warnings").and_then(Value::as_array_mut)) {
-        (true, None) => write_json(&mut *out, &Warned { report, warnings: shown })?,
+        (true, None) => write_json(&mut *out, &Warned { report, warnings, unverified })?,
         (true, Some(own)) => {
             let told: Vec<_> = own.iter().filter_map(Value::as_str).map(in_options).collect();
-            shown.retain(|warning| !told.contains(warning));
-            own.extend(shown.into_iter().map(Value::from));
-            write_json(&mut *out, &document)?;
+            warnings.retain(|warning| !told.contains(warning));
+            own.extend(warnings.into_iter().map(Value::from));
+            let warnings = Vec::new();
+            write_json(&mut *out, &Warned { report: &document, warnings, unverified })?;
         }
         (false, _) => write_json(&mut *out, report)?,
     }

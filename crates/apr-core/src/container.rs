@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::digest::Digest;
-use crate::{CheckpointReader, Error, Result};
+use crate::{ByteSource, CheckpointReader, Error, Result, StoredPart, StoredRange, Sum};
 
 /// What a part of a file is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +88,14 @@ impl FileChecksum {
         }
 
         Self { crc32, extents }
+    }
+
+    /// All bytes that it covers, as what every tensor of the file `source` is made of: where nothing
+    /// is stated about a tensor alone, it is sound if the file is.
+    #[must_use]
+    pub fn part<'a>(&self, source: &'a dyn ByteSource) -> StoredPart<'a> {
+        let len = self.extents.last().map_or(0, |last| last.offset + last.len);
+        StoredPart::of_file(source, StoredRange { file: 0, offset: 0, len }, Sum::Crc32(self.crc32))
     }
 }
 
@@ -169,6 +177,15 @@ pub trait ContainerFacts: Send + Sync {
     /// # Errors
     /// E007 when reading fails.
     fn signed(&self) -> Result<Option<Signed>> {
+        Ok(None)
+    }
+
+    /// The key that made a signature which is no SIGN block, once it holds under that key; `None`
+    /// where there is none.
+    ///
+    /// # Errors
+    /// E006 when the signature is not one of these bytes, E007 when reading fails.
+    fn signed_by(&self) -> Result<Option<[u8; 32]>> {
         Ok(None)
     }
 
@@ -271,6 +288,14 @@ impl<'a> Container<'a> {
     /// E007 when reading fails.
     pub fn signed(self) -> Result<Option<Signed>> {
         self.whole().map_or(Ok(None), ContainerFacts::signed)
+    }
+
+    /// As [`ContainerFacts::signed_by`].
+    ///
+    /// # Errors
+    /// Those of [`ContainerFacts::signed_by`].
+    pub fn signed_by(self) -> Result<Option<[u8; 32]>> {
+        self.whole().map_or(Ok(None), ContainerFacts::signed_by)
     }
 
     /// As [`ContainerFacts::check_uncovered`].

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use apr_archive::{Archive, Section};
+use apr_archive::{Archive, EntrySum, Section};
 use apr_core::{
     ByteSource, CheckpointReader, ContainerFacts, DType, Error, Escaped, FileInfo, Format,
     HEAD_LEN, Limits, Metadata, Result, Shape, Stored, StoredRange, TensorInfo, UniqueNames,
@@ -36,6 +36,8 @@ struct Part {
     file: File<'static>,
     /// Where it starts in the file that was opened; `None` where it is compressed.
     start: Option<u64>,
+    /// What the archive that it is in states of it, and the archive, decoded.
+    entry: Option<(EntrySum, Shared<'static>)>,
 }
 
 /// A dataset, and what reads it.
@@ -66,7 +68,7 @@ fn open_shared(source: Shared<'static>, name: &str, limits: &Limits) -> Result<K
     let head = read_vec(&source, 0, source.len().min(HEAD_LEN))?;
     let mut opened = Opened::default();
     let format = if find_signature(&source)?.is_some() {
-        opened.add(source, Some(0), "", limits)?;
+        opened.add(source, (Some(0), None), "", limits)?;
         &HDF5
     } else if head.starts_with(b"PK\x03\x04") {
         opened.add_archive(&source, limits)?;
@@ -91,7 +93,7 @@ impl Opened {
     fn add(
         &mut self,
         source: Shared<'static>,
-        start: Option<u64>,
+        (start, entry): (Option<u64>, Option<(EntrySum, Shared<'static>)>),
         name: &str,
         limits: &Limits,
     ) -> Result<()> {
@@ -99,8 +101,11 @@ impl Opened {
             "" => error,
             _ => Error::new(error.code(), format!("'{}': {error}", Escaped::short(name))),
         };
-        let file = File::open(source, limits).map_err(located)?;
-        let mut contents = Contents::of(&file).map_err(located)?;
+        let read = |source| {
+            let file = File::open(source, limits)?;
+            Contents::of(&file).map(|contents| (file, contents))
+        };
+        let (file, mut contents) = read(source).map_err(located)?;
         let skipped = &mut contents.skipped;
         let more = skipped.count - skipped.listed.len();
         self.left_out.append(&mut skipped.listed);
@@ -110,7 +115,7 @@ impl Opened {
             self.describe(key, value.as_bytes(), limits)?;
         }
         self.contents.push(contents);
-        self.parts.push(Part { file, start });
+        self.parts.push(Part { file, start, entry });
         Ok(())
     }
 
@@ -129,7 +134,14 @@ impl Opened {
                     entry.check_packing()?;
                     let section = Section::new(Arc::clone(&decoded), entry.offset, entry.len)?;
                     let start = entry.is_stored().then_some(entry.place);
-                    self.add(Arc::new(section), start, name, limits)?;
+                    let sum = (entry.sum(0), Arc::clone(&decoded));
+                    if let Err(error) =
+                        self.add(Arc::new(section), (start, Some(sum)), name, limits)
+                    {
+                        // What damage looks like is no reason of its own.
+                        entry.check_crc(&decoded)?;
+                        return Err(error);
+                    }
                 }
                 // Which file has which variable follows from the files.
                 "model.weights.json" => {}
@@ -341,17 +353,20 @@ impl CheckpointReader for KerasReader {
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let weight = &self.weights[tensor];
         let len = self.tensors[tensor].byte_len().unwrap_or_default();
-        match (self.parts[weight.part].start, &weight.dataset.place) {
+        let part = &self.parts[weight.part];
+        let sum = part.entry.iter().map(|(sum, archive)| sum.part(&**archive)).collect();
+        let stored = match (part.start, &weight.dataset.place) {
             (Some(start), Place::Flat(place)) => {
                 let range = StoredRange { file: 0, offset: start.saturating_add(*place), len };
                 if weight.is_flat() { Stored::plain(range) } else { Stored::derived(range) }
             }
             (start, _) => {
-                let len = len.min(self.parts[weight.part].file.source.len());
+                let len = len.min(part.file.source.len());
                 let offset = start.unwrap_or_default();
                 Stored::derived(StoredRange { file: 0, offset, len })
             }
-        }
+        };
+        stored.with_parts(sum)
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use apr_archive::{Archive, Cache};
+use apr_archive::{Archive, Cache, EntrySum};
 use apr_core::{
-    ByteSource, CheckpointReader, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
-    Metadata, Result, Shape, Stored, StoredPart, StoredRange, Sum, TensorInfo, check_range, has_no,
-    has_own,
+    ByteSource, CheckpointReader, Code, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
+    Metadata, Result, Shape, Stored, StoredRange, TensorInfo, check_range, has_no, has_own,
 };
 use serde_json::{Value, json};
 
@@ -38,16 +37,9 @@ struct ArrayLocation {
     array: Array,
     /// Its elements in the file, or the compressed bytes that hold them.
     range: StoredRange,
-    entry: Option<EntryPlace>,
-}
-
-/// The entry that holds an array: its place in the source and in the file, and its checksum.
-#[derive(Debug, Clone, Copy)]
-struct EntryPlace {
-    decoded: StoredRange,
-    place: StoredRange,
-    crc32: u32,
-    stored: bool,
+    /// What the archive states of the entry that holds the array, and whether it lies there as it
+    /// is.
+    entry: Option<(EntrySum, bool)>,
 }
 
 /// Opens a `.npy` or `.npz` file. Only headers are read.
@@ -101,6 +93,11 @@ fn open_archive(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Res
         match read.and_then(|header| Array::new(header, entry.offset, entry.len)) {
             Ok(found) => reader.add(array.to_owned(), ArrayLocation::in_entry(found, entry)),
             Err(error) => {
+                // A damaged entry is told from one that nobody here can read.
+                let damaged = entry.check_crc(&*reader.source).err();
+                if let Some(damage) = damaged.filter(|found| found.code() == Code::Checksum) {
+                    return Err(damage.for_tensor(array));
+                }
                 let error = error.for_tensor(array).at(entry.place);
                 reader.warnings.push(format!(
                     "'{}' is not read: {}",
@@ -122,19 +119,10 @@ fn open_archive(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Res
 
 impl ArrayLocation {
     fn in_entry(array: Array, entry: &apr_archive::Entry) -> Self {
-        let stored = entry.is_stored();
-        let place = StoredRange { file: 0, offset: entry.place, len: entry.compressed };
-        let decoded = StoredRange { file: 0, offset: entry.offset, len: entry.len };
-        let range = if stored {
-            StoredRange { file: 0, offset: array.offset, len: array.len }
-        } else {
-            place
-        };
-        Self {
-            array,
-            range,
-            entry: Some(EntryPlace { decoded, place, crc32: entry.crc32, stored }),
-        }
+        let (sum, is_stored) = (entry.sum(0), entry.is_stored());
+        let own = StoredRange { file: 0, offset: array.offset, len: array.len };
+        let range = if is_stored { own } else { sum.place };
+        Self { array, range, entry: Some((sum, is_stored)) }
     }
 }
 
@@ -187,10 +175,8 @@ impl CheckpointReader for NumpyReader {
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let ArrayLocation { array, range, entry } = &self.places[tensor];
-        let parts = entry.map(|EntryPlace { decoded, place, crc32, .. }| {
-            StoredPart::of_file(&*self.source, decoded, Sum::Crc32(crc32)).lying_at(place)
-        });
-        let lies_plainly = array.is_flat() && entry.is_none_or(|entry| entry.stored);
+        let parts = entry.map(|(sum, _)| sum.part(&*self.source));
+        let lies_plainly = array.is_flat() && entry.is_none_or(|(_, is_stored)| is_stored);
         let stored = if lies_plainly { Stored::plain(*range) } else { Stored::derived(*range) };
         stored.with_parts(parts.into_iter().collect())
     }

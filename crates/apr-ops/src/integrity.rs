@@ -7,11 +7,10 @@
 use std::collections::BTreeSet;
 
 use apr_core::{StoredPart, StoredRange, Sum};
-use apr_registry::digest::{CHUNK_LEN, ChunkSums, Crc32, TensorDigest};
-use apr_registry::{CheckpointReader, Error, Pipeline, Result};
+use apr_registry::digest::{CHUNK_LEN, ChunkSums};
+use apr_registry::{CheckpointReader, Pipeline, Result};
 use apr_view::chunks::{Chunk, pieces, take};
-
-use crate::physics::Violation;
+pub(crate) use apr_view::integrity::{Mismatch, Tally};
 
 /// A part of a file that is read for its checksum.
 #[derive(Debug, Clone, Copy)]
@@ -61,71 +60,6 @@ impl<'a> Checks<'a> {
             if self.seen.insert((file, offset, len)) {
                 self.list.push(Check { tensor, part });
             }
-        }
-    }
-}
-
-/// The checksum of bytes that come in order.
-#[derive(Default)]
-pub(crate) struct Tally {
-    crc: Crc32,
-    digest: TensorDigest,
-}
-
-impl Tally {
-    /// Appends bytes, with their sums where those were computed already.
-    pub(crate) fn append(&mut self, stated: Sum, bytes: &[u8], sums: Option<ChunkSums>) {
-        match (stated, sums) {
-            (Sum::Crc32(_), Some(sums)) => self.crc.append(sums),
-            (Sum::Crc32(_), None) => self.crc.update(bytes),
-            (Sum::Digest(_), Some(sums)) => self.digest.append(sums),
-            (Sum::Digest(_), None) => self.digest.update(bytes),
-        }
-    }
-
-    /// What is wrong once all bytes have come; the next ones are others.
-    pub(crate) fn finish(&mut self, stated: Sum) -> Option<Mismatch> {
-        let Self { crc, digest } = std::mem::take(self);
-        match stated {
-            Sum::Crc32(stated) => {
-                let found = crc.value();
-                (found != stated).then_some(Mismatch::Crc32 { stated, found })
-            }
-            Sum::Digest(stated) => (digest.value() != stated).then_some(Mismatch::Digest),
-        }
-    }
-}
-
-/// Bytes that are not those their checksum was taken of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mismatch {
-    Crc32 { stated: u32, found: u32 },
-    Digest,
-}
-
-impl std::fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match *self {
-            Self::Crc32 { stated, found } => Violation::Checksum { stated, found }.fmt(f),
-            Self::Digest => f.write_str("its bytes do not match its digest"),
-        }
-    }
-}
-
-impl Mismatch {
-    /// E004 for a tensor.
-    pub(crate) fn into_error(
-        self,
-        reader: &dyn CheckpointReader,
-        tensor: usize,
-        range: StoredRange,
-    ) -> Error {
-        let error = Error::checksum(self.to_string())
-            .for_tensor(&reader.tensors()[tensor].name)
-            .at(range.offset);
-        match reader.files().get(range.file) {
-            Some(file) => error.in_file(&file.name),
-            None => error,
         }
     }
 }

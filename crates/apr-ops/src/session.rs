@@ -262,7 +262,8 @@ impl<'a> Session<'a> {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<ValidateReport> {
-        shards::validate_all(self.reader(), self.name(), self.known()?, options, pipeline, progress)
+        let (known, options) = (self.known()?, options.complete());
+        shards::validate_all(self.reader(), self.name(), known, options, pipeline, progress)
     }
 
     /// How many pieces a validation can be cut into, and where the bytes of each lie.
@@ -270,7 +271,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// E001 when dtype and shape of a tensor do not go together.
     pub fn validate_units(&self, options: ValidateOptions<'_>) -> Result<Vec<StoredRange>> {
-        shards::units(self.reader(), options)
+        shards::units(self.reader(), options.complete())
     }
 
     /// A part of a validation: some of its [`validate_units`](Self::validate_units).
@@ -284,8 +285,7 @@ impl<'a> Session<'a> {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<PartFindings> {
-        let known = self.known()?;
-        let of_part = (self.name(), known);
+        let (of_part, options) = ((self.name(), self.known()?), options.complete());
         shards::validate_units_of(self.reader(), of_part, options, wanted, pipeline, progress)
     }
 
@@ -299,7 +299,7 @@ impl<'a> Session<'a> {
         parts: Vec<PartFindings>,
         pipeline: &P,
     ) -> Result<ValidateReport> {
-        let of_parts = (self.name(), self.known()?);
+        let (of_parts, options) = ((self.name(), self.known()?), options.complete());
         shards::validated_in_parts(self.reader(), of_parts, options, parts, pipeline)
     }
 

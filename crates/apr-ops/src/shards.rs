@@ -8,7 +8,8 @@ use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 
 use crate::validate::{
     Check, CheckOutcome, Finding, Known, Level, PartFindings, Status, ValidateOptions,
-    ValidateReport, check_all, no_such_units, validate, validate_part, validate_units, validated,
+    ValidateReport, check_all, finite_detail, no_such_units, undecoded, validate, validate_part,
+    validate_units, validated,
 };
 
 /// Checks an opened checkpoint as [`validate`] does, and where it is sharded, every shard with all
@@ -167,11 +168,13 @@ fn put_together(
     }
     whole.findings.extend(found.findings);
     whole.bytes_read = whole.bytes_read.saturating_add(found.bytes_read);
-    for outcome in &mut whole.checks {
+    let seen = Seen::of(reader, &whole.findings);
+    let combine = |outcome: &CheckOutcome| {
         let of_shards: Vec<&CheckOutcome> =
             found.checks.iter().filter(|other| other.check == outcome.check).collect();
-        *outcome = combined(outcome, &of_shards, &whole.findings, reader);
-    }
+        combined(outcome, &of_shards, &whole.findings, &seen)
+    };
+    whole.checks = whole.checks.iter().flat_map(combine).collect();
 
     let has = |level: Level| whole.findings.iter().any(|finding| finding.level == level);
     let worst = if options.strict { Level::Warning } else { Level::Error };
@@ -191,13 +194,59 @@ fn of_error(error: &Error) -> Finding {
     }
 }
 
-/// A check of the whole and of its shards as one.
+/// How many tensors could be looked at.
+struct Seen {
+    /// Of shards that are there.
+    present: usize,
+    /// Those of them that have a digest.
+    digests: usize,
+    /// Those of them whose bytes don't decode.
+    undecoded: usize,
+    /// Of shards that are not there, or are others.
+    absent: usize,
+}
+
+impl Seen {
+    fn of(reader: &dyn CheckpointReader, findings: &[Finding]) -> Self {
+        let container = reader.container();
+        let (mut present, mut digests) = (0, 0);
+        for shard in (0..container.shard_count()).filter_map(|shard| container.shard(shard).ok()) {
+            let tensors = shard.tensors().len();
+            present += tensors;
+            let has_digest = |&tensor: &usize| shard.stored(tensor).digest().is_some();
+            digests += (0..tensors).filter(has_digest).count();
+        }
+        let absent = reader.tensors().len().saturating_sub(present);
+        Self { present, digests, undecoded: undecoded(findings).min(present), absent }
+    }
+
+    /// Tensors whose values were looked at.
+    fn decoded(&self) -> String {
+        counted((self.present - self.undecoded) as u64, "tensor")
+    }
+
+    /// Of tensors that a check could not look at, and why.
+    fn unread(&self, check: Check) -> Vec<CheckOutcome> {
+        let reads_values = matches!(check, Check::Finite | Check::Zeros | Check::Physics);
+        let absent = (self.absent, "their shards are absent or damaged");
+        let undecoded = (if reads_values { self.undecoded } else { 0 }, "bytes that don't decode");
+        let unread = [absent, undecoded].into_iter().filter(|(tensors, _)| *tensors > 0);
+        let outcome = |(tensors, why): (usize, &str)| CheckOutcome {
+            check,
+            status: Status::Skipped,
+            detail: format!("{} not read: {why}", counted(tensors as u64, "tensor")),
+        };
+        unread.map(outcome).collect()
+    }
+}
+
+/// A check of the whole and of its shards as one, and what it could not look at.
 fn combined(
     whole: &CheckOutcome,
     shards: &[&CheckOutcome],
     findings: &[Finding],
-    reader: &dyn CheckpointReader,
-) -> CheckOutcome {
+    seen: &Seen,
+) -> Vec<CheckOutcome> {
     let check = whole.check;
     let found = |level: Level| {
         findings.iter().filter(|finding| finding.check == check && finding.level == level).count()
@@ -206,23 +255,27 @@ fn combined(
     let outcome = |status: Status, detail: String| CheckOutcome { check, status, detail };
     match (found(Level::Error), found(Level::Warning)) {
         (0, 0) => {}
-        (0, warnings) => return outcome(Status::Warn, counted(warnings, "warning")),
-        (errors, _) => return outcome(Status::Fail, counted(errors, "error")),
+        (0, warnings) => return vec![outcome(Status::Warn, counted(warnings, "warning"))],
+        (errors, _) => return vec![outcome(Status::Fail, counted(errors, "error"))],
     }
 
     // A shard without a tensor of a kind has nothing to check, the others may.
     let Some(passed) = shards.iter().find(|shard| shard.status == Status::Pass) else {
-        return whole.clone();
+        return vec![whole.clone()];
     };
-    let tensors = || counted(reader.tensors().len() as u64, "tensor");
     let detail = match check {
-        Check::Checksum => format!("CRC-32 of {}", counted(shards.len() as u64, "shard")),
-        Check::Digests => format!("BLAKE3 of {}", tensors()),
-        Check::Finite => format!("no NaN, no infinity in {}", tensors()),
-        Check::Zeros => tensors(),
+        Check::Checksum => {
+            let passed = shards.iter().filter(|shard| shard.status == Status::Pass).count();
+            format!("CRC-32 of {}", counted(passed as u64, "shard"))
+        }
+        Check::Digests => format!("BLAKE3 of {}", counted(seen.digests as u64, "tensor")),
+        Check::Finite => finite_detail(&seen.decoded(), 0),
+        Check::Zeros => seen.decoded(),
         Check::Physics => passed.detail.clone(),
-        _ => return whole.clone(),
+        _ => return vec![whole.clone()],
     };
 
-    outcome(Status::Pass, detail)
+    let mut outcomes = vec![outcome(Status::Pass, detail)];
+    outcomes.extend(seen.unread(check));
+    outcomes
 }

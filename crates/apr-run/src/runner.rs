@@ -74,12 +74,27 @@ impl Default for RunOptions {
     }
 }
 
-/// Calls `then` with a model that is ready to run.
+/// Calls `then` with a model that is ready to run. Each tensor is compared with what its file states
+/// of it when it is read first, unless the source says [otherwise](Source::verifying).
 ///
 /// # Errors
-/// E003 where the model has no graph and its family is not known, what reading its files ends with,
-/// and what `then` ends with.
+/// E003 where the model has no graph and its family is not known, E004 from whatever reads a tensor
+/// that was changed, what reading its files ends with, and what `then` ends with.
 pub fn with_runner<R, E: From<Error>>(
+    source: &Source<'_>,
+    facts: &Facts,
+    options: &RunOptions,
+    host: &dyn Host,
+    then: impl FnOnce(&Runner<'_>) -> Result<R, E>,
+) -> Result<R, E> {
+    match source.verified() {
+        Some(verified) => with_weights(&source.read_by(&verified), facts, options, host, then),
+        None => with_weights(source, facts, options, host, then),
+    }
+}
+
+/// The same with weights that are taken as they are read.
+fn with_weights<R, E: From<Error>>(
     source: &Source<'_>,
     facts: &Facts,
     options: &RunOptions,

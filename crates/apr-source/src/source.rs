@@ -1,10 +1,11 @@
 //! A model, and what is found out about it once.
 
 use std::cell::OnceCell;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use apr_arch::{Families, FamilyModel};
 use apr_core::{CheckpointReader, Result};
+use apr_view::{Checked, Verified};
 
 use crate::companions::{Learnt, learn_from};
 use crate::{Architecture, family_of};
@@ -37,6 +38,7 @@ pub struct Source<'a> {
     family: OnceCell<Option<FamilyModel<'a>>>,
     own: Knowledge,
     shared: Option<&'a Knowledge>,
+    verifies: bool,
 }
 
 /// What was found out about a model, for all the [`Source`]s that are made of it.
@@ -45,6 +47,8 @@ pub struct Knowledge {
     /// The name of the family that was detected.
     family: OnceLock<Option<String>>,
     learnt: OnceLock<Learnt>,
+    /// Parts of its files that were compared with their checksums.
+    checked: Arc<Checked>,
 }
 
 impl<'a> Source<'a> {
@@ -59,6 +63,7 @@ impl<'a> Source<'a> {
             family: OnceCell::new(),
             own: Knowledge::default(),
             shared: None,
+            verifies: true,
         }
     }
 
@@ -81,13 +86,39 @@ impl<'a> Source<'a> {
         Self { architecture: architecture.clone(), family: OnceCell::new(), ..self }
     }
 
-    /// The same model seen through another reader, of which everything is found anew.
+    /// With or without a look at checksums before somebody computes with its weights; with, by
+    /// default.
+    #[must_use]
+    pub fn verifying(self, verifies: bool) -> Self {
+        Self { verifies, ..self }
+    }
+
+    /// The same model seen through another reader, of which everything is found anew but what is
+    /// known of the bytes in its files.
     #[must_use]
     pub fn through<'b>(&self, reader: &'b dyn CheckpointReader) -> Source<'b>
     where
         'a: 'b,
     {
-        Source::new(reader, self.families).named(self.name).taken_for(&self.architecture)
+        let checked = Arc::clone(&self.knowledge().checked);
+        Source {
+            own: Knowledge { checked, ..Knowledge::default() },
+            verifies: self.verifies,
+            ..Source::new(reader, self.families).named(self.name).taken_for(&self.architecture)
+        }
+    }
+
+    /// The same model, read by `verified`, which [`verified`](Self::verified) gave.
+    #[must_use]
+    pub fn read_by<'b>(&'b self, verified: &'b dyn CheckpointReader) -> Source<'b> {
+        self.through(verified).sharing(self.knowledge())
+    }
+
+    /// Its reader, which compares every tensor with what its file states of it before it gives the
+    /// first byte; `None` where that is not wanted.
+    #[must_use]
+    pub fn verified(&self) -> Option<Verified<'_>> {
+        self.verifies.then(|| Verified::new(self.reader, &self.knowledge().checked))
     }
 
     /// Its reader.

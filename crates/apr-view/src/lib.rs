@@ -2,7 +2,8 @@
 //!
 //! A [`View`] has other names, another order, other metadata, tensors more or fewer; a [`Change`]
 //! makes a tensor of others as it is read (rows in another order, parts stacked); [`Unpacked`]
-//! shows quantized tensors as integers and scales. All are checkpoints themselves, so that they go
+//! shows quantized tensors as integers and scales, [`Verified`] compares what is read with what the
+//! file states of it. All are checkpoints themselves, so that they go
 //! wherever one goes. [`chunks`] cuts tensors into the pieces that passes work on, [`values`] reads
 //! elements as numbers, and [`parse_filter`] and [`nearest`](nearest()) choose tensors by what a
 //! user typed.
@@ -36,6 +37,7 @@ mod decoded;
 mod filter;
 mod first_use;
 mod four_bits;
+pub mod integrity;
 mod nearest;
 mod rows;
 mod scales;
@@ -44,6 +46,7 @@ mod transform;
 mod turned;
 mod unpacked;
 pub mod values;
+mod verified;
 mod view;
 mod windows;
 
@@ -56,4 +59,5 @@ pub use rows::{Cut, Turned};
 pub use scales::scale_beside;
 pub use transform::Change;
 pub use unpacked::{Parts, SCALES_FILE, Unpacked};
+pub use verified::{Checked, Verified};
 pub use view::{Mapping, TensorOrigin, View};

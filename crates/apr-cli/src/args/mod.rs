@@ -158,6 +158,10 @@ pub(crate) struct GlobalArgs {
         long, global = true, hide_short_help = true, value_name = "SIZE", value_parser = parse_size
     )]
     pub(crate) max_metadata: Option<u64>,
+    /// Run models without comparing tensors with their digests and checksums; the report says
+    /// `unverified`
+    #[arg(long, global = true, hide_short_help = true)]
+    pub(crate) no_verify: bool,
     /// Private key in PEM: decrypts an encrypted model; signs or watermarks in commands that do so
     #[arg(long, global = true, hide_short_help = true, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,

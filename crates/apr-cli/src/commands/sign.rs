@@ -119,6 +119,9 @@ struct VerifyReport {
     file: String,
     verified: bool,
     signers: Vec<SignerReport>,
+    /// What was not read, so that nothing is known of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unverified: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -159,6 +162,7 @@ pub(super) fn verify(args: &VerifyArgs, context: &Context) -> Outcome {
         file: args.model.display().to_string(),
         verified: outcome.is_ok(),
         signers: verification.signers.iter().map(signer).collect(),
+        unverified: args.front.then_some("tensors"),
         error: outcome.as_ref().err().map(Failure::message),
     };
 
@@ -218,7 +222,11 @@ fn render(out: &mut dyn Write, report: &VerifyReport) -> io::Result<()> {
         };
         writeln!(out, "{style}{mark:<11}{style:#}  {key}")?;
     }
-    if report.verified {
+    if report.verified && report.unverified.is_some() {
+        let file = Escaped(&report.file);
+        writeln!(out, "{ODD}FRONT VERIFIED{ODD:#}  {file}")?;
+        writeln!(out, "unverified: the bytes of tensors were not read (--front)")
+    } else if report.verified {
         writeln!(out, "{GOOD}VERIFIED{GOOD:#}  {}", Escaped(&report.file))
     } else {
         writeln!(out, "{BAD}NOT VERIFIED{BAD:#}  {}", Escaped(&report.file))

@@ -12,7 +12,7 @@ use apr_core::digest::Digest;
 use apr_core::{
     ByteSource, CheckpointReader, Code, Companion, ContainerFacts, DType, Encoded, Error, Extent,
     ExtentKind, Features, FileChecksum, FileInfo, Format, Limits, Metadata, ReadEncoded, Result,
-    Signed, Stored, StoredRange, TensorInfo, has_no, has_own, keys, read_vec,
+    Signed, Stored, StoredPart, StoredRange, Sum, TensorInfo, has_no, has_own, keys, read_vec,
 };
 use serde_json::{Value, json};
 
@@ -393,7 +393,12 @@ impl CheckpointReader for Apr2Reader {
             true => Stored::encoded_as(range, Encoded::new(self, tensor, stored.form())),
             false => Stored::plain(range),
         };
-        bytes.with_digest(digest)
+        // Without digests, there is the CRC-32 of the file.
+        let file = self.trailer.digests.is_none().then(|| {
+            let range = StoredRange { file: 0, offset: 0, len: self.trailer.footer_offset };
+            StoredPart::of_file(&*self.source, range, Sum::Crc32(self.footer.crc32))
+        });
+        bytes.with_digest(digest).with_parts(file.into_iter().collect())
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {

@@ -143,7 +143,9 @@ impl AprnReader {
         };
         if let Err(error) = self.check_crc() {
             // A damaged payload is not parsed; whoever reads it gets the error.
-            return if error.code() == apr_core::Code::Checksum { Ok(None) } else { Err(error) };
+            let is_damage =
+                matches!(error.code(), apr_core::Code::Checksum | apr_core::Code::Signature);
+            return if is_damage { Ok(None) } else { Err(error) };
         }
 
         let fields = match self.is_plain() {
@@ -223,8 +225,15 @@ impl AprnReader {
         header.compression == Compression::None && !header.flags.contains(Flags::ENCRYPTED)
     }
 
+    /// Compares the file with its checksum, and with the signature that it carries: under the key
+    /// that is in the file, which says nothing about who signed.
     fn check_crc(&self) -> Result<()> {
-        self.crc.get_or_init(|| self.container.check_crc(&self.source)).clone()
+        let check = || {
+            self.container.check_crc(&self.source)?;
+            let own = LoadOptions { trusted_keys: Vec::new(), ..self.options.clone() };
+            own.check_signature(&self.container, &self.source)
+        };
+        self.crc.get_or_init(check).clone()
     }
 
     /// The payload of a file that is packed or encrypted.
@@ -294,6 +303,11 @@ impl ContainerFacts for AprnReader {
 
         push(ExtentKind::Structure, self.container.crc_offset);
         Some(FileChecksum { crc32: self.container.crc32, extents })
+    }
+
+    fn signed_by(&self) -> Result<Option<[u8; 32]>> {
+        self.check_crc().map_err(|error| error.in_file(&self.files[0].name))?;
+        Ok(self.container.signature.map(|(_, key)| key))
     }
 
     fn read_raw(&self, offset: u64, buf: &mut [u8]) -> Result<()> {

@@ -92,7 +92,10 @@ impl CheckpointReader for OlderReader {
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let (range, encoding) = self.places[tensor];
-        if encoding == Encoding::Plain { Stored::plain(range) } else { Stored::derived(range) }
+        let is_plain = encoding == Encoding::Plain;
+        let stored = if is_plain { Stored::plain(range) } else { Stored::derived(range) };
+        let file = self.checksum.as_ref().map(|checksum| checksum.part(&*self.source));
+        stored.with_parts(file.into_iter().collect())
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {

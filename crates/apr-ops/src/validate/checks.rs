@@ -193,6 +193,16 @@ impl Pass<'_> {
     }
 
     pub(super) fn check_uncovered(&mut self) {
+        // A signature that holds under no key at all is a change, whoever is trusted.
+        let own = self.reader.container();
+        if self.options.checksum
+            && !self.checks_signature()
+            && let Err(error) = own.signed_by()
+            && error.code() == Code::Signature
+        {
+            self.find(Level::Error, Check::Signature, None, error.message().to_owned()).code =
+                Some(error.code().id());
+        }
         if !self.sealed {
             return;
         }
@@ -209,11 +219,14 @@ impl Pass<'_> {
         if !self.checks_signature() {
             return;
         }
-        let outcome = self
-            .reader
-            .container()
-            .signed()
-            .and_then(|signed| verify(signed.as_ref(), self.options.trusted));
+        let container = self.reader.container();
+        let outcome = match container.signed_by() {
+            Ok(Some(key)) => is_trusted(&key, self.options.trusted),
+            Ok(None) => {
+                container.signed().and_then(|signed| verify(signed.as_ref(), self.options.trusted))
+            }
+            Err(error) => Err(error),
+        };
         if let Err(error) = outcome {
             self.find(Level::Error, Check::Signature, None, error.message().to_owned()).code =
                 Some(error.code().id());
@@ -225,6 +238,19 @@ impl Pass<'_> {
     }
 }
 
+/// Whether the key under which the file's signature holds is a trusted one.
+fn is_trusted(key: &[u8; 32], trusted: &[[u8; 32]]) -> Result<()> {
+    let untrusted = |message: &str| Err(Error::new(Code::Signature, message));
+    match trusted {
+        [] => untrusted(NO_KEY),
+        _ if trusted.contains(key) => Ok(()),
+        _ => untrusted("the file is signed by a key that is not trusted"),
+    }
+}
+
+/// What is said where nobody can be trusted.
+const NO_KEY: &str = "signature not verified: no trusted key given";
+
 /// Whether a trusted key signed the file.
 #[cfg(feature = "signing")]
 fn verify(signed: Option<&Signed>, trusted: &[[u8; 32]]) -> Result<()> {
@@ -233,8 +259,7 @@ fn verify(signed: Option<&Signed>, trusted: &[[u8; 32]]) -> Result<()> {
     let block =
         block.ok_or_else(|| Error::new(Code::Signature, "missing signature, which is required"))?;
     if trusted.is_empty() {
-        let message = "signature not verified: no trusted key given";
-        return Err(Error::new(Code::Signature, message));
+        return Err(Error::new(Code::Signature, NO_KEY));
     }
     let trusted: Vec<_> = trusted.iter().map(|key| PublicKey::Verifying(*key)).collect();
     let digest = signed.map(|signed| signed.digest).unwrap_or_default();

@@ -53,6 +53,13 @@ impl Default for ValidateOptions<'_> {
 }
 
 impl ValidateOptions<'_> {
+    /// With all that they imply: what is signed are digests, which say nothing of bytes that nobody
+    /// compares with them.
+    pub(crate) fn complete(self) -> Self {
+        let is_signed = self.require_signature || !self.trusted.is_empty();
+        Self { checksum: self.checksum || is_signed, ..self }
+    }
+
     pub(super) fn reads_values(self) -> bool {
         self.nan || self.zero || self.physics
     }

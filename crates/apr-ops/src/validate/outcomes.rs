@@ -1,5 +1,7 @@
 //! What became of each check, in the order in which the report lists them.
 
+use std::collections::BTreeSet;
+
 use apr_core::counted;
 use apr_graph::Severity;
 use apr_registry::keys;
@@ -7,7 +9,7 @@ use apr_registry::keys;
 use crate::graph::GraphPart;
 
 use super::pass::Pass;
-use super::{Check, CheckOutcome, Level, Status, ValidateOptions};
+use super::{Check, CheckOutcome, Finding, Level, Status, ValidateOptions};
 
 /// What a check looked at, or why it was not made.
 type Detail = Result<String, &'static str>;
@@ -15,14 +17,17 @@ type Detail = Result<String, &'static str>;
 impl Pass<'_> {
     pub(super) fn outcomes(&self) -> Vec<CheckOutcome> {
         let ValidateOptions { nan, zero, shapes, .. } = self.options;
-        let tensors = count(self.reader.tensors().len(), "tensor");
+        let all = self.reader.tensors().len();
+        let undecoded = undecoded(&self.findings);
+        let tensors = count(all, "tensor");
+        let decoded = count(all.saturating_sub(undecoded), "tensor");
         let files = count(self.reader.files().len(), "file");
         let checks = [
             (Check::Structure, Ok(format!("{tensors}, {files}"))),
             (Check::Checksum, self.checksum_detail()),
             (Check::Digests, self.digests_detail()),
-            (Check::Finite, self.read(nan, self.finite_detail(&tensors))),
-            (Check::Zeros, self.read(zero, tensors)),
+            (Check::Finite, self.read(nan, finite_detail(&decoded, self.constants.infinite))),
+            (Check::Zeros, self.read(zero, decoded)),
             (Check::Shapes, self.shapes_detail()),
             (Check::Hyperparameters, asked(shapes, "GGUF's key-value pairs".to_owned())),
             (Check::Graph, asked(shapes, self.graph_detail())),
@@ -42,17 +47,8 @@ impl Pass<'_> {
             _ => true,
         };
         let checks = checks.into_iter().filter(|(check, _)| applies(*check));
-        checks.map(|(check, detail)| self.outcome(check, detail)).collect()
-    }
-
-    fn finite_detail(&self, tensors: &str) -> String {
-        match self.constants.infinite {
-            0 => format!("no NaN, no infinity in {tensors}"),
-            some => {
-                let constants = count(some, "constant");
-                format!("no NaN in {tensors}, infinity only in {constants}")
-            }
-        }
+        let outcomes = checks.map(|(check, detail)| self.outcome(check, detail));
+        outcomes.flat_map(|made| with_unread(made, (undecoded, all), UNDECODED)).collect()
     }
 
     fn checksum_detail(&self) -> Detail {
@@ -124,7 +120,7 @@ impl Pass<'_> {
     pub(super) fn sums(&self) -> usize {
         let has_sum = |&tensor: &usize| {
             let stored = self.reader.stored(tensor);
-            stored.crc32().is_some() || !stored.parts().is_empty()
+            stored.crc32().is_some() || stored.parts().iter().any(|part| !self.is_the_file(part))
         };
         (0..self.reader.tensors().len()).filter(has_sum).count()
     }
@@ -155,6 +151,42 @@ impl Pass<'_> {
             Ok(detail) => CheckOutcome { check, status: Status::Pass, detail },
         }
     }
+}
+
+/// Why values of a tensor were not looked at.
+pub(crate) const UNDECODED: &str = "bytes that don't decode";
+
+/// What is said of tensors without NaN, and without infinity except in some constants.
+pub(crate) fn finite_detail(tensors: &str, infinite: usize) -> String {
+    match infinite {
+        0 => format!("no NaN, no infinity in {tensors}"),
+        some => format!("no NaN in {tensors}, infinity only in {}", count(some, "constant")),
+    }
+}
+
+/// Tensors that were found not to decode, so that nothing is known of their values.
+pub(crate) fn undecoded(findings: &[Finding]) -> usize {
+    let is_undecoded = |finding: &&Finding| {
+        finding.check == Check::Structure && finding.level == Level::Error && finding.code.is_some()
+    };
+    let named = findings.iter().filter(is_undecoded).filter_map(|finding| finding.tensor.as_ref());
+    named.collect::<BTreeSet<_>>().len()
+}
+
+/// What became of a check of values, and of the `unread` of all tensors that it could not look at:
+/// a check that saw none of them was not made.
+pub(crate) fn with_unread(
+    made: CheckOutcome,
+    (unread, all): (usize, usize),
+    why: &str,
+) -> Vec<CheckOutcome> {
+    let reads_values = matches!(made.check, Check::Finite | Check::Zeros | Check::Physics);
+    if unread == 0 || !reads_values || made.status == Status::Skipped {
+        return vec![made];
+    }
+    let detail = format!("{} not read: {why}", count(unread, "tensor"));
+    let skipped = CheckOutcome { check: made.check, status: Status::Skipped, detail };
+    if unread >= all && made.status == Status::Pass { vec![skipped] } else { vec![made, skipped] }
 }
 
 fn asked(is_asked: bool, detail: String) -> Detail {

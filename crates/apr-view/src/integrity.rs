@@ -1,0 +1,102 @@
+//! Checksums that a file states, compared with the bytes that were read.
+
+use std::fmt;
+
+use apr_core::digest::{CHUNK_LEN, ChunkSums, Crc32, TensorDigest};
+use apr_core::{CheckpointReader, Error, Result, StoredPart, StoredRange, Sum};
+
+use crate::chunks::{pieces, take};
+
+/// The checksum of bytes that come in order.
+#[derive(Default)]
+pub struct Tally {
+    crc: Crc32,
+    digest: TensorDigest,
+}
+
+impl Tally {
+    /// Appends bytes, with their sums where those were computed already.
+    pub fn append(&mut self, stated: Sum, bytes: &[u8], sums: Option<ChunkSums>) {
+        match (stated, sums) {
+            (Sum::Crc32(_), Some(sums)) => self.crc.append(sums),
+            (Sum::Crc32(_), None) => self.crc.update(bytes),
+            (Sum::Digest(_), Some(sums)) => self.digest.append(sums),
+            (Sum::Digest(_), None) => self.digest.update(bytes),
+        }
+    }
+
+    /// What is wrong once all bytes have come; the next ones are others.
+    pub fn finish(&mut self, stated: Sum) -> Option<Mismatch> {
+        let Self { crc, digest } = std::mem::take(self);
+        match stated {
+            Sum::Crc32(stated) => {
+                let found = crc.value();
+                (found != stated).then_some(Mismatch::Crc32 { stated, found })
+            }
+            Sum::Digest(stated) => (digest.value() != stated).then_some(Mismatch::Digest),
+        }
+    }
+}
+
+/// Bytes that are not those their checksum was taken of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mismatch {
+    /// Two CRC-32.
+    Crc32 {
+        /// What the file says.
+        stated: u32,
+        /// What its bytes come to.
+        found: u32,
+    },
+    /// Two BLAKE3-256.
+    Digest,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Crc32 { stated, found } => {
+                write!(f, "the CRC-32 of its bytes is {found:#010x}, the file says {stated:#010x}")
+            }
+            Self::Digest => f.write_str("its bytes do not match its digest"),
+        }
+    }
+}
+
+impl Mismatch {
+    /// E004 for a tensor, with its file.
+    #[must_use]
+    pub fn into_error(
+        self,
+        reader: &dyn CheckpointReader,
+        tensor: usize,
+        range: StoredRange,
+    ) -> Error {
+        let error = Error::checksum(self.to_string())
+            .for_tensor(&reader.tensors()[tensor].name)
+            .at(range.offset);
+        match reader.files().get(range.file) {
+            Some(file) => error.in_file(&file.name),
+            None => error,
+        }
+    }
+}
+
+/// Reads a part of a file once, a chunk at a time; says what is wrong with it.
+///
+/// # Errors
+/// E007 when reading fails.
+pub(crate) fn mismatch_of(part: &StoredPart<'_>) -> Result<Option<Mismatch>> {
+    let len = part.range.len;
+    let (mut tally, mut buffer) = (Tally::default(), Vec::new());
+    for chunk in pieces(len, CHUNK_LEN) {
+        let bytes = take(&mut buffer, chunk.len);
+        part.read(chunk.offset, bytes)?;
+
+        // A CRC-32 is as fast in order.
+        let by_chunk = chunk.len > 0 && matches!(part.sum, Sum::Digest(_));
+        let sums = by_chunk.then(|| ChunkSums::of(bytes, chunk.offset, len));
+        tally.append(part.sum, bytes, sums);
+    }
+    Ok(tally.finish(part.sum))
+}

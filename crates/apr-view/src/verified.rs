@@ -1,0 +1,166 @@
+//! A checkpoint whose bytes are compared with what its file states of them, before anybody computes
+//! with them.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use apr_core::{CheckpointReader, Result, StoredPart, StoredRange, pass_on};
+
+use crate::integrity::mismatch_of;
+
+/// The parts of a model's files that were compared with their checksums, for all readers of these
+/// files: by file, offset and length.
+#[derive(Debug, Default)]
+pub struct Checked(Mutex<BTreeSet<(usize, u64, u64)>>);
+
+/// A checkpoint that compares each tensor with its digest or CRC-32, and with those of the parts
+/// that it is made of, when its first byte is asked for: by one pass over the bytes in the file, a
+/// chunk at a time. A tensor that is read again, or by rows, is not compared again.
+///
+/// Passes that read whole tensors in order (a conversion, a validation) compare them on their way
+/// and need no such reader.
+pub struct Verified<'a> {
+    base: &'a dyn CheckpointReader,
+    checked: &'a Checked,
+    /// One for each tensor.
+    done: Vec<AtomicBool>,
+}
+
+impl<'a> Verified<'a> {
+    /// Over the reader of files, of which the parts in `checked` were compared already.
+    #[must_use]
+    pub fn new(base: &'a dyn CheckpointReader, checked: &'a Checked) -> Self {
+        let done = base.tensors().iter().map(|_| AtomicBool::new(false)).collect();
+        Self { base, checked, done }
+    }
+
+    /// Compares a tensor with what its file states of it, unless that was done.
+    ///
+    /// # Errors
+    /// E004 with file and tensor where they differ, E007 when reading fails.
+    pub fn check(&self, tensor: usize) -> Result<()> {
+        let Some(done) = self.done.get(tensor).filter(|done| !done.load(Ordering::Acquire)) else {
+            return Ok(());
+        };
+
+        // Held while bytes are read: whoever needs the same part waits for it.
+        let mut checked = self.checked.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for part in self.parts(tensor) {
+            let StoredRange { file, offset, len } = part.range;
+            if checked.contains(&(file, offset, len)) {
+                continue;
+            }
+            if let Some(mismatch) = mismatch_of(&part)? {
+                return Err(mismatch.into_error(self.base, tensor, part.place));
+            }
+            checked.insert((file, offset, len));
+        }
+        done.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The bytes that a tensor is made of, where something is stated about them.
+    fn parts(&self, tensor: usize) -> Vec<StoredPart<'a>> {
+        let stored = self.base.stored(tensor);
+        let mut parts: Vec<StoredPart<'a>> = stored.parts().to_vec();
+        let owner = if stored.range.len == 0 { self.owner(tensor) } else { Some(tensor) };
+        parts.extend(owner.and_then(|at| self.base.stored(at).own_part(self.base, at)));
+        parts
+    }
+
+    /// The tensor whose bytes a tied one has.
+    fn owner(&self, tied: usize) -> Option<usize> {
+        let place = |tensor: usize| {
+            let range = self.base.stored(tensor).range;
+            (range.file, range.offset, range.len > 0)
+        };
+        let (file, offset, _) = place(tied);
+        (0..self.base.tensors().len()).find(|&tensor| place(tensor) == (file, offset, true))
+    }
+}
+
+impl CheckpointReader for Verified<'_> {
+    pass_on!(base: format, metadata, tensors, stored, container, files, companions);
+    pass_on!(base: read_companion, left_out, warnings);
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.check(tensor)?;
+        self.base.read_tensor(tensor, offset, buf)
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        // Whoever gets none reads the tensor, and learns why.
+        self.check(tensor).ok()?;
+        self.base.tensor_slice(tensor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apr_core::{Code, Limits, Metadata, has_no};
+
+    use super::*;
+
+    /// Two tensors of four bytes, with digests of other bytes or the same; counts reads.
+    struct Counted {
+        base: Box<dyn CheckpointReader>,
+        digest: apr_core::digest::Digest,
+        reads: std::sync::atomic::AtomicUsize,
+    }
+
+    impl CheckpointReader for Counted {
+        pass_on!(base: format, tensors, container, files, left_out, warnings);
+        has_no!(companions, slices);
+
+        fn metadata(&self) -> &Metadata {
+            self.base.metadata()
+        }
+
+        fn stored(&self, tensor: usize) -> apr_core::Stored<'_> {
+            self.base.stored(tensor).with_digest(Some(self.digest))
+        }
+
+        fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            self.base.read_tensor(tensor, offset, buf)
+        }
+    }
+
+    fn counted(of: &[u8]) -> Counted {
+        let header = br#"{"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend_from_slice(header);
+        file.extend_from_slice(b"abcd");
+        let base = apr_registry::open(file, "m.safetensors", &Limits::default()).expect("sound");
+        let mut digest = apr_core::digest::TensorDigest::new();
+        digest.update(of);
+        Counted { base, digest: digest.value(), reads: 0.into() }
+    }
+
+    #[test]
+    fn a_tensor_is_compared_once_however_often_and_by_however_many_readers_it_is_read() {
+        let (model, checked) = (counted(b"abcd"), Checked::default());
+        for _ in 0..2 {
+            let verified = Verified::new(&model, &checked);
+            let mut byte = [0];
+            for offset in [2, 0] {
+                verified.read_tensor(0, offset, &mut byte).expect("its digest");
+                assert_eq!(byte[0], b"abcd"[usize::try_from(offset).unwrap()]);
+            }
+        }
+        assert_eq!(model.reads.load(Ordering::Relaxed), 1 + 4, "once for the digest");
+    }
+
+    #[test]
+    fn no_byte_of_a_changed_tensor_is_given() {
+        let (model, checked) = (counted(b"abce"), Checked::default());
+        let verified = Verified::new(&model, &checked);
+        let mut byte = [7];
+        for _ in 0..2 {
+            let error = verified.read_tensor(0, 1, &mut byte).expect_err("another digest");
+            assert_eq!((error.code(), error.tensor()), (Code::Checksum, Some("w")));
+            assert_eq!((error.file(), byte[0]), (Some("m.safetensors"), 7));
+        }
+    }
+}
