@@ -5,6 +5,7 @@ use apr_core::counted;
 use apr_ops::inline::ValidationConfig;
 use apr_ops::job::Job;
 use apr_registry::{CheckpointReader, Error};
+use apr_view::{Checked, Verified};
 use serde_json::Value;
 
 use super::convert::{Destination, Extras, write};
@@ -14,10 +15,14 @@ use crate::failure::Outcome;
 use crate::model;
 
 /// Writes an older file as an `.apr` file of today. What is wrong with the model was wrong before:
-/// it is reported and recorded, and does not end the upgrade.
+/// it is reported and recorded, and does not end the upgrade. Bytes that were damaged since are not
+/// certified by new checksums.
 pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
     let model = model::open(&args.old, context)?;
     let changes = changes(&*model.reader).map_err(|error| error.in_file(&model.name))?;
+    let checked = Checked::default();
+    let verified = Verified::new(&*model.reader, &checked);
+    (0..model.reader.tensors().len()).try_for_each(|tensor| verified.check(tensor))?;
     let target = Output::layout(&apr_registry::apr2::FORMAT, Some(&args.new));
     let job = Job { validation: ValidationConfig::relaxed(), ..Job::new(target) };
     write(

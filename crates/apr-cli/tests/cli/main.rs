@@ -12,6 +12,7 @@ mod anomalies;
 mod bad_input;
 mod canary;
 mod changes;
+mod checksums;
 #[cfg(unix)]
 mod cluster;
 mod configurations;

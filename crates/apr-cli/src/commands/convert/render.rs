@@ -110,11 +110,16 @@ fn healthy(validation: &ValidationReport, report: &WriteReport) -> String {
         return "compressed tensors copied as stored, digests checked".to_owned();
     }
     let checked = counted(checked as u64, "tensor");
+    // The source was looked at; a cast may have made infinite what was finite there.
+    let when = match report.job.conversion.rounding.overflowed {
+        0 => "",
+        _ => " before the cast",
+    };
     match (&report.job.family, infinite) {
         (Some(_), _) => format!("{checked} valid"),
-        (None, 0) => format!("{checked} without NaN or infinity; shapes not checked"),
+        (None, 0) => format!("{checked} without NaN or infinity{when}; shapes not checked"),
         (None, some) => format!(
-            "{checked} without NaN, and without infinity but for {}; shapes not checked",
+            "{checked} without NaN, and without infinity but for {}{when}; shapes not checked",
             counted(some as u64, "constant")
         ),
     }
