@@ -254,6 +254,8 @@ impl Serialize for DType {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     #[test]
