@@ -48,7 +48,7 @@ pub enum JobError {
 /// What is wrong with a model of such misfits, in a few words.
 #[must_use]
 pub fn misfit_title(family: Option<&str>, misfits: &[ValidationError]) -> String {
-    if misfits.iter().all(ValidationError::is_of_graph) {
+    if !misfits.is_empty() && misfits.iter().all(ValidationError::is_of_graph) {
         return "its graph contradicts itself".to_owned();
     }
     match family {
