@@ -275,7 +275,10 @@ fn may_not_be_zero(name: &str, kind: Option<TensorKind>) -> bool {
             kind,
             TensorKind::Bias | TensorKind::NormBeta | TensorKind::Buffer | TensorKind::Scale
         ),
-        None => !name.ends_with("bias") && !name.ends_with("running_mean"),
+        None => {
+            let name = name.to_ascii_lowercase();
+            !["bias", "beta", "running_mean"].iter().any(|zero| name.ends_with(zero))
+        }
     }
 }
 

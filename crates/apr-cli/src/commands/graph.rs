@@ -38,10 +38,7 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
         if args.node.is_some() { model::open_with_companions } else { model::look_with_companions };
     let model = open(&args.model, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
-    let architecture = context.architecture()?;
-    let source = Source::new(&*model.reader, context.families()?)
-        .named(&model.name)
-        .taken_for(&architecture);
+    let source = context.source(&*model.reader, &model.name)?;
     let usual = apr_blocks::GraphOptions {
         past: args.with_past,
         task: args.task.clone(),

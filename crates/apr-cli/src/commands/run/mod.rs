@@ -34,7 +34,6 @@ use apr_io::NativeHost;
 use apr_run::{
     Arithmetic, Facts, Host, Pooling, Prepared, RunOptions, Transcriber, inputs_of, with_runner,
 };
-use apr_source::Source;
 
 use self::given::{Asked, Given};
 pub(super) use self::given::{read_media, read_text};
@@ -49,10 +48,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let begun = Instant::now();
     let model = model::open_with_companions(&args.model, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
-    let architecture = context.architecture()?;
-    let source = Source::new(&*model.reader, context.families()?)
-        .named(&model.name)
-        .taken_for(&architecture);
+    let source = context.source(&*model.reader, &model.name)?;
     let facts = Facts::of_source(&source)?;
 
     check_vocabulary(&args.tokens, &facts)?;

@@ -43,12 +43,9 @@ pub(super) fn run(args: &TraceArgs, other: &Path, context: &Context) -> Outcome 
     ];
     let facts = [Facts::of(&*models[0].reader)?, Facts::of(&*models[1].reader)?];
     let payload = payload::of(args, &facts[0], context)?;
-    let architecture = context.architecture()?;
     let source = |at: usize| -> Outcome<Source<'_>> {
         models[at].reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
-        Ok(Source::new(&*models[at].reader, context.families()?)
-            .named(&models[at].name)
-            .taken_for(&architecture))
+        context.source(&*models[at].reader, &models[at].name)
     };
     let (one, two) = (source(0)?, source(1)?);
     let subjects =

@@ -12,7 +12,6 @@ pub(super) mod payload;
 mod render;
 
 use apr_run::{Facts, RunOptions};
-use apr_source::Source;
 use apr_trace::{Subject, TraceOptions, ValueSink, trace};
 
 use self::export::{Activations, Export};
@@ -43,10 +42,7 @@ fn of_one(args: &TraceArgs, context: &Context) -> Outcome {
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
     let facts = Facts::of(&*model.reader)?;
     let payload = payload::of(args, &facts, context)?;
-    let architecture = context.architecture()?;
-    let source = Source::new(&*model.reader, context.families()?)
-        .named(&model.name)
-        .taken_for(&architecture);
+    let source = context.source(&*model.reader, &model.name)?;
 
     let mut options = TraceOptions::new(run_options(args, context));
     options.level = args.level.into();
