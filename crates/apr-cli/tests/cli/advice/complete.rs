@@ -199,6 +199,8 @@ const STATEMENTS: &[&str] = &[
     "--expires '{text}' is not a time",
     "there is no cache without --with-past",
     "reads an output back before it appears",
+    "--max-drift or --quality-check",
+    "parts do not run the model",
     "--expect is for models that answer with text",
     // What was asked for, which stays.
     "offline mode (HF_HUB_OFFLINE or --offline)",
