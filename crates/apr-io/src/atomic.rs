@@ -173,8 +173,12 @@ impl AtomicOutput {
         warnings.extend(placed.into_iter().filter_map(Placed::finish));
         warnings.extend(earlier::remove(&earlier));
         self.made_folders.clear();
-        warnings
-            .extend(folders.iter().filter_map(|folder| sync_folder(folder).err()).map(unsynced));
+        warnings.extend(
+            folders
+                .iter()
+                .filter_map(|folder| sync_folder(folder).err())
+                .map(|error| unsynced(&error)),
+        );
         Ok(Committed { warnings })
     }
 

@@ -116,7 +116,7 @@ impl WholeFolder {
             let old = self.exchange(hidden, locks).map_err(failed)?;
             warnings.extend(remove_old(&old).err());
         }
-        warnings.extend(sync_folder(parent(&self.path)).err().map(unsynced));
+        warnings.extend(sync_folder(parent(&self.path)).err().as_ref().map(unsynced));
         Ok(warnings)
     }
 
@@ -229,7 +229,7 @@ fn remove_old(old: &Path) -> Result<()> {
 }
 
 /// That a crash of the system may undo names.
-pub(crate) fn unsynced(error: Error) -> Error {
+pub(crate) fn unsynced(error: &Error) -> Error {
     let message = format!(
         "{}: the output is in place, but a power failure may undo its new name",
         error.message()

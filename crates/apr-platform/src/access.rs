@@ -26,8 +26,8 @@ impl Access {
         match self {
             Self::Usual => Self::Within(others.clone()),
             Self::Private => Self::Private,
-            Self::As(own) => Self::As(system::narrowed(own, others)),
-            Self::Within(own) => Self::Within(system::narrowed(own, others)),
+            Self::As(own) => Self::As(system::narrowed(&own, others)),
+            Self::Within(own) => Self::Within(system::narrowed(&own, others)),
         }
     }
 

@@ -100,7 +100,7 @@ pub(crate) fn with_access<'o>(
 /// The mode before it is set: narrow.
 fn first_mode(access: &Access) -> u32 {
     match (access, exact_mode(access)) {
-        (Access::Within(others), _) => narrowed(Permissions::from_mode(0o666), others).mode(),
+        (Access::Within(others), _) => narrowed(&Permissions::from_mode(0o666), others).mode(),
         (_, exact) => exact.map_or(0o666, |mode| mode & 0o700),
     }
 }
@@ -115,7 +115,7 @@ fn exact_mode(access: &Access) -> Option<u32> {
 
 /// Permissions without the group, and without all others, where other permissions let these not
 /// read.
-pub(crate) fn narrowed(own: Permissions, others: &Permissions) -> Permissions {
+pub(crate) fn narrowed(own: &Permissions, others: &Permissions) -> Permissions {
     let classes = [(0o040, 0o070), (0o004, 0o007)];
     let closed = classes.into_iter().filter(|(read, _)| others.mode() & read == 0);
     Permissions::from_mode(closed.fold(own.mode(), |mode, (_, class)| mode & !class))

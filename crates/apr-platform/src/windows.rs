@@ -126,8 +126,8 @@ pub(crate) fn with_access<'o>(
 }
 
 /// Who may read a file is not in its permissions here.
-pub(crate) fn narrowed(own: fs::Permissions, _others: &fs::Permissions) -> fs::Permissions {
-    own
+pub(crate) fn narrowed(own: &fs::Permissions, _others: &fs::Permissions) -> fs::Permissions {
+    own.clone()
 }
 
 pub(crate) fn apply_access(_access: &Access, _file: &File) -> io::Result<()> {

@@ -14,14 +14,14 @@ pub struct Output(OutputKind);
 
 enum OutputKind {
     /// Files that appear when they are complete.
-    Files(AtomicOutput),
+    Files(Box<AtomicOutput>),
     /// A pipe, a device or standard output.
     Stream(StreamSink),
 }
 
 impl From<AtomicOutput> for Output {
     fn from(files: AtomicOutput) -> Self {
-        Self(OutputKind::Files(files))
+        Self(OutputKind::Files(Box::new(files)))
     }
 }
 
@@ -102,7 +102,7 @@ impl Output {
             Target::Model(path.into())
         };
         let names = files.iter().map(|file| file.name.as_str());
-        Ok(Self(OutputKind::Files(AtomicOutput::create(target, replace, names)?)))
+        Ok(Self::from(AtomicOutput::create(target, replace, names)?))
     }
 
     /// Whether what is written may end up where reports are printed.
@@ -143,7 +143,7 @@ impl Output {
             files.made_from(sources);
         }
         let sink: &mut dyn Sink = match &mut self.0 {
-            OutputKind::Files(files) => files,
+            OutputKind::Files(files) => &mut **files,
             OutputKind::Stream(stream) => stream,
         };
         sources.keep_whole();

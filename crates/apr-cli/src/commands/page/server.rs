@@ -174,7 +174,7 @@ impl Served {
             return refuse(out, "404 Not Found");
         };
         let len = match &body {
-            Body::Bytes(bytes) => bytes.len() as u64,
+            Body::Bytes(bytes) => bytes.len(),
             Body::File(file) => file.len(),
         };
         let last = len.saturating_sub(1);
