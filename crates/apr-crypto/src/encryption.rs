@@ -183,6 +183,17 @@ impl EncrBlock {
             .unwrap_or_else(|| unreachable!("the locks are in memory"))
     }
 
+    /// The same locks and file key with a new salt: what is encrypted under it shares no cipher with
+    /// what was encrypted under another, whatever its content. The MAC is still to be set.
+    ///
+    /// # Errors
+    /// What `random` fails with.
+    pub fn renewed(&self, random: &mut dyn Random) -> Result<Self> {
+        let mut salt = [0; 16];
+        random.fill(&mut salt)?;
+        Ok(Self { salt, stanzas: self.stanzas.clone(), hmac: [0; 32] })
+    }
+
     /// Of the key derivations of this file; public.
     #[must_use]
     pub fn salt(&self) -> [u8; 16] {

@@ -273,6 +273,10 @@ pub(super) fn run(open: &OpenPlan, part: usize, context: &Context) -> Outcome<Pa
     output(plan)?;
     let (cli, mut context) = open.job(context)?;
     context.encryption = encryption(plan, &context)?;
+    if let Some(encrypt) = &mut context.encryption {
+        // A part that is done once more may have other content: an input can change unseen.
+        encrypt.block = encrypt.block.renewed(&mut secrets::random)?;
+    }
     with_writing(cli.command, open.folder(), &context, |writing| run_in(open, part, &writing))
 }
 

@@ -198,7 +198,6 @@ const STATEMENTS: &[&str] = &[
     " work",
     "--expires '{text}' is not a time",
     "there is no cache without --with-past",
-    "reads an output back before it appears",
     "--max-drift or --quality-check",
     "parts do not run the model",
     "--expect is for models that answer with text",
