@@ -99,13 +99,15 @@ fn damaged_bytes_of_every_format_with_a_checksum_are_refused_on_every_way() {
     for name in ["m.pt", "m.apr", "m.npz", "m.keras", "dialect.apr", "apr1.apr"] {
         let damaged = format!("damaged-{name}");
         sandbox.write(&damaged, flip(&sandbox, name));
-        let mut ways = vec![
-            format!("validate {damaged}"),
-            format!("tensors {damaged} --stats"),
-            format!("import {damaged} -o out.apr"),
-            format!("convert {damaged} -o out.safetensors"),
-            format!("merge {damaged} {damaged} -o out.apr"),
-        ];
+        let mut ways = vec![format!("validate {damaged}"), format!("tensors {damaged} --stats")];
+        // One tensor is no Whisper, which is a reason of its own to write nothing.
+        if name != "apr1.apr" {
+            ways.extend([
+                format!("import {damaged} -o out.apr"),
+                format!("convert {damaged} -o out.safetensors"),
+                format!("merge {damaged} {damaged} -o out.apr"),
+            ]);
+        }
         if ["dialect.apr", "apr1.apr"].contains(&name) {
             ways.push(format!("upgrade {damaged} out.apr"));
         }
