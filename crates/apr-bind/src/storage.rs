@@ -6,7 +6,7 @@ use apr_registry::DType;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Storage {
-    /// Floats of 16 to 64 bits become this dtype; `None`: they stay what they are.
+    /// Floats of 8 to 64 bits become this dtype; `None`: they stay what they are.
     pub precision: Option<DType>,
     /// Quantized tensors become this dtype; `None`: they stay quantized where the format can say
     /// what they mean, and become single precision otherwise.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
+use apr_arch::LayerStack;
 use apr_core::{
     CheckpointReader, Companion, Container, Convention, Error, Metadata, Phase, Pipeline, Progress,
     Result, Shape, Stored, TensorInfo, pass_on,
@@ -218,6 +219,12 @@ pub fn plan_widths<P: Pipeline>(
             Error::format(format!("{title} models do not say how many {name} they have"))
         })
     };
+    if model.layer_stack() == Some(LayerStack::Decoder) {
+        return Err(Error::format(format!(
+            "{title} models have an encoder and a decoder, whose heads share one width that their \
+             configuration does not state: heads and neurons go of models with one stack of layers"
+        )));
+    }
     let layers = dimension("layers")?;
     let (mut counts, mut head_dim, mut groups) = (Vec::new(), None, None);
     if choice.heads > 0 {

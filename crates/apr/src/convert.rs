@@ -138,7 +138,7 @@ impl Convert {
         self
     }
 
-    /// Casts tensors of 16 to 64 bit floats.
+    /// Casts floats of 8 to 64 bits.
     pub fn precision(mut self, dtype: DType) -> Self {
         self.job.weights.precision = Some(dtype);
         self

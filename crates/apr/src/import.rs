@@ -27,7 +27,7 @@ pub struct ImportOptions {
     /// Compress without loss.
     #[cfg(feature = "compression")]
     pub compress: Option<Choice>,
-    /// Cast tensors of 16 to 64 bit floats.
+    /// Cast floats of 8 to 64 bits.
     pub precision: Option<DType>,
     /// Licence of the model, where its files don't state it.
     pub license: Option<String>,
@@ -172,7 +172,7 @@ impl AprConverter {
         self
     }
 
-    /// Casts tensors of 16 to 64 bit floats.
+    /// Casts floats of 8 to 64 bits.
     pub fn precision(mut self, dtype: DType) -> Self {
         self.options.precision = Some(dtype);
         self

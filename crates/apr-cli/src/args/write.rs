@@ -47,7 +47,7 @@ pub(crate) struct WriteArgs {
     /// As --relaxed, and despite a failed quality gate; overwrites nothing
     #[arg(long, hide_short_help = true)]
     pub(crate) force: bool,
-    /// Cast floating-point tensors of 16 to 64 bits to this type
+    /// Cast floating-point tensors of 8 to 64 bits to this type
     #[arg(long, value_enum, ignore_case = true, value_name = "DTYPE")]
     pub(crate) precision: Option<Precision>,
     /// Quality gate: canary file, as written by canary create, that the output must pass before it

@@ -212,7 +212,7 @@ fn merges_go_into_every_format_and_are_quantized_on_the_way() {
 #[test]
 fn the_report_says_what_changed() {
     let sandbox = with_fixtures();
-    let line = "merge a-f32 b-f32 c-f32 -s model_stock -o m --json";
+    let line = "merge b-f32 c-f32 --base a-f32 -s model_stock -o m --json";
     let report = sandbox.apr(line).ok().json();
     let merge = &report["merge"];
     assert_eq!(merge["method"], "model_stock");
@@ -263,15 +263,19 @@ fn what_does_not_fit_is_refused_with_the_first_difference() {
 fn parameters_out_of_range_and_of_the_wrong_number_are_refused() {
     let sandbox = with_fixtures();
     for (options, code, parts) in [
-        ("-s ties --density 0", 4, &["density is 0", "a number above 0, up to 1"][..]),
-        ("-s ties --density 2", 4, &["density is 2"]),
+        ("--base a-f32 -s ties --density 0", 4, &["density is 0", "a number above 0, up to 1"][..]),
+        ("--base a-f32 -s ties --density 2", 4, &["density is 2"]),
         ("-s linear --weights 1,2", 2, &["2 values of 'weight' for 3 models"]),
-        ("-s ties --weights 1", 2, &["1 values of 'weight' for 2 models that are not the base"]),
+        (
+            "--base a-f32 -s ties --weights 1",
+            2,
+            &["1 values of 'weight' for 2 models that are not the base"],
+        ),
         ("-s slerp --t 0.5", 4, &["slerp takes 2 models with the base, not 3"]),
         ("-s linear --weights 1,-1,0", 4, &["weights whose sum is not zero"]),
         ("-s average --density 0.5", 2, &["average has no parameter 'density'"]),
-        ("-s ties --parameter gamma=1", 2, &["ties has no parameter 'gamma'"]),
-        ("-s della --density 0.1", 4, &["must lie between 0 and 1"]),
+        ("--base a-f32 -s ties --parameter gamma=1", 2, &["ties has no parameter 'gamma'"]),
+        ("--base a-f32 -s della --density 0.1", 4, &["must lie between 0 and 1"]),
         ("-s blend", 2, &["blend"]),
     ] {
         sandbox.apr(&format!("merge a-f32 b-f32 c-f32 {options} -o m")).fails(code, parts);

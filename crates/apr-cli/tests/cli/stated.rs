@@ -95,6 +95,12 @@ fn a_cast_that_changes_nothing_says_so() {
         let report = sandbox.apr(&format!("{line} --json")).ok().json();
         assert!(report["warnings"].to_string().contains(said), "{report}");
     }
+    sandbox.apr("convert m --quantize q8_0 -o q.apr").ok();
+    sandbox
+        .apr("convert q.apr --precision bf16 -o p.apr")
+        .ok()
+        .says(&["--precision bf16 changed nothing", "are quantized, which --dequantize changes"]);
+    sandbox.apr("convert q.apr --dequantize bf16 -o p.apr -f").ok().clean();
     let report = sandbox.apr("convert b.safetensors -o c.safetensors -f --precision fp16 --json");
     assert!(!report.ok().json()["warnings"].to_string().contains("changed nothing"));
 }

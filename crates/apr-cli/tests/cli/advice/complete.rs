@@ -138,6 +138,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "choose one by --precision",
         "models_that_do_not_go_together_are_refused_and_nothing_is_written",
     ),
+    ("name it with --base", "methods_that_compare_models_with_a_base_need_one"),
+    (" are quantized, which --dequantize changes", "a_cast_that_changes_nothing_says_so"),
     ("pass --t 0.001", "a_threshold_is_asked_for_and_given"),
     ("pass --models-dir", "hostile_configurations_are_refused"),
     ("a configuration with --config FILE", "a_configuration_of_slices_makes_a_deeper_model"),
