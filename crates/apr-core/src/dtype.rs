@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn floats_of_8_bits_are_floats_and_parts_of_blocks_are_not() {
-        let floats: Vec<&str> =
+        let floats: alloc::vec::Vec<&str> =
             DType::ALL.iter().filter(|dtype| dtype.is_float()).map(|dtype| dtype.name()).collect();
         let expected =
             ["f32", "f16", "bf16", "f64", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz"];
