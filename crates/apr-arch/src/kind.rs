@@ -120,8 +120,8 @@ impl TensorExpectation {
         Self { std, std_by_width: None, ..self }
     }
 
-    /// The range of stored means that a nearly constant tensor with this mean and standard deviation
-    /// violates, which makes it corrupt.
+    /// The range of stored means that a nearly constant tensor with this mean and standard
+    /// deviation violates, which makes it corrupt.
     #[must_use]
     pub fn corrupt(self, mean: f64, std: f64) -> Option<Range> {
         let (range, value) = (self.constant?, mean + self.offset);
@@ -136,8 +136,8 @@ impl TensorKind {
     /// What is expected of any model (`docs/families.md`, "Ranges"), wide enough for valid ones.
     ///
     /// Trained models differ widely, so a tensor outside of a range is a warning. Training moves
-    /// the values of a norm apart, though: one whose values are all the same and far from where they
-    /// began was overwritten.
+    /// the values of a norm apart, though: one whose values are all the same and far from where
+    /// they began was overwritten.
     #[must_use]
     pub const fn expectation(self) -> TensorExpectation {
         let near_zero = Some(Range::new(-0.2, 0.2));

@@ -47,7 +47,8 @@ pub(crate) enum Failure {
     Gate {
         /// What exceeds it.
         failures: Vec<String>,
-        /// Everything that was measured: `drift`, `canary`, `quantization`, what was changed before.
+        /// Everything that was measured: `drift`, `canary`, `quantization`, what was changed
+        /// before.
         measured: Box<Map<String, Value>>,
     },
     /// A tensor with values that no healthy model has; nothing was written.

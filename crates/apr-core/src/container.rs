@@ -90,8 +90,8 @@ impl FileChecksum {
         Self { crc32, extents }
     }
 
-    /// All bytes that it covers, as what every tensor of the file `source` is made of: where nothing
-    /// is stated about a tensor alone, it is sound if the file is.
+    /// All bytes that it covers, as what every tensor of the file `source` is made of: where
+    /// nothing is stated about a tensor alone, it is sound if the file is.
     #[must_use]
     pub fn part<'a>(&self, source: &'a dyn ByteSource) -> StoredPart<'a> {
         let len = self.extents.last().map_or(0, |last| last.offset + last.len);

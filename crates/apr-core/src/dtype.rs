@@ -254,7 +254,6 @@ impl Serialize for DType {
 
 #[cfg(test)]
 mod tests {
-    use alloc::vec::Vec;
 
     use super::*;
 

@@ -183,8 +183,8 @@ impl EncrBlock {
             .unwrap_or_else(|| unreachable!("the locks are in memory"))
     }
 
-    /// The same locks and file key with a new salt: what is encrypted under it shares no cipher with
-    /// what was encrypted under another, whatever its content. The MAC is still to be set.
+    /// The same locks and file key with a new salt: what is encrypted under it shares no cipher
+    /// with what was encrypted under another, whatever its content. The MAC is still to be set.
     ///
     /// # Errors
     /// What `random` fails with.

@@ -332,7 +332,7 @@ impl NodeBuilder<'_> {
             let output_name = if position == 0 {
                 name.clone()
             } else {
-                body.taken.unique(&format!("{name}:{position}"))
+                body.taken.unique(format!("{name}:{position}"))
             };
             made.push(body.body.add_value(output_name, ValueType::Unknown, ValueOrigin::Missing));
         }

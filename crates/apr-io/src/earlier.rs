@@ -17,7 +17,8 @@ use crate::partial::parent;
 /// Only what stood for one model under that name is found: other counts of shards where the new
 /// output is a whole set of them, and the shards of a manifest or an index that is replaced.
 /// `sources` are files that the output was made from, which stay unless what named them is
-/// replaced. `count` is that of shards which were written before, where the output is their manifest.
+/// replaced. `count` is that of shards which were written before, where the output is their
+/// manifest.
 ///
 /// # Errors
 /// E007 when the folder can't be listed.

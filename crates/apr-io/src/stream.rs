@@ -101,8 +101,8 @@ impl StreamSink {
         Ok(())
     }
 
-    /// Why bytes did not go out. A reader that goes away early has no model, unlike one that has read
-    /// enough of a report: that is a failure.
+    /// Why bytes did not go out. A reader that goes away early has no model, unlike one that has
+    /// read enough of a report: that is a failure.
     fn failed(&self, error: &io::Error) -> Error {
         if error.kind() != io::ErrorKind::BrokenPipe {
             return io_error(error, &self.name);

@@ -167,8 +167,7 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
         let base = match (method.base(), base) {
             (Base::Required | Base::OfTwo, None) => {
                 return Err(Error::format(format!(
-                    "{method} needs a base model: name it with --base, or as base_model in a \
-                     configuration"
+                    "{method} needs a base model: name it as base_model in the configuration"
                 )));
             }
             (Base::Ignored, _) | (_, None) => None,

@@ -1,7 +1,7 @@
 //! A model that is opened once and asked many times.
 //!
-//! What a report consists of (passes, graphs, shards, companions, defaults) is put together here and
-//! nowhere else: the command, the library, Python, the page and the terminal view call a
+//! What a report consists of (passes, graphs, shards, companions, defaults) is put together here
+//! and nowhere else: the command, the library, Python, the page and the terminal view call a
 //! [`Session`] and render what it returns.
 
 use std::ops::Range;

@@ -6,6 +6,8 @@ use std::path::Path;
 use apr_arch::Families;
 use apr_core::{CheckpointReader, Code, DType, Result, Serial};
 use apr_ops::diff::{DiffOptions, DiffReport};
+use apr_ops::inspect::InspectReport;
+use apr_ops::lint::LintReport;
 use apr_ops::session::Session;
 use apr_ops::validate::{Finding, ValidateOptions, ValidateReport};
 use apr_registry::{OpenOptions, open};
@@ -64,13 +66,21 @@ pub(crate) fn opened(file: Vec<u8>) -> Result<Box<dyn CheckpointReader>> {
 /// What `validate` finds in a file in memory.
 pub(crate) fn validated(file: Vec<u8>) -> Result<ValidateReport> {
     let reader = opened(file)?;
-    asked(&*reader, |session| session.validate(ValidateOptions::default(), &Serial, &()))
+    session(&*reader, &Families::default()).validate(ValidateOptions::default(), &Serial, &())
 }
 
-/// What a session on a made file, of no family, answers.
-pub(crate) fn asked<R>(reader: &dyn CheckpointReader, ask: impl FnOnce(&Session<'_>) -> R) -> R {
-    let families = Families::default();
-    ask(&Session::of(Source::new(reader, &families).named("test.apr")))
+/// What `inspect` reports on a made file, of no family.
+pub(crate) fn inspected(reader: &dyn CheckpointReader) -> Result<InspectReport> {
+    session(reader, &Families::default()).inspect()
+}
+
+/// What `lint` remarks on one.
+pub(crate) fn linted(reader: &dyn CheckpointReader) -> Result<LintReport> {
+    session(reader, &Families::default()).lint()
+}
+
+fn session<'a>(reader: &'a dyn CheckpointReader, families: &'a Families) -> Session<'a> {
+    Session::of(Source::new(reader, families).named("test.apr"))
 }
 
 /// How two made files differ.
@@ -79,8 +89,7 @@ pub(crate) fn compared(
     options: &DiffOptions,
 ) -> Result<DiffReport> {
     let families = Families::default();
-    let session = |reader| Session::of(Source::new(reader, &families).named("test.apr"));
-    session(left).beside(&session(right)).diff(options, &Serial, &())
+    session(left, &families).beside(&session(right, &families)).diff(options, &Serial, &())
 }
 
 /// Checks that a file does not open, by this code; returns the code and the message.

@@ -151,8 +151,8 @@ fn plain_name(path: &str) -> &str {
     path.rsplit(['/', '\\']).next().unwrap_or(path)
 }
 
-/// Folders of the modules that `modules.json` of sentence-transformers lists: what they hold is part
-/// of the model, the weights of a dense layer too.
+/// Folders of the modules that `modules.json` of sentence-transformers lists: what they hold is
+/// part of the model, the weights of a dense layer too.
 ///
 /// # Errors
 /// E007 when the file can't be read, E008 when it exceeds the limits.

@@ -12,9 +12,9 @@
 //! Keys and values of another cache type are written as the `f32` that they stand for, which become
 //! the same bits again. Digests are hexadecimal. Keys and values of a prompt depend on all weights,
 //! on the graph, on the arithmetic and on the cache type, which the identity stands for. It covers
-//! names, dtypes, shapes and the digest of each tensor. For a file without digests it covers samples
-//! of the tensors and the state of the files, such as length, time and number, which the caller
-//! knows ([`Generator::read_from_files`]); without that state, all bytes of the tensors.
+//! names, dtypes, shapes and the digest of each tensor. For a file without digests it covers
+//! samples of the tensors and the state of the files, such as length, time and number, which the
+//! caller knows ([`Generator::read_from_files`]); without that state, all bytes of the tensors.
 
 use std::fmt::{self, Write};
 
@@ -274,8 +274,8 @@ fn read(
     }
     if text(MODEL).as_deref() != Some(identity) {
         return Err(RunError::request(format!(
-            "{name}: the prompt cache was made by another model, by other files of this one, or with \
-             another part, task, arithmetic or cache type; remove it to make a new one"
+            "{name}: the prompt cache was made by another model, by other files of this one, or \
+             with another part, task, arithmetic or cache type; remove it to make a new one"
         )));
     }
     let in_file = |error: Error| error.in_file(name);

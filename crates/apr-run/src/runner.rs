@@ -74,8 +74,8 @@ impl Default for RunOptions {
     }
 }
 
-/// Calls `then` with a model that is ready to run. Each tensor is compared with what its file states
-/// of it when it is read first, unless the source says [otherwise](Source::verifying).
+/// Calls `then` with a model that is ready to run. Each tensor is compared with what its file
+/// states of it when it is read first, unless the source says [otherwise](Source::verifying).
 ///
 /// # Errors
 /// E003 where the model has no graph and its family is not known, E004 from whatever reads a tensor

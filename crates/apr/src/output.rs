@@ -115,9 +115,9 @@ impl Output {
     /// meanwhile.
     ///
     /// # Errors
-    /// Those of [`Planned::run`] and [`Written::commit`], and E007 where a source was changed or the output can't be put in
-    /// place, and E004 where what was downloaded is not what its server has. Files are then
-    /// as they were before; a stream may have got a part.
+    /// Those of [`Planned::run`] and [`Written::commit`], and E007 where a source was changed or
+    /// the output can't be put in place, and E004 where what was downloaded is not what its server
+    /// has. Files are then as they were before; a stream may have got a part.
     pub fn write<P: Pipeline>(
         self,
         planned: Planned<'_>,

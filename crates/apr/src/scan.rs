@@ -32,7 +32,7 @@ pub fn scan(path: impl AsRef<Path>) -> Result<ScanSummary> {
         sources.check_unchanged()?;
         Ok(report)
     };
-    scan_each(&files, |path| path.display().to_string(), scan, |error| unreadable(error))
+    scan_each(&files, |path| path.display().to_string(), scan, unreadable)
 }
 
 /// The files that a scan of paths looks at: those named, and those in folders and below, in order.

@@ -81,8 +81,8 @@ impl<'a> GraphSettings<'a> {
         self.table.refused.iter().find(|(when, _)| applies(when)).map(|(_, why)| why.as_str())
     }
 
-    /// Why the graph may leave out the tensor at this position of the checkpoint: it is a buffer, or
-    /// the table lists it. `None` for a tensor that the model's outputs depend on.
+    /// Why the graph may leave out the tensor at this position of the checkpoint: it is a buffer,
+    /// or the table lists it. `None` for a tensor that the model's outputs depend on.
     #[must_use]
     pub fn may_be_unused(&self, position: usize) -> Option<&'a str> {
         let member = self.model.member(position)?;

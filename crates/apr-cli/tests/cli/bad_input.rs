@@ -40,7 +40,7 @@ fn a_pipe_on_disk_is_refused_and_not_waited_for() {
     }
     sandbox.apr("debug --hex m.apr").fails(1, &["E007"]);
     sandbox.apr("debug --strings m.apr").fails(1, &["E007"]);
-    sandbox.apr("inspect folder").fails(4, &["E001", "folder", "no supported weights"]);
+    refused(&sandbox, "folder", 1, &["E007", "folder/model.safetensors", "a pipe or a device"]);
     sandbox.apr("inspect /dev/null").fails(1, &["E007", "a pipe or a device"]);
 }
 

@@ -76,8 +76,8 @@ fn qa_59_ties_masks_what_disagrees() {
         .with("b.safetensors", model(&[12.0, 24.0, 28.0, 0.5]));
     sandbox
         .apr(
-            "merge a.safetensors b.safetensors --base base.safetensors --strategy ties --density 0.75 \
-             -o m.safetensors",
+            "merge a.safetensors b.safetensors --base base.safetensors --strategy ties \
+             --density 0.75 -o m.safetensors",
         )
         .ok();
     // The first agree: their mean. In the second and third, the larger one alone.

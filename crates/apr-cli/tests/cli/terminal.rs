@@ -392,7 +392,6 @@ fn a_reader_that_goes_away_ends_the_command_quietly() {
         "tensors m.apr",
         "tensors m.apr --json",
         "debug m.apr --hex --limit 100000",
-        "convert m.apr --format safetensors -o - -q",
         "completions bash",
         "completions zsh",
     ];

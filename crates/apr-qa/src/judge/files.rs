@@ -13,7 +13,7 @@ use apr_testkit::corrupt::overwrite;
 
 use crate::bench::Bench;
 use crate::judgement::{Fault, Judgement, ensure, failed, passed};
-use crate::made::{Made, asked};
+use crate::made::{Made, inspected};
 
 /// The made model as bytes of an `.apr` file.
 fn packed(
@@ -43,7 +43,7 @@ fn flags_of(file: &[u8], name: &str) -> Result<usize, Fault> {
 
 pub(crate) fn compression(bench: &Bench<'_>) -> Judgement {
     let file = packed(bench, |convert| convert.compress(Compression::Auto))?;
-    let report = asked(&*opened(file.clone(), Keys::default())?, |session| session.inspect())?;
+    let report = inspected(&*opened(file.clone(), Keys::default())?)?;
     let codecs: Vec<String> = report.compression.iter().map(|share| share.codec.clone()).collect();
     ensure(!codecs.is_empty(), "a test model was not compressed")?;
 

@@ -10,7 +10,7 @@ use apr_testkit::corrupt::{insert, overwrite};
 
 use crate::bench::Bench;
 use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
-use crate::made::{self, asked, changed, found, opened, refused, sound, validated};
+use crate::made::{self, changed, found, linted, opened, refused, sound, validated};
 
 /// What a point says of a model in a format that lacks what the point is about.
 fn lacks(bench: &Bench<'_>, what: &str, seen: &str) -> Judgement {
@@ -97,7 +97,7 @@ pub(crate) fn alignment(bench: &Bench<'_>) -> Judgement {
     };
     let odd = |message: &str| message.contains("do not start at a multiple of");
     let reader = opened(Apr2Builder { digests: false, ..sound().entry(entry) }.build())?;
-    let report = asked(&*reader, |session| session.lint())?;
+    let report = linted(&*reader)?;
     let warned = report.remarks.into_iter().find(|remark| odd(&remark.message));
     let seen = warned.ok_or_else(|| Fault::new("lint said nothing of byte 193"))?.message;
 

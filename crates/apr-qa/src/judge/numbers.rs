@@ -8,7 +8,7 @@ use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 
 use crate::bench::Bench;
 use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
-use crate::made::{asked, bytes_of, compared, floats, opened};
+use crate::made::{bytes_of, compared, floats, linted, opened};
 
 /// A WAV file of 32-bit floats, which are not held to any range.
 fn float_wav(samples: &[f32]) -> Vec<u8> {
@@ -88,7 +88,7 @@ pub(crate) fn sparsity(bench: &Bench<'_>) -> Judgement {
     let dense = |message: &str| message.contains("is stored as sparse, but is dense");
     let remark = |filled: u32| -> Result<Option<String>, Fault> {
         let reader = opened(Apr2Builder::new().entry(sparse_matrix(filled)).build())?;
-        let remarks = asked(&*reader, |session| session.lint())?.remarks.into_iter();
+        let remarks = linted(&*reader)?.remarks.into_iter();
         Ok(remarks.map(|remark| remark.message).find(|message| dense(message)))
     };
     ensure(remark(1)?.is_none(), "a sparse tensor was called dense")?;

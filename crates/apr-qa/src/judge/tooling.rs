@@ -20,7 +20,7 @@ use apr_trace::{AnomalyKind, Payload, TraceOptions, anomalies};
 
 use crate::bench::{Bench, NO_PROGRAM};
 use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
-use crate::made::{Made, asked, changed, compared, opened, sound};
+use crate::made::{Made, changed, compared, inspected, linted, opened, sound};
 
 /// The longest that looking at a model may take.
 const INSPECT: Duration = Duration::from_millis(100);
@@ -49,7 +49,7 @@ pub(crate) fn inspect_speed(bench: &Bench<'_>) -> Judgement {
         let sparse = SparseSource::new(front.to_vec(), start + HUGE);
         let source = Ended { sparse, end: end.to_vec() };
         let reader = apr_registry::open(source, "huge.apr", apr_registry::OpenOptions::default())?;
-        Ok(asked(&*reader, |session| session.inspect())?.parameters)
+        Ok(inspected(&*reader)?.parameters)
     })?;
     ensure(parameters == HUGE, "another number of parameters was seen")?;
     let what = match bench.subject.reopen {
@@ -106,7 +106,7 @@ impl apr_core::ByteSource for Ended {
 
 pub(crate) fn lint(bench: &Bench<'_>) -> Judgement {
     let licence = |message: &str| message.contains("license'");
-    let report = asked(&*opened(sound().build())?, |session| session.lint())?;
+    let report = linted(&*opened(sound().build())?)?;
     let warned = report.remarks.into_iter().find(|remark| licence(&remark.message));
     let seen = warned.ok_or_else(|| Fault::new("lint said nothing of a missing licence"))?.message;
     let missing = bench.lint().remarks.iter().find(|remark| licence(&remark.message));

@@ -35,8 +35,8 @@ struct PageReport {
     site: PathBuf,
     /// Files of the model that the page may read.
     files: usize,
-    /// Files and folders of the model that it may not: hidden, names that are no UTF-8, and links that
-    /// lead out of its folder.
+    /// Files and folders of the model that it may not: hidden, names that are no UTF-8, and links
+    /// that lead out of its folder.
     left_out: usize,
 }
 

@@ -256,8 +256,8 @@ impl Served {
     }
 }
 
-/// Whether a host is this server, by the names that a browser is given. A page of another site whose
-/// name leads here (DNS rebinding) asks by that name. The port of HTTP is left out.
+/// Whether a host is this server, by the names that a browser is given. A page of another site
+/// whose name leads here (DNS rebinding) asks by that name. The port of HTTP is left out.
 fn is_own_name(host: &str, port: u16) -> bool {
     ["127.0.0.1", "localhost"].iter().any(|name| match host.strip_prefix(name) {
         Some("") => port == 80,

@@ -25,10 +25,9 @@ pub(super) fn has_some(job: &JobWords) -> bool {
 
 /// Refuses a plan whose gates could not judge in the end.
 pub(super) fn check(job: &JobWords, folder: &Path, context: &Context) -> Outcome {
-    let canaries = values(job, "canary").into_iter();
-    canaries
-        .map(|file| CanaryFile::read(Path::new(&placed(file, folder)), context).map(drop))
-        .collect()
+    let canaries = values(job, "canary");
+    let read = |file| CanaryFile::read(Path::new(&placed(file, folder)), context).map(drop);
+    canaries.into_iter().try_for_each(read)
 }
 
 /// Judges the output of a plan, which `open_output` opens as it will be opened when it is in place.
