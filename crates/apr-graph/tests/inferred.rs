@@ -175,9 +175,14 @@ fn contradictions_in_real_files_are_those_that_onnx_finds() {
     let mut found = 0;
     for (file, mut graph) in files {
         let findings = infer(&mut graph).findings;
-        let error = findings.errors().next();
-        assert!(file.contradicts || error.is_none(), "{}: {error:?}", file.path);
-        found += usize::from(error.is_some());
+        // Sizes that contradict what is made warn, as in onnxruntime.
+        let is_contradiction = |finding: &&apr_graph::Finding| {
+            finding.severity == apr_graph::Severity::Error
+                || finding.message.contains("is declared")
+        };
+        let contradiction = findings.list.iter().find(is_contradiction);
+        assert!(file.contradicts || contradiction.is_none(), "{}: {contradiction:?}", file.path);
+        found += usize::from(contradiction.is_some());
     }
     assert!(found > 25);
 }

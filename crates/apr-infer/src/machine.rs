@@ -551,7 +551,9 @@ fn path(around: &str, node: &Node) -> String {
 
 /// Adds the node to an error, unless one inside it is named already.
 fn at_node(error: Error, around: &str, node: &Node) -> Error {
-    if error.message().starts_with("node '") || error.code() == Code::Io {
+    // What is wrong with a file is not about the node that reads it.
+    let is_of_file = matches!(error.code(), Code::Io | Code::Checksum);
+    if error.message().starts_with("node '") || is_of_file {
         return error;
     }
     let message = format!("node '{}' ({}): {}", path(around, node), node.op, error.message());

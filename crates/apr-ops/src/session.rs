@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use apr_arch::{FamilyModel, TensorKind};
 use apr_blocks::GraphOptions;
 use apr_core::{Progress, StoredRange};
-use apr_registry::{CheckpointReader, Pipeline, Result};
+use apr_registry::{CheckpointReader, Code, Error, Pipeline, Result};
 use apr_source::Source;
 use serde::Serialize;
 
@@ -32,7 +32,7 @@ use crate::validate::{Known, PartFindings, ValidateOptions, ValidateReport};
 /// Graphs of a model, for all the [`Session`]s that are made of it.
 #[derive(Debug, Default)]
 pub struct Graphs {
-    own: OnceLock<Option<Computed>>,
+    own: OnceLock<Result<Option<Computed>>>,
     run: OnceLock<Computed>,
     drawn: OnceLock<Computed>,
 }
@@ -56,12 +56,19 @@ impl Graphs {
         kept(&self.drawn, || computed(source, &options))
     }
 
-    /// The graphs of a model's file; `None` where that has none.
+    /// The graphs of a model's file, or what is wrong with them; `None` where that has none.
     ///
     /// # Errors
-    /// Those of [`of_file`].
-    fn own(&self, source: &Source<'_>) -> Result<Option<&Computed>> {
-        Ok(kept(&self.own, || of_file(source))?.as_ref())
+    /// E007 when reading fails, E008 over the limits.
+    fn own(&self, source: &Source<'_>) -> Result<Option<Result<&Computed, &Error>>> {
+        let found = kept(&self.own, || match of_file(source) {
+            Err(error) if matches!(error.code(), Code::Io | Code::Memory) => Err(error),
+            found => Ok(found),
+        })?;
+        Ok(match found {
+            Ok(graphs) => graphs.as_ref().map(Ok),
+            Err(error) => Some(Err(error)),
+        })
     }
 }
 

@@ -73,8 +73,17 @@ impl Pass<'_> {
             return;
         }
 
-        let graphs = self.known.graphs;
-        for part in graphs.iter().flat_map(|graphs| &graphs.parts) {
+        let graphs = match self.known.graphs {
+            Some(Err(error)) => {
+                let message = format!("the graph can't be read: {}", error.message());
+                let finding = self.find(Level::Error, Check::Graph, None, message);
+                (finding.code, finding.offset) = (Some(error.code().id()), error.offset());
+                return;
+            }
+            Some(Ok(graphs)) => graphs,
+            None => return,
+        };
+        for part in &graphs.parts {
             for finding in &part.findings.list {
                 let level = match finding.severity {
                     Severity::Error => Level::Error,

@@ -1,6 +1,7 @@
 //! What is checked.
 
 use apr_arch::{Families, FamilyModel};
+use apr_registry::Error;
 
 use crate::graph::Computed;
 use crate::physics::Physics;
@@ -33,8 +34,8 @@ pub(crate) struct Known<'a> {
     pub(crate) model: Option<&'a FamilyModel<'a>>,
     /// The families that are known: a checkpoint of none of them must not claim to be of one.
     pub(crate) families: &'a Families,
-    /// The graphs of the model's file; `None` where that has none.
-    pub(crate) graphs: Option<&'a Computed>,
+    /// The graphs of the model's file, or what is wrong with them; `None` where that has none.
+    pub(crate) graphs: Option<Result<&'a Computed, &'a Error>>,
 }
 
 impl Default for ValidateOptions<'_> {

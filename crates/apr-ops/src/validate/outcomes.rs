@@ -82,7 +82,8 @@ impl Pass<'_> {
 
     /// Nodes that were looked at, and how much else there is to know of them.
     fn graph_detail(&self) -> String {
-        let parts = || self.known.graphs.iter().flat_map(|graphs| &graphs.parts);
+        let graphs = || self.known.graphs.and_then(Result::ok);
+        let parts = || graphs().into_iter().flat_map(|graphs| &graphs.parts);
         let nodes_of = |part: &GraphPart| {
             let functions = part.graph.functions.iter().map(|function| function.body.nodes.len());
             part.graph.body.nodes.len() + functions.sum::<usize>()

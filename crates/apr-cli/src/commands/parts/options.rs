@@ -76,6 +76,7 @@ const OPTIONS: &[Declared] = &[
     run("color"),
     run("threads"),
     run("max-memory"),
+    run("no-verify"),
     run("key"),
     run("password-file"),
     run("offline"),

@@ -225,8 +225,8 @@ const STATEMENTS: &[&str] = &[
     "Define the family in a table for --arch-file FILE",
     "see apr run --help",
     "--task NAME leaves out what another task adds",
-    "a table of your own (--arch-file FILE) can list under [[graph.unused]] what has no part in the \
-     outputs",
+    "a table of your own (--arch-file FILE) can list under [[graph.unused]] what has no part in \
+     the outputs",
     "unverified: the bytes of tensors were not read (--front)",
     "tensors are not compared with their checksums (--no-verify)",
     "Generated from the parser of the command line",
