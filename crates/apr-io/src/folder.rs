@@ -62,7 +62,7 @@ impl ModelFolder {
 /// Why a name leads to no file. A link to nothing is not the absence of a file.
 fn not_found(error: &io::Error, path: &Path, name: &Path) -> Error {
     if error.kind() == io::ErrorKind::NotFound && path.is_symlink() {
-        let message = "the link leads to a file that is not there";
+        let message = "broken symbolic link: its target does not exist";
         return Error::io(IoCause::Other, message).in_file(name.display());
     }
     io_error(error, name)

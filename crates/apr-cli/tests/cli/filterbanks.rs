@@ -109,6 +109,6 @@ fn numbers_and_tokens_in_the_metadata_are_read_and_checked() {
     sandbox.write("bad.apr", inline(&bank[..5], [2, 3], 2));
     assert_eq!(
         about("bad.apr"),
-        ["'mel_filterbank' of the metadata is no matrix of the numbers in 'mel_filterbank_shape'"]
+        ["'mel_filterbank' of the metadata does not match 'mel_filterbank_shape'"]
     );
 }

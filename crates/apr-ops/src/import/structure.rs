@@ -102,8 +102,8 @@ pub(super) fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<Vali
 
 /// Norms of an ONNX file that are not what the family stores. Gemma's models compute with
 /// `1 + weight`: an exporter that folds constants writes the sum, under a name of its own. The
-/// graph
-/// shows only a product with it then; weights that nothing was computed with keep their names.
+/// graph shows only a product with it then; weights that nothing was computed with keep their
+/// names.
 pub(super) fn folded_norms(
     reader: &dyn CheckpointReader,
     model: &FamilyModel<'_>,
@@ -241,8 +241,7 @@ pub(crate) fn vocabulary_misfit<'m>(
         tensor: "token_embedding".to_owned(),
         level: Level::Error,
         message: format!(
-            "the tokenizer has {has}, the embedding {takes}: the last ids have no \
-                          row"
+            "the tokenizer has {has}, the embedding {takes}: the last ids have no row"
         ),
         reason: Box::new(ValidationReason::Claim(Claim::Vocabulary { tokens, rows })),
     })
@@ -274,7 +273,7 @@ pub(crate) fn inline_misfits(metadata: &Metadata) -> Vec<ValidationError> {
         misfits.push(ValidationError {
             tensor: keys::MEL_FILTERBANK_TENSOR.to_owned(),
             level: Level::Error,
-            message: format!("'{bank}' of the metadata is no matrix of the numbers in '{shape}'"),
+            message: format!("'{bank}' of the metadata does not match '{shape}'"),
             reason: Box::new(ValidationReason::Claim(Claim::Filterbank)),
         });
     }

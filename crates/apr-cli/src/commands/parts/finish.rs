@@ -155,7 +155,7 @@ fn finish_written(
     context.printer.report(&report, render)
 }
 
-/// Judges what the parts wrote, together with the manifest that is not there yet.
+/// Runs the gates on the written parts and on the manifest, before it is published.
 fn judge(
     open: &OpenPlan,
     manifest: &AtomicOutput,
