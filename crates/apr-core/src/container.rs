@@ -2,6 +2,7 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -219,13 +220,14 @@ pub trait ContainerFacts: Send + Sync {
 pub struct Container<'a> {
     facts: Option<&'a dyn ContainerFacts>,
     altered: bool,
+    undecoded: Option<&'a Arc<dyn CheckpointReader>>,
 }
 
 impl<'a> Container<'a> {
     /// That of a reader of a format.
     #[must_use]
     pub fn of(facts: &'a dyn ContainerFacts) -> Self {
-        Self { facts: Some(facts), altered: false }
+        Self { facts: Some(facts), altered: false, undecoded: None }
     }
 
     /// Seen through a reader whose tensors are others than the file's, by number, name, order or
@@ -234,6 +236,19 @@ impl<'a> Container<'a> {
     #[must_use]
     pub fn altered(self) -> Self {
         Self { altered: true, ..self }
+    }
+
+    /// Seen through a reader that decodes weights of this one.
+    #[must_use]
+    pub fn decoded(self, undecoded: &'a Arc<dyn CheckpointReader>) -> Self {
+        Self { undecoded: Some(undecoded), ..self.altered() }
+    }
+
+    /// The checkpoint with the tensors of the file, where weights of it are decoded from several of
+    /// them.
+    #[must_use]
+    pub fn undecoded(self) -> Option<&'a Arc<dyn CheckpointReader>> {
+        self.undecoded
     }
 
     /// The facts that are about the very tensors.

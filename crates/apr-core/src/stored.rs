@@ -5,6 +5,8 @@ use core::fmt;
 
 use serde::Serialize;
 
+use alloc::borrow::ToOwned;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::digest::Digest;
@@ -129,6 +131,67 @@ pub struct Stored<'a> {
     crc32: Option<u32>,
     encoded: Option<Encoded<'a>>,
     parts: Vec<StoredPart<'a>>,
+    coding: Option<Coding<'a>>,
+}
+
+/// How a weight is stored in several tensors: in codes and scales, by a method of quantization that
+/// is no dtype.
+#[derive(Clone, Copy)]
+pub struct Coding<'a> {
+    /// The method, by a short name: `gptq`.
+    pub kind: &'static str,
+    /// The method for people: `GPTQ, 4 bits, groups of 128`.
+    pub description: &'a str,
+    /// The tensors that the weight is made of.
+    pub parts: &'a [CodingPart],
+    /// The checkpoint that has these tensors.
+    pub base: &'a dyn CheckpointReader,
+}
+
+impl fmt::Debug for Coding<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Coding").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+/// A tensor that is a part of a weight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CodingPart {
+    /// Its position in [`Coding::base`].
+    pub tensor: usize,
+    /// The end of the weight's name that it does not have.
+    instead_of: String,
+    /// The end that it has instead.
+    end: String,
+}
+
+impl CodingPart {
+    /// The part `name`, at this position, of the weight `weight`.
+    ///
+    /// ```
+    /// let part = apr_core::CodingPart::of("layers.0.up.weight", 7, "layers.0.up.qweight");
+    /// assert_eq!(part.name_of("blk.0.up.weight").as_deref(), Some("blk.0.up.qweight"));
+    /// ```
+    #[must_use]
+    pub fn of(weight: &str, tensor: usize, name: &str) -> Self {
+        let is_same = |((_, a), b): &((usize, char), char)| a == b;
+        let same = weight.char_indices().zip(name.chars()).take_while(is_same);
+        let mut common = same.last().map_or(0, |((at, letter), _)| at + letter.len_utf8());
+        // `q.weight` and `q.weights`: what differs is the whole last name.
+        if common < weight.len() {
+            common = weight[..common].rfind('.').map_or(0, |dot| dot + 1);
+        }
+        let (instead_of, end) = (weight[common..].to_owned(), name[common..].to_owned());
+        Self { tensor, instead_of, end }
+    }
+
+    /// What the part is called where the weight has this name; `None` where the weight's name does
+    /// not say.
+    #[must_use]
+    pub fn name_of(&self, weight: &str) -> Option<String> {
+        let stem = weight.strip_suffix(&*self.instead_of)?;
+        Some([stem, &self.end].concat())
+    }
 }
 
 impl<'a> Stored<'a> {
@@ -136,7 +199,8 @@ impl<'a> Stored<'a> {
     /// gives.
     #[must_use]
     pub fn plain(range: StoredRange) -> Self {
-        Self { range, digest: None, crc32: None, encoded: None, parts: Vec::new() }
+        let (digest, crc32, encoded, coding) = (None, None, None, None);
+        Self { range, digest, crc32, encoded, parts: Vec::new(), coding }
     }
 
     /// The bytes in the file are others, which `encoded` reads.
@@ -169,6 +233,18 @@ impl<'a> Stored<'a> {
     #[must_use]
     pub fn with_parts(self, parts: Vec<StoredPart<'a>>) -> Self {
         Self { parts, ..self }
+    }
+
+    /// As a weight in codes and scales.
+    #[must_use]
+    pub fn with_coding(self, coding: Coding<'a>) -> Self {
+        Self { coding: Some(coding), ..self }
+    }
+
+    /// How a weight is stored in codes and scales.
+    #[must_use]
+    pub fn coding(&self) -> Option<Coding<'a>> {
+        self.coding
     }
 
     /// Its own bytes as a part, where something is stated about them; it is the tensor at this

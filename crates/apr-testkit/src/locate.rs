@@ -26,6 +26,17 @@ pub fn shared_data(path: &str) -> Option<PathBuf> {
     or_skip(workspace().join("../shared/data").join(path), "shared/data")
 }
 
+/// A file or folder of `../shared/cases`, which holds small inputs that other programs made.
+///
+/// Where it is absent the test should return; a line on stderr says that it was skipped.
+///
+/// # Panics
+/// In CI, where nothing may be skipped.
+#[must_use]
+pub fn shared_case(path: &str) -> Option<PathBuf> {
+    or_skip(workspace().join("../shared/cases").join(path), "shared/cases")
+}
+
 /// The folder of the all-MiniLM-L6-v2 model, which `cargo xtask test` fetches.
 ///
 /// # Panics

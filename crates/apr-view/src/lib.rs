@@ -32,6 +32,7 @@
 mod affine;
 mod base;
 pub mod chunks;
+mod codes;
 mod cut;
 mod decoded;
 mod filter;
@@ -52,6 +53,7 @@ mod windows;
 
 pub use affine::{AffineQuantization, AffineUnit};
 pub use base::Base;
+pub use codes::{Apart, Coded};
 pub use filter::{named, parse_filter, parse_search};
 pub use first_use::sort_by_first_use;
 pub use nearest::{closest, nearest};

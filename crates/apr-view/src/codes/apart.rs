@@ -1,0 +1,151 @@
+//! The parts of weights in codes and scales under the names that the weights have by then.
+
+use apr_core::{
+    CheckpointReader, Companion, Container, Metadata, Result, Stored, TensorInfo, pass_on,
+};
+
+use super::coded::CONFIG;
+use super::stated;
+use crate::base::Base;
+
+/// A checkpoint with the parts of each weight that is stored in codes and scales in its place, and
+/// with the configuration that says how they are read: what [`Coded`](super::Coded) put together,
+/// whatever renamed it since.
+pub struct Apart<'a> {
+    base: Base<'a>,
+    tensors: Vec<TensorInfo>,
+    /// The tensor of the base, and which of its parts; none for the whole.
+    origins: Vec<(usize, Option<usize>)>,
+    metadata: Metadata,
+    companions: Vec<Companion>,
+    /// Bytes of a companion in place of the base's.
+    files: Vec<Option<Vec<u8>>>,
+}
+
+impl<'a> Apart<'a> {
+    /// Whether there are such weights.
+    #[must_use]
+    pub fn is_needed(base: &dyn CheckpointReader) -> bool {
+        (0..base.tensors().len()).any(|tensor| base.stored(tensor).coding().is_some())
+    }
+}
+
+impl<'a> Apart<'a> {
+    /// Takes the weights apart.
+    ///
+    /// # Errors
+    /// E007 when a companion can't be read.
+    pub fn new(base: Base<'a>) -> Result<Self> {
+        let (mut tensors, mut origins) = (Vec::new(), Vec::new());
+        let mut undecoded = None;
+        for (position, info) in base.tensors().iter().enumerate() {
+            let parts = base.stored(position).coding().and_then(|coding| {
+                undecoded = Some(coding.base);
+                let named = coding.parts.iter().map(|part| {
+                    let name = part.name_of(&info.name)?;
+                    Some(TensorInfo { name, ..coding.base.tensors()[part.tensor].clone() })
+                });
+                named.collect::<Option<Vec<_>>>()
+            });
+            let Some(parts) = parts else {
+                tensors.push(info.clone());
+                origins.push((position, None));
+                continue;
+            };
+            for (part, info) in parts.into_iter().enumerate() {
+                tensors.push(info);
+                origins.push((position, Some(part)));
+            }
+        }
+
+        let mut metadata = base.metadata().clone();
+        let (companions, files) = match undecoded {
+            Some(undecoded) => {
+                stated::put_back(undecoded.metadata(), &mut metadata);
+                stated_companions(&*base, undecoded)?
+            }
+            None => (base.companions().to_vec(), base.companions().iter().map(|_| None).collect()),
+        };
+        Ok(Self { tensors, origins, metadata, companions, files, base })
+    }
+}
+
+/// The companions of `base` with the statements of the quantization that `undecoded` has; bytes
+/// where they are not the base's.
+fn stated_companions(
+    base: &dyn CheckpointReader,
+    undecoded: &dyn CheckpointReader,
+) -> Result<(Vec<Companion>, Vec<Option<Vec<u8>>>)> {
+    let mut companions = base.companions().to_vec();
+    let mut files: Vec<Option<Vec<u8>>> = companions.iter().map(|_| None).collect();
+    for (position, companion) in undecoded.companions().iter().enumerate() {
+        let there = companions.iter().position(|other| other.name == companion.name);
+        if companion.name == CONFIG {
+            let Some(there) = there else { continue };
+            let original = undecoded.read_companion(position)?;
+            let now = base.read_companion(there)?;
+            let Some(bytes) = stated::back(&original, &now) else { continue };
+            companions[there].len = bytes.len() as u64;
+            files[there] = Some(bytes);
+        } else if stated::is_statement(&companion.name) && there.is_none() {
+            companions.push(companion.clone());
+            files.push(Some(undecoded.read_companion(position)?));
+        }
+    }
+    Ok((companions, files))
+}
+
+impl CheckpointReader for Apart<'_> {
+    pass_on!(base: format, files, left_out, warnings);
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        let (position, part) = self.origins[tensor];
+        let stored = self.base.stored(position);
+        match part.zip(stored.coding()) {
+            Some((part, coding)) => coding.base.stored(coding.parts[part].tensor),
+            None => stored,
+        }
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let (position, part) = self.origins[tensor];
+        match part.zip(self.base.stored(position).coding()) {
+            Some((part, coding)) => coding.base.read_tensor(coding.parts[part].tensor, offset, buf),
+            None => self.base.read_tensor(position, offset, buf),
+        }
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        let (position, part) = self.origins[tensor];
+        match part {
+            Some(part) => {
+                let coding = self.base.stored(position).coding()?;
+                coding.base.tensor_slice(coding.parts[part].tensor)
+            }
+            None => self.base.tensor_slice(position),
+        }
+    }
+
+    fn container(&self) -> Container<'_> {
+        self.base.container().altered()
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        match self.files.get(companion) {
+            Some(Some(bytes)) => Ok(bytes.clone()),
+            _ => self.base.read_companion(companion),
+        }
+    }
+}

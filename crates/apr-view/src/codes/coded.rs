@@ -1,0 +1,308 @@
+//! A checkpoint whose weights are read as values, whatever they are stored as.
+
+use std::sync::Arc;
+
+use apr_core::{
+    CheckpointReader, Coding, CodingPart, Companion, Container, Convention, DType, Error, Metadata,
+    Result, Stored, TensorInfo, keys, pass_on,
+};
+use apr_tensor::cast::cast_values;
+
+use super::find::{Decode, Found, Tensors, Weight, find};
+use super::read::{Tile, usize_of};
+use super::stated::{self, Stated};
+
+/// Elements that are decoded at a time.
+const AT_ONCE: u64 = 1 << 18;
+
+/// The configuration among the companions.
+pub(super) const CONFIG: &str = "config.json";
+
+/// A checkpoint with one tensor for each weight that is stored in codes and scales; its
+/// configuration does not speak of codes.
+///
+/// ```
+/// use apr_core::{CheckpointReader, Limits};
+/// use apr_view::Coded;
+///
+/// let header = br#"{"up.weight":{"dtype":"F8_E4M3","shape":[1,2],"data_offsets":[0,2]},
+///     "up.weight_scale_inv":{"dtype":"F32","shape":[1,1],"data_offsets":[2,6]}}"#;
+/// let mut file = (header.len() as u64).to_le_bytes().to_vec();
+/// file.extend_from_slice(header);
+/// file.extend_from_slice(&[0x38, 0xb8]);
+/// file.extend_from_slice(&0.5_f32.to_le_bytes());
+///
+/// let model = Coded::over(apr_registry::open(file, "m.safetensors", &Limits::default())?);
+/// assert_eq!(model.tensors()[0].shape.dims(), [1, 2]);
+/// let mut values = [0; 8];
+/// model.read_tensor(0, 0, &mut values)?;
+/// assert_eq!(values[..4], 0.5_f32.to_le_bytes());
+/// assert_eq!(values[4..], (-0.5_f32).to_le_bytes());
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+pub struct Coded {
+    base: Arc<dyn CheckpointReader>,
+    tensors: Vec<TensorInfo>,
+    origins: Vec<Origin>,
+    metadata: Metadata,
+    companions: Vec<Companion>,
+    files: Vec<File>,
+    warnings: Vec<String>,
+}
+
+/// What a tensor is of the base.
+enum Origin {
+    /// The tensor at this position.
+    Plain(usize),
+    /// Part of a weight that nothing here decodes, and why.
+    Refused(usize, Error),
+    Decoded(Decoded),
+}
+
+struct Decoded {
+    kind: &'static str,
+    description: String,
+    parts: Vec<CodingPart>,
+    /// Positions of the parts.
+    positions: Vec<usize>,
+    decode: Box<dyn Decode>,
+}
+
+/// Where the bytes of a companion are.
+enum File {
+    /// In the base, at this position.
+    Base(usize),
+    /// Here.
+    Own(Vec<u8>),
+}
+
+/// What becomes of a tensor of the base.
+enum Place {
+    Plain,
+    /// It is seen as part of a weight.
+    Part,
+    Refused(Error),
+    Weight(&'static str, Box<Weight>),
+}
+
+impl Coded {
+    /// The checkpoint itself where no weight of it is in codes and scales.
+    #[must_use]
+    pub fn over(base: Box<dyn CheckpointReader>) -> Box<dyn CheckpointReader> {
+        if !may_be_coded(&*base) {
+            return base;
+        }
+        let stated = Stated::of(&*base);
+        let found = find(&Tensors::of(base.tensors()), &stated);
+        if found.is_empty() { base } else { Box::new(Self::new(base, found)) }
+    }
+
+    fn new(base: Box<dyn CheckpointReader>, found: Vec<Found>) -> Self {
+        let mut warnings = base.warnings().to_vec();
+        let (mut tensors, mut origins) = (Vec::new(), Vec::new());
+        let places = places(&*base, found, &mut warnings);
+        for (position, (place, info)) in places.into_iter().zip(base.tensors()).enumerate() {
+            let (info, origin) = match place {
+                Place::Part => continue,
+                Place::Plain => (info.clone(), Origin::Plain(position)),
+                Place::Refused(error) => (info.clone(), Origin::Refused(position, error)),
+                Place::Weight(kind, weight) => {
+                    let (info, decoded) = Decoded::of(base.tensors(), kind, *weight);
+                    (info, Origin::Decoded(decoded))
+                }
+            };
+            tensors.push(info);
+            origins.push(origin);
+        }
+
+        let mut metadata = base.metadata().clone();
+        let mut architecture = metadata.object(keys::ARCHITECTURE).cloned().unwrap_or_default();
+        if stated::take_off(&mut architecture) {
+            metadata.set(keys::ARCHITECTURE, architecture);
+        }
+        let (mut companions, mut files) = (Vec::new(), Vec::new());
+        for (position, companion) in base.companions().iter().enumerate() {
+            let config = (companion.name == CONFIG).then(|| base.read_companion(position).ok());
+            let plain = config.flatten().and_then(|config| stated::without(&config));
+            match plain {
+                _ if stated::is_statement(&companion.name) => {}
+                Some(bytes) => {
+                    companions.push(Companion { len: bytes.len() as u64, ..companion.clone() });
+                    files.push(File::Own(bytes));
+                }
+                None => {
+                    companions.push(companion.clone());
+                    files.push(File::Base(position));
+                }
+            }
+        }
+
+        Self { base: base.into(), tensors, origins, metadata, companions, files, warnings }
+    }
+
+    /// Elements from `first` on, rounded to the weight's dtype.
+    fn decode(&self, tensor: usize, of: &Decoded, first: u64, count: u64) -> Result<Vec<u8>> {
+        let info = &self.tensors[tensor];
+        let columns = info.shape.row_len();
+        let (mut at, end) = (first, first + count);
+        let mut values = vec![0.0; usize_of(count)?];
+        let mut rest = &mut values[..];
+        while at < end {
+            let (row, column) = (at / columns, at % columns);
+            let tile = if column > 0 || end - at < columns || columns > AT_ONCE {
+                let columns = usize_of((columns - column).min(end - at).min(AT_ONCE))?;
+                Tile { row, rows: 1, column, columns }
+            } else {
+                let rows = usize_of(((end - at) / columns).min(AT_ONCE / columns))?;
+                Tile { row, rows, column, columns: usize_of(columns)? }
+            };
+            let (out, after) = rest.split_at_mut(tile.rows * tile.columns);
+            of.decode.decode(&*self.base, tile, out).map_err(|error| {
+                if error.tensor().is_some() { error } else { error.for_tensor(&info.name) }
+            })?;
+            at += out.len() as u64;
+            rest = after;
+        }
+        let mut bytes = Vec::new();
+        cast_values(&values, info.dtype, &mut bytes);
+        Ok(bytes)
+    }
+}
+
+/// Whether weights may be in codes and scales: not in a file that says itself what its integers
+/// stand for, as one with a graph does.
+fn may_be_coded(base: &dyn CheckpointReader) -> bool {
+    let is_code = |info: &TensorInfo| {
+        use DType::{F8_E4M3, F8_E4M3FNUZ, F8_E5M2, I8, I16, I32, U8, U32};
+        [F8_E4M3, F8_E4M3FNUZ, F8_E5M2, I8, I16, I32, U8, U32].contains(&info.dtype)
+    };
+    let convention = base.format().convention;
+    let is_of_framework = matches!(convention, Convention::Framework | Convention::Canonical);
+    let has_graph = base.companions().iter().any(|companion| companion.name.ends_with(".graph"));
+    is_of_framework
+        && !has_graph
+        && !base.format().always_computes()
+        && base.tensors().iter().any(is_code)
+}
+
+/// What becomes of each tensor of the base.
+fn places(
+    base: &dyn CheckpointReader,
+    found: Vec<Found>,
+    warnings: &mut Vec<String>,
+) -> Vec<Place> {
+    let mut places: Vec<Place> = base.tensors().iter().map(|_| Place::Plain).collect();
+    let mut refused = 0_u64;
+    let mut first = None;
+    for found in found {
+        match found {
+            Found::Weight(kind, weight) => {
+                let main = weight.parts.first().copied().unwrap_or_default();
+                for &part in &weight.parts {
+                    places[part] = Place::Part;
+                }
+                places[main] = Place::Weight(kind, weight);
+            }
+            Found::Refused(parts, error) => {
+                refused += 1;
+                first.get_or_insert_with(|| error.to_string());
+                for part in parts {
+                    let name = &base.tensors()[part].name;
+                    places[part] = Place::Refused(error.clone().for_tensor(name));
+                }
+            }
+        }
+    }
+    if let Some(first) = first {
+        let count = apr_core::counted(refused, "weight");
+        warnings.push(format!("{count} in codes that can't be decoded: {first}"));
+    }
+    places
+}
+
+impl Decoded {
+    fn of(tensors: &[TensorInfo], kind: &'static str, weight: Weight) -> (TensorInfo, Self) {
+        let Weight { info, description, parts: positions, decode } = weight;
+        let part = |&part: &usize| CodingPart::of(&info.name, part, &tensors[part].name);
+        let parts = positions.iter().map(part).collect();
+        (info, Self { kind, description, parts, positions, decode })
+    }
+}
+
+impl CheckpointReader for Coded {
+    pass_on!(base: format, files, left_out);
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        match &self.origins[tensor] {
+            Origin::Plain(position) | Origin::Refused(position, _) => self.base.stored(*position),
+            Origin::Decoded(Decoded { kind, description, parts, positions, .. }) => {
+                let base = &*self.base;
+                let coding = Coding { kind, description, parts, base };
+                Stored::derived_from(base, positions).with_coding(coding)
+            }
+        }
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let decoded = match &self.origins[tensor] {
+            Origin::Plain(position) => return self.base.read_tensor(*position, offset, buf),
+            Origin::Refused(_, error) => return Err(error.clone()),
+            Origin::Decoded(decoded) => decoded,
+        };
+        let info = &self.tensors[tensor];
+        let end = offset.checked_add(buf.len() as u64);
+        let Some(end) = end.filter(|&end| info.byte_len().is_ok_and(|len| end <= len)) else {
+            let error = Error::corrupt("the read ends past the tensor");
+            return Err(error.for_tensor(&info.name).at(offset));
+        };
+
+        let width = info.dtype.block_bytes();
+        let (mut at, mut rest) = (offset, buf);
+        while at < end {
+            let first = at / width;
+            let count = (end.div_ceil(width) - first).min(AT_ONCE);
+            let bytes = self.decode(tensor, decoded, first, count)?;
+            let skipped = usize_of(at - first * width)?;
+            let len = (bytes.len() - skipped).min(rest.len());
+            let (head, tail) = rest.split_at_mut(len);
+            head.copy_from_slice(&bytes[skipped..skipped + len]);
+            at += len as u64;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        match &self.origins[tensor] {
+            Origin::Plain(position) => self.base.tensor_slice(*position),
+            Origin::Refused(..) | Origin::Decoded(_) => None,
+        }
+    }
+
+    fn container(&self) -> Container<'_> {
+        self.base.container().decoded(&self.base)
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        match self.files.get(companion).ok_or_else(|| Companion::absent(companion))? {
+            File::Base(position) => self.base.read_companion(*position),
+            File::Own(bytes) => Ok(bytes.clone()),
+        }
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}

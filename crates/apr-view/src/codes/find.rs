@@ -1,0 +1,231 @@
+//! Which tensors of a checkpoint are the parts of one weight.
+
+use std::collections::{BTreeSet, HashMap};
+
+use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
+
+use super::read::Tile;
+use super::scaled;
+use super::stated::Stated;
+
+/// A way in which weights are stored in several tensors.
+pub(super) struct Kind {
+    /// Its name in reports and JSON: `gptq`.
+    pub(super) id: &'static str,
+    /// The weight whose main part is this tensor; `None` where it is none of this kind.
+    ///
+    /// # Errors
+    /// E001 for parts that are missing or do not go together, E003 for a variant that can't be
+    /// decoded.
+    pub(super) find: fn(&Tensors<'_>, &Stated, usize) -> Option<Result<Weight>>,
+}
+
+/// All kinds, in the order in which they are asked.
+pub(super) const KINDS: &[Kind] = &[scaled::KIND];
+
+/// What decodes a weight.
+pub(super) trait Decode: Send + Sync {
+    /// Fills `out` with the elements of a tile, row by row.
+    ///
+    /// # Errors
+    /// E002 for codes that stand for nothing, E007 when reading fails.
+    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()>;
+}
+
+/// A weight and the parts that it is made of.
+pub(super) struct Weight {
+    /// The weight: its name, the dtype that its values are rounded to (`f32`, `f16` or `bf16`), and
+    /// the shape `[.., out, in]`.
+    pub(super) info: TensorInfo,
+    /// What it is stored as, for people: `GPTQ, 4 bits, groups of 128`.
+    pub(super) description: String,
+    /// Positions of all its parts, the main one first, and those of what belongs to its
+    /// activations.
+    pub(super) parts: Vec<usize>,
+    /// What decodes it.
+    pub(super) decode: Box<dyn Decode>,
+}
+
+/// What was found of a weight.
+pub(super) enum Found {
+    /// A weight of the kind with this name.
+    Weight(&'static str, Box<Weight>),
+    /// Tensors that are codes and what belongs to them, and why they can't be decoded.
+    Refused(Vec<usize>, Error),
+}
+
+/// The weights of a checkpoint that are stored in several tensors.
+pub(super) fn find(tensors: &Tensors<'_>, stated: &Stated) -> Vec<Found> {
+    let mut found = Vec::new();
+    let mut taken = BTreeSet::new();
+    for position in 0..tensors.tensors.len() {
+        let asked =
+            KINDS.iter().find_map(|kind| Some((kind.id, (kind.find)(tensors, stated, position)?)));
+        match asked {
+            Some((kind, Ok(weight))) if weight.parts.iter().all(|part| !taken.contains(part)) => {
+                taken.extend(weight.parts.iter().copied());
+                found.push(Found::Weight(kind, Box::new(weight)));
+            }
+            Some((_, Ok(weight))) => {
+                let message = "a tensor is part of two weights, so that neither can be decoded";
+                let error = Error::format(message).for_tensor(&weight.info.name);
+                found.push(Found::Refused(vec![position], error));
+            }
+            Some((_, Err(error))) => {
+                taken.insert(position);
+                found.push(Found::Refused(vec![position], error));
+            }
+            None => {}
+        }
+    }
+    found.extend(left_over(tensors, stated, &taken));
+    found
+}
+
+/// Codes that no kind took, with a tensor beside them that must be a scale of theirs.
+fn left_over(tensors: &Tensors<'_>, stated: &Stated, taken: &BTreeSet<usize>) -> Vec<Found> {
+    let mut stems: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (position, info) in tensors.tensors.iter().enumerate() {
+        if let Some((stem, _)) = info.name.rsplit_once('.').filter(|_| !taken.contains(&position)) {
+            stems.entry(stem).or_default().push(position);
+        }
+    }
+    let mut found: Vec<(usize, Found)> = Vec::new();
+    for (stem, parts) in stems {
+        let last = |&part: &usize| tensors.tensors[part].name.rsplit('.').next().unwrap_or("");
+        let codes = parts
+            .iter()
+            .copied()
+            .find(|part| is_of_codes(tensors.tensors[*part].dtype) && !is_scale(last(part)));
+        let scale = parts.iter().find(|part| is_scale(last(part)));
+        if let (Some(codes), Some(&scale)) = (codes, scale) {
+            let error = stated.undecodable(&tensors.tensors[scale].name).for_tensor(stem);
+            found.push((codes, Found::Refused(parts, error)));
+        }
+    }
+    found.sort_by_key(|(codes, _)| *codes);
+    found.into_iter().map(|(_, found)| found).collect()
+}
+
+fn is_of_codes(dtype: DType) -> bool {
+    use DType::{F8_E4M3, F8_E5M2, I8, I16, I32, U8, U32};
+    [F8_E4M3, F8_E5M2, I8, I16, I32, U8, U32].contains(&dtype)
+}
+
+/// Whether the last part of a name is one that quantizers give scales and zero points.
+fn is_scale(name: &str) -> bool {
+    const NAMES: [&str; 10] = [
+        "scales",
+        "qzeros",
+        "absmax",
+        "SCB",
+        "codebooks",
+        "centroids",
+        "SU",
+        "SV",
+        "Qidxs",
+        "zero",
+    ];
+    NAMES.contains(&name) || name.contains("_scale") || name.starts_with("scale_")
+}
+
+/// The tensors of a checkpoint by name.
+pub(super) struct Tensors<'a> {
+    tensors: &'a [TensorInfo],
+    positions: HashMap<&'a str, usize>,
+}
+
+impl<'a> Tensors<'a> {
+    pub(super) fn of(tensors: &'a [TensorInfo]) -> Self {
+        let named = tensors.iter().enumerate();
+        let positions = named.map(|(position, info)| (info.name.as_str(), position)).collect();
+        Self { tensors, positions }
+    }
+
+    pub(super) fn info(&self, position: usize) -> &'a TensorInfo {
+        &self.tensors[position]
+    }
+
+    /// The tensor of this name.
+    pub(super) fn named(&self, name: &str) -> Option<usize> {
+        self.positions.get(name).copied()
+    }
+
+    /// What is left of a tensor's name without this end.
+    pub(super) fn stem(&self, position: usize, end: &str) -> Option<&'a str> {
+        self.tensors[position].name.strip_suffix(end)
+    }
+
+    /// The tensor whose name is the stem and one of these ends; the first that there is.
+    pub(super) fn beside(&self, stem: &str, ends: &[&str]) -> Option<usize> {
+        ends.iter().find_map(|end| self.named(&format!("{stem}{end}")))
+    }
+
+    /// The same, which must be there.
+    ///
+    /// # Errors
+    /// E001 with the names of the weight and of what is missing.
+    pub(super) fn required(&self, stem: &str, end: &str) -> Result<usize> {
+        self.beside(stem, &[end]).ok_or_else(|| {
+            let message = format!("its part '{stem}{end}' is missing: codes mean nothing without");
+            Error::format(message).for_tensor(format!("{stem}.weight"))
+        })
+    }
+
+    /// What belongs to the activations of a layer and is never applied to its weight.
+    pub(super) fn of_activations(&self, stem: &str) -> impl Iterator<Item = usize> {
+        /// Ends of names, after the layer's.
+        const ENDS: [&str; 8] = [
+            ".input_scale",
+            ".input_global_scale",
+            ".input_zero_point",
+            ".scale_input",
+            ".activation_scale",
+            ".act_scale",
+            ".qscale_act",
+            ".output_scale",
+        ];
+        ENDS.iter().filter_map(move |end| self.beside(stem, &[end]))
+    }
+
+    /// That a part has another shape or dtype than its weight needs.
+    pub(super) fn unfit(&self, part: usize, weight: &str, needed: &str) -> Error {
+        let info = &self.tensors[part];
+        let message = format!(
+            "its part '{}' is {} {}, where {needed} is needed",
+            info.name, info.dtype, info.shape
+        );
+        Error::format(message).for_tensor(weight)
+    }
+
+    /// The lengths `[rows, columns]` of a matrix.
+    ///
+    /// # Errors
+    /// E001 where it is none.
+    pub(super) fn matrix(&self, part: usize, weight: &str) -> Result<[u64; 2]> {
+        match *self.tensors[part].shape.dims() {
+            [rows, columns] => Ok([rows, columns]),
+            _ => Err(self.unfit(part, weight, "a matrix")),
+        }
+    }
+
+    /// Checks a part's dtype and shape.
+    ///
+    /// # Errors
+    /// E001 with both.
+    pub(super) fn check(
+        &self,
+        part: usize,
+        weight: &str,
+        dtypes: &[DType],
+        shape: &[u64],
+    ) -> Result<()> {
+        let info = &self.tensors[part];
+        if dtypes.contains(&info.dtype) && info.shape.dims() == shape {
+            return Ok(());
+        }
+        let names = dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(" or ");
+        let needed = format!("{names} {}", Shape::from(shape.to_vec()));
+        Err(self.unfit(part, weight, &needed))
+    }
+}

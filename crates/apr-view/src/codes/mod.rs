@@ -1,0 +1,27 @@
+//! Weights in codes and scales: what quantizers of other programs store in several tensors, read
+//! as the one tensor that it stands for.
+//!
+//! ```text
+//! model.layers.0.mlp.up_proj.qweight  i32 [16, 128]   ┐
+//! model.layers.0.mlp.up_proj.qzeros   i32 [4, 16]     │   model.layers.0.mlp.up_proj.weight
+//! model.layers.0.mlp.up_proj.scales   f16 [4, 128]    ├─▶ f16 [128, 128]
+//! model.layers.0.mlp.up_proj.g_idx    i32 [128]       ┘
+//! ```
+//!
+//! [`Coded`] is a checkpoint with the weights in place of their parts; values are computed as they
+//! are read, a tile at a time. [`Apart`] is the way back: the parts under the names that the
+//! weights have by then, so that a conversion keeps them byte for byte. A kind of quantization is a
+//! file here: it says by which names and dtypes it is recognised, and decodes a tile.
+//!
+//! A part that cannot be decoded stays a tensor of its own, and reading it is E003: nothing
+//! computes with codes as if they were weights.
+
+mod apart;
+mod coded;
+mod find;
+mod read;
+mod scaled;
+mod stated;
+
+pub use apart::Apart;
+pub use coded::Coded;

@@ -1,0 +1,123 @@
+//! What decoders share: tiles, elements of parts, streams of bits, scales on a grid.
+
+use std::ops::Range;
+
+use apr_core::{CheckpointReader, DType, Error, Result};
+use apr_tensor::element::widen_f32;
+
+/// The part of a weight, seen as a matrix of all its rows, that is decoded at once: whole rows, or
+/// a piece of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tile {
+    /// The first row.
+    pub(super) row: u64,
+    /// Rows.
+    pub(super) rows: usize,
+    /// The first column.
+    pub(super) column: u64,
+    /// Columns.
+    pub(super) columns: usize,
+}
+
+/// The groups of so many columns that a tile's rows go through: the number of each in a row of the
+/// weight, and its columns in a row of the tile.
+pub(super) fn groups(tile: Tile, group: u64) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let end = tile.column + tile.columns as u64;
+    let within = move |column: u64| {
+        usize::try_from(column.clamp(tile.column, end) - tile.column).unwrap_or(tile.columns)
+    };
+    let numbers = tile.column / group..end.div_ceil(group);
+    numbers.map(move |number| (number, within(number * group)..within((number + 1) * group)))
+}
+
+/// A length as what memory is indexed by.
+///
+/// # Errors
+/// E008 where memory can't be that large.
+pub(super) fn usize_of(len: u64) -> Result<usize> {
+    usize::try_from(len).map_err(|_| Error::memory("a part is larger than memory can be"))
+}
+
+/// Bytes of a tensor.
+///
+/// # Errors
+/// E002 past its end, E007 when reading fails.
+pub(super) fn bytes_of(
+    base: &dyn CheckpointReader,
+    tensor: usize,
+    offset: u64,
+    len: usize,
+) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    base.read_tensor(tensor, offset, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Elements of a tensor of floats or small integers, as they stand there.
+///
+/// # Errors
+/// E001 for a dtype that single precision does not hold, otherwise those of [`bytes_of`].
+pub(super) fn floats_of(
+    base: &dyn CheckpointReader,
+    tensor: usize,
+    elements: Range<u64>,
+) -> Result<Vec<f32>> {
+    let info = &base.tensors()[tensor];
+    let width = info.dtype.block_bytes();
+    if info.dtype.block_len() != 1 || matches!(info.dtype, DType::I32 | DType::U32) || width > 4 {
+        let message = format!("its elements are {}, which are none of scales", info.dtype);
+        return Err(Error::format(message).for_tensor(&info.name));
+    }
+    let len = usize_of((elements.end.saturating_sub(elements.start)) * width)?;
+    let bytes = bytes_of(base, tensor, elements.start * width, len)?;
+    let mut floats = Vec::new();
+    widen_f32(info.dtype, &bytes, &mut floats);
+    Ok(floats)
+}
+
+/// Words of 32 bits.
+///
+/// # Errors
+/// Those of [`bytes_of`].
+pub(super) fn words_of(
+    base: &dyn CheckpointReader,
+    tensor: usize,
+    words: Range<u64>,
+) -> Result<Vec<u32>> {
+    let len = usize_of(words.end.saturating_sub(words.start) * 4)?;
+    let bytes = bytes_of(base, tensor, words.start * 4, len)?;
+    Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
+}
+
+/// Number `index` of a stream of codes of so many bits (1 to 8), lowest bits first, of which
+/// `words` begins with the word `first`; a word past the end counts as zero.
+pub(super) fn code_at(words: &[u32], first: u64, bits: u64, index: u64) -> u32 {
+    let bit = index * bits;
+    let at = usize::try_from((bit / 32).saturating_sub(first)).unwrap_or(usize::MAX);
+    let word = |at: usize| u64::from(words.get(at).copied().unwrap_or_default());
+    let pair = word(at) | word(at.saturating_add(1)) << 32;
+    #[expect(clippy::cast_possible_truncation, reason = "a code has 8 bits at most")]
+    let code = (pair >> (bit % 32) & ((1 << bits) - 1)) as u32;
+    code
+}
+
+/// The words in which the codes of a range of a stream lie.
+pub(super) fn words_for(codes: Range<u64>, bits: u64) -> Range<u64> {
+    codes.start * bits / 32..(codes.end * bits).div_ceil(32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_may_cross_words() {
+        // Values -4..3 plus 4 in three bits, lowest first: a known word of compressed-tensors.
+        let words = [0x88fa_c688, 0xc688_fac6, 0xfac6_88fa];
+        let codes: Vec<u32> = (0..24).map(|index| code_at(&words, 0, 3, index)).collect();
+        assert_eq!(codes[..8], [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(codes[8..16], codes[..8]);
+        assert_eq!(words_for(8..16, 3), 0..2);
+        assert_eq!(code_at(&words[1..], 1, 3, 11), codes[11]);
+    }
+}

@@ -1,0 +1,269 @@
+//! Codes of 8 bits that are numbers of their own (`i8`, 8-bit floats) and are multiplied by a scale
+//! of the tensor, the row, the group or the block.
+//!
+//! | who writes it | codes | scale | product |
+//! |---|---|---|---|
+//! | FP8 in blocks (DeepSeek, Qwen), per tensor (vLLM, Mistral) | `X.weight` | `X.weight_scale_inv`, `X.weight_scale`, `X.qscale_weight`, `X.scale` | `f32` |
+//! | compressed-tensors: float-, int-, naive-quantized, mxfp8 | `X.weight` | `X.weight_scale`, `X.weight_zero_point` | rounded to the scale's dtype |
+//! | fbgemm, modelopt | `X.weight` | `X.weight_scale` | `f32` |
+//! | ComfyUI | `X.weight` | `X.scale_weight` | `f32` |
+//! | bitsandbytes, 8 bits | `X.weight` | `X.SCB` | `f32`, times 1/127 |
+//! | torchao | `X._weight_qdata` | `X._weight_scale`, `X._weight_zero_point` | `f32` |
+//! | quanto, 8 bits | `X.weight._data` | `X.weight._scale` | rounded to the scale's dtype |
+//! | stacked experts | `X` | `X_scale_inv`, `X_scale` | `f32` |
+
+use std::ops::Range;
+
+use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
+use apr_tensor::element::widen_f32;
+
+use super::find::{Decode, Kind, Tensors, Weight};
+use super::read::{Tile, bytes_of, floats_of, groups, usize_of};
+use super::stated::Stated;
+
+pub(super) const KIND: Kind = Kind { id: "scaled", find };
+
+/// What 8-bit integers of bitsandbytes are divided by: the reciprocal of 127 in its kernels.
+const PER_127: f32 = 0.007_874_016;
+
+/// Side of a block where no configuration states one.
+const BLOCK: u64 = 128;
+
+/// The names of codes and of what goes with them.
+struct Names {
+    /// The end of the codes' name.
+    codes: &'static str,
+    /// The end of the weight's.
+    weight: &'static str,
+    /// Ends of the scale's.
+    scales: &'static [&'static str],
+    /// Ends of the zero point's.
+    zeros: &'static [&'static str],
+    /// Whether the product is rounded to the scale's dtype.
+    rounds: bool,
+}
+
+const NAMES: [Names; 4] = [
+    Names {
+        codes: "._weight_qdata",
+        weight: ".weight",
+        scales: &["._weight_scale"],
+        zeros: &["._weight_zero_point"],
+        rounds: false,
+    },
+    Names {
+        codes: ".weight._data",
+        weight: ".weight",
+        scales: &[".weight._scale"],
+        zeros: &[],
+        rounds: true,
+    },
+    Names {
+        codes: ".weight",
+        weight: ".weight",
+        scales: &[
+            ".weight_scale_inv",
+            ".weight_scale",
+            ".scale_weight",
+            ".qscale_weight",
+            ".SCB",
+            ".scale",
+        ],
+        zeros: &[".weight_zero_point"],
+        rounds: false,
+    },
+    Names { codes: "", weight: "", scales: &["_scale_inv", "_scale"], zeros: &[], rounds: false },
+];
+
+fn find(tensors: &Tensors<'_>, stated: &Stated, codes: usize) -> Option<Result<Weight>> {
+    let info = tensors.info(codes);
+    let dtypes = [DType::I8, DType::F8_E4M3, DType::F8_E5M2, DType::F8_E4M3FNUZ];
+    if !dtypes.contains(&info.dtype) || info.shape.dims().len() < 2 {
+        return None;
+    }
+    NAMES.iter().find_map(|names| {
+        let stem = tensors.stem(codes, names.codes)?;
+        let scale = tensors.beside(stem, names.scales)?;
+        Some(weight(tensors, stated, names, (stem, codes, scale)))
+    })
+}
+
+fn weight(
+    tensors: &Tensors<'_>,
+    stated: &Stated,
+    names: &Names,
+    (stem, codes, scale): (&str, usize, usize),
+) -> Result<Weight> {
+    let info = tensors.info(codes);
+    let name = format!("{stem}{}", names.weight);
+    let zero = tensors.beside(stem, names.zeros);
+    let scale_info = tensors.info(scale);
+    let is_exponents = matches!(scale_info.dtype, DType::U8 | DType::F8_E8M0);
+    let is_bitsandbytes = scale_info.name.ends_with(".SCB");
+    if info.dtype == DType::I8 && scale_info.dtype.block_bytes() == 1 {
+        // Two 4-bit floats in a byte, as DeepSeek-V4 has its experts.
+        return Err(tensors.unfit(scale, &name, "a scale of 16 or 32 bits"));
+    }
+    if is_bitsandbytes {
+        check_rows_in_order(tensors, stem)?;
+    }
+
+    let grid = Grid::of(tensors, &name, (info, scale), stated)?;
+    if let Some(zero) = zero {
+        tensors.check(zero, &name, &[DType::I8], scale_info.shape.dims())?;
+    }
+    let is_rounded = names.rounds || stated.method().as_deref() == Some("compressed-tensors");
+    let dtype = match scale_info.dtype {
+        // A power of two times an 8-bit float has few enough digits.
+        _ if is_exponents => DType::BF16,
+        DType::BF16 | DType::F16 if is_rounded => scale_info.dtype,
+        _ => DType::F32,
+    };
+    let format = tensors.beside(stem, &[".weight_format"]).filter(|_| is_bitsandbytes);
+    let parts = [codes, scale].into_iter().chain(zero).chain(format);
+    let is_float = info.dtype != DType::I8;
+    let codes_are = if is_float { format!("8-bit floats ({})", info.dtype) } else { "int8".into() };
+    Ok(Weight {
+        description: format!("{codes_are}, {}", grid.description()),
+        info: TensorInfo { name, dtype, shape: info.shape.clone() },
+        parts: parts.chain(tensors.of_activations(stem)).collect(),
+        decode: Box::new(Scaled { codes, scale, zero, grid, is_exponents, is_bitsandbytes }),
+    })
+}
+
+/// Checks that integers of bitsandbytes are in the order of rows: others are of one kind of GPU.
+fn check_rows_in_order(tensors: &Tensors<'_>, stem: &str) -> Result<()> {
+    match tensors.beside(stem, &[".weight_format"]) {
+        Some(format) if tensors.info(format).shape.elements() != Some(1) => {
+            Err(tensors.unfit(format, stem, "one number"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Which number of a tensor of scales an element has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Grid {
+    /// Rows of one matrix of the weight, and scales down its side.
+    rows: u64,
+    down: u64,
+    /// Scales along a row.
+    along: u64,
+    /// Rows and columns with one scale.
+    block: [u64; 2],
+}
+
+impl Grid {
+    /// # Errors
+    /// E001 where the scales do not go with the weight.
+    fn of(
+        tensors: &Tensors<'_>,
+        weight: &str,
+        (info, scale): (&TensorInfo, usize),
+        stated: &Stated,
+    ) -> Result<Self> {
+        let dims = info.shape.dims();
+        let (&columns, outer) = dims.split_last().unwrap_or((&1, &[]));
+        let (&rows, experts) = outer.split_last().unwrap_or((&1, &[]));
+        let scales = tensors.info(scale).shape.dims();
+        let whole = Self { rows, down: 1, along: 1, block: [rows.max(1), columns.max(1)] };
+        let unfit = || {
+            let needed = format!("one number for all, a row, a group or a block of {}", info.shape);
+            tensors.unfit(scale, weight, &needed)
+        };
+        let inner = match scales {
+            [] => return if experts.is_empty() { Ok(whole) } else { Err(unfit()) },
+            [1] if experts.is_empty() => return Ok(whole),
+            [count] if *count == rows && experts.is_empty() => [rows, 1],
+            [of_experts @ .., down, along] if of_experts == experts => [*down, *along],
+            _ => return Err(unfit()),
+        };
+        let stated = stated.get("weight_block_size").and_then(|sides| {
+            let side = |at| sides.get(at)?.as_u64().filter(|&side| side > 0);
+            Some([side(0)?, side(1)?])
+        });
+        let of = |len: u64, count: u64, stated: Option<u64>| {
+            let fits = |side: &u64| *side > 0 && len.div_ceil(*side) == count;
+            let even = (count > 0 && len.is_multiple_of(count)).then(|| len / count.max(1));
+            stated.filter(fits).or(even.filter(fits)).or(Some(BLOCK).filter(fits))
+        };
+        let [down, along] = inner;
+        let block = [
+            of(rows, down, stated.map(|sides| sides[0])),
+            of(columns, along, stated.map(|sides| sides[1])),
+        ];
+        let [Some(high), Some(wide)] = block else { return Err(unfit()) };
+        Ok(Self { rows, down, along, block: [high, wide] })
+    }
+
+    fn description(self) -> String {
+        match (self.down, self.along, self.block) {
+            (1, 1, _) => "a scale".to_owned(),
+            (_, 1, [1, _]) => "a scale for each row".to_owned(),
+            (_, _, [1, wide]) => format!("groups of {wide}"),
+            (_, _, [high, wide]) => format!("blocks of {high} x {wide}"),
+        }
+    }
+
+    /// The row of scales that a row of the weight has.
+    fn row(self, row: u64) -> u64 {
+        let (matrix, within) = (row / self.rows.max(1), row % self.rows.max(1));
+        matrix * self.down + within / self.block[0]
+    }
+}
+
+struct Scaled {
+    codes: usize,
+    scale: usize,
+    zero: Option<usize>,
+    grid: Grid,
+    is_exponents: bool,
+    is_bitsandbytes: bool,
+}
+
+impl Decode for Scaled {
+    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
+        let columns = base.tensors()[self.codes].shape.row_len();
+        let first = tile.row * columns + tile.column;
+        let codes = floats_of(base, self.codes, first..first + out.len() as u64)?;
+
+        let grid = self.grid;
+        let top = grid.row(tile.row);
+        let bottom = grid.row(tile.row + tile.rows as u64 - 1) + 1;
+        let range = top * grid.along..bottom * grid.along;
+        let scales = if self.is_exponents {
+            exponents_of(base, self.scale, range.clone())?
+        } else {
+            floats_of(base, self.scale, range.clone())?
+        };
+        if let Some(bad) = scales.iter().position(|scale| !scale.is_finite()) {
+            let name = &base.tensors()[self.scale].name;
+            let number = range.start + bad as u64;
+            let message = format!("number {number} of the scales '{name}' is {}", scales[bad]);
+            return Err(Error::corrupt(message));
+        }
+        let zeros = self.zero.map(|zero| floats_of(base, zero, range)).transpose()?;
+        let unit = if self.is_bitsandbytes { PER_127 } else { 1.0 };
+        let rows = codes.chunks_exact(tile.columns).zip(out.chunks_exact_mut(tile.columns));
+        for (row, (codes, out)) in (tile.row..).zip(rows) {
+            let at = usize_of((grid.row(row) - top) * grid.along)?;
+            for (group, run) in groups(tile, grid.block[1]) {
+                let index = at + usize_of(group)?;
+                let scale = scales[index];
+                let zero = zeros.as_ref().map_or(0.0, |zeros| zeros[index]);
+                for (value, code) in out[run.clone()].iter_mut().zip(&codes[run]) {
+                    *value = (code - zero) * scale * unit;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Scales of which the exponents alone are stored.
+fn exponents_of(base: &dyn CheckpointReader, tensor: usize, range: Range<u64>) -> Result<Vec<f32>> {
+    let bytes = bytes_of(base, tensor, range.start, usize_of(range.end - range.start)?)?;
+    let mut floats = Vec::new();
+    widen_f32(DType::F8_E8M0, &bytes, &mut floats);
+    Ok(floats)
+}

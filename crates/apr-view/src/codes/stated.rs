@@ -1,0 +1,136 @@
+//! What a checkpoint's configuration says of how its weights are stored.
+
+use apr_core::{CheckpointReader, Error, Escaped, Metadata, keys};
+use serde_json::{Map, Value};
+
+/// Files that state a quantization beside or in place of `config.json`.
+const FILES: [&str; 3] = ["hf_quant_config.json", "quantize_config.json", "quant_config.json"];
+
+/// Entries of a configuration that state one.
+pub(super) const ENTRIES: [&str; 2] = ["quantization_config", "quantization"];
+
+/// The statement, as its method has it; empty where there is none.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stated {
+    entries: Map<String, Value>,
+}
+
+impl Stated {
+    /// What metadata and companions say.
+    pub(super) fn of(reader: &dyn CheckpointReader) -> Self {
+        let config = companion(reader, "config.json");
+        let architecture = reader.metadata().object(keys::ARCHITECTURE);
+        let of_config = config.as_ref().into_iter().chain(architecture).find_map(stated_in);
+        let beside = || FILES.iter().find_map(|file| companion(reader, file));
+        Self { entries: of_config.or_else(beside).unwrap_or_default() }
+    }
+
+    /// The method, in lower case: `gptq`.
+    pub(super) fn method(&self) -> Option<String> {
+        self.text("quant_method").map(str::to_ascii_lowercase)
+    }
+
+    /// That weights with this part are none of the kinds that can be decoded.
+    pub(super) fn undecodable(&self, part: &str) -> Error {
+        let method = match self.method() {
+            Some(method) => format!("by the method '{}'", Escaped::short(&method)),
+            None => "by a method that no configuration names".to_owned(),
+        };
+        let message = format!(
+            "the weight is quantized {method}, with '{part}' beside its codes: this can't be \
+             decoded here, and no value was read; the program that made the file dequantizes it"
+        );
+        Error::version(message)
+    }
+
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
+        self.entries.get(key)?.as_str()
+    }
+
+    pub(super) fn number(&self, key: &str) -> Option<u64> {
+        self.entries.get(key)?.as_u64()
+    }
+
+    /// Any entry.
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.entries.get(key)
+    }
+}
+
+/// The statement in a configuration, or in that of its text part.
+fn stated_in(config: &Map<String, Value>) -> Option<Map<String, Value>> {
+    let part = config.get("text_config").and_then(Value::as_object);
+    let found = [Some(config), part]
+        .into_iter()
+        .flatten()
+        .find_map(|config| ENTRIES.iter().find_map(|entry| config.get(*entry)?.as_object()));
+    found.cloned()
+}
+
+/// A companion that is a JSON object.
+fn companion(reader: &dyn CheckpointReader, name: &str) -> Option<Map<String, Value>> {
+    let position = reader.companions().iter().position(|companion| companion.name == name)?;
+    let bytes = reader.read_companion(position).ok()?;
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+    serde_json::from_slice(bytes).ok()
+}
+
+/// Whether a companion only states a quantization.
+pub(super) fn is_statement(name: &str) -> bool {
+    FILES.contains(&name)
+}
+
+/// Takes the statement off a configuration and its text part; whether there was one.
+pub(super) fn take_off(config: &mut Map<String, Value>) -> bool {
+    let before = config.len();
+    config.retain(|key, _| !ENTRIES.contains(&key.as_str()));
+    let part = config.get_mut("text_config").and_then(Value::as_object_mut);
+    let of_part = part.is_some_and(take_off);
+    config.len() < before || of_part
+}
+
+/// A `config.json` without the statement; `None` where it has none.
+pub(super) fn without(config: &[u8]) -> Option<Vec<u8>> {
+    let mut config = serde_json::from_slice(config.strip_prefix(b"\xef\xbb\xbf").unwrap_or(config))
+        .ok()
+        .filter(|config: &Map<String, Value>| !config.is_empty())?;
+    if !take_off(&mut config) {
+        return None;
+    }
+    let mut text = serde_json::to_vec_pretty(&config).ok()?;
+    text.push(b'\n');
+    Some(text)
+}
+
+/// A configuration `now` with the statement that the `original` has; `None` where that has none.
+/// What nobody changed since comes back byte for byte.
+pub(super) fn back(original: &[u8], now: &[u8]) -> Option<Vec<u8>> {
+    let plain = without(original)?;
+    if plain == now {
+        return Some(original.to_vec());
+    }
+    let mark = |bytes: &[u8]| bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).to_vec();
+    let original: Map<String, Value> = serde_json::from_slice(&mark(original)).ok()?;
+    let mut config: Map<String, Value> = serde_json::from_slice(&mark(now)).ok()?;
+    put_entries(&original, &mut config);
+    let mut text = serde_json::to_vec_pretty(&config).ok()?;
+    text.push(b'\n');
+    Some(text)
+}
+
+/// Puts the statement of a checkpoint's metadata back into others.
+pub(super) fn put_back(original: &Metadata, metadata: &mut Metadata) {
+    let Some(stated) = original.object(keys::ARCHITECTURE) else { return };
+    let mut architecture = metadata.object(keys::ARCHITECTURE).cloned().unwrap_or_default();
+    put_entries(stated, &mut architecture);
+    metadata.set(keys::ARCHITECTURE, architecture);
+}
+
+fn put_entries(from: &Map<String, Value>, to: &mut Map<String, Value>) {
+    let entries = from.iter().filter(|(key, _)| ENTRIES.contains(&key.as_str()));
+    to.extend(entries.map(|(key, value)| (key.clone(), value.clone())));
+    let parts = from.get("text_config").zip(to.get_mut("text_config"));
+    if let Some((Value::Object(from), Value::Object(to))) = parts {
+        put_entries(from, to);
+    }
+}

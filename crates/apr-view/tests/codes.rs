@@ -1,0 +1,100 @@
+//! Weights that other programs quantized, against the values that their own libraries give.
+
+use std::path::Path;
+
+use apr_core::{CheckpointReader, DType, Limits};
+use apr_testkit::FolderInMemory;
+use apr_testkit::locate::shared_case;
+use apr_view::Coded;
+
+/// The files of a folder.
+fn folder(path: &Path) -> FolderInMemory {
+    let mut files = FolderInMemory::default();
+    for entry in std::fs::read_dir(path).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let name = entry.file_name().into_string().expect("a name");
+        files.0.insert(name, std::fs::read(entry.path()).expect("a file"));
+    }
+    files
+}
+
+fn open(path: &Path) -> Box<dyn CheckpointReader> {
+    let model = apr_registry::open_folder(&folder(path), &Limits::default());
+    Coded::over(Box::new(model.expect("a model")))
+}
+
+/// The values of a tensor in single precision.
+fn values(model: &dyn CheckpointReader, tensor: usize) -> Vec<f32> {
+    let info = &model.tensors()[tensor];
+    let mut bytes = vec![0; usize::try_from(info.byte_len().expect("a length")).expect("small")];
+    model.read_tensor(tensor, 0, &mut bytes).expect("values");
+    let mut floats = Vec::new();
+    apr_tensor::element::widen_f32(info.dtype, &bytes, &mut floats);
+    floats
+}
+
+/// Folders whose known values are not rounded to the dtype of the scales, as the library does.
+const ROUNDED: [&str; 1] = ["ct-fp8-channel"];
+
+/// Folders whose known values are divided by 127 where the library multiplies by its reciprocal.
+const LAST_BIT: [&str; 1] = ["bnb-int8"];
+
+/// Compares a folder with the values that are known of it; returns what differs.
+fn differences(name: &str) -> Option<Vec<String>> {
+    let path = shared_case(&format!("codes/{name}"))?;
+    let known = std::fs::read(path.with_extension("ref.safetensors")).expect("values");
+    let known = apr_registry::open(known, "known.safetensors", &Limits::default()).expect("values");
+    let model = open(&path);
+    let mut differences = Vec::new();
+    for (position, info) in known.tensors().iter().enumerate() {
+        let Some(tensor) = model.tensors().iter().position(|other| other.name == info.name) else {
+            differences.push(format!("{name}: no {}", info.name));
+            continue;
+        };
+        let of = &model.tensors()[tensor];
+        if of.shape != info.shape {
+            differences.push(format!("{name}: {} is {}, not {}", of.name, of.shape, info.shape));
+            continue;
+        }
+        assert_eq!(info.dtype, DType::F32);
+        let (ours, mut theirs) = (values(&*model, tensor), values(&*known, position));
+        if ROUNDED.contains(&name) {
+            let mut bytes = Vec::new();
+            apr_tensor::cast::cast_values(&theirs, of.dtype, &mut bytes);
+            apr_tensor::element::widen_f32(of.dtype, &bytes, &mut theirs);
+        }
+        let allowed = u32::from(LAST_BIT.contains(&name));
+        let is_other = |(a, b): &(&f32, &f32)| a.to_bits().abs_diff(b.to_bits()) > allowed;
+        let other = ours.iter().zip(&theirs).filter(is_other).count();
+        if other > 0 {
+            let first = ours.iter().zip(&theirs).find(is_other);
+            differences.push(format!(
+                "{name}: {}: {other} of {} values differ, first {first:?}",
+                info.name,
+                ours.len()
+            ));
+        }
+    }
+    Some(differences)
+}
+
+macro_rules! kinds {
+    ($($test:ident: $($folder:literal)+;)+) => {$(
+        #[test]
+        fn $test() {
+            for folder in [$($folder),+] {
+                let Some(found) = differences(folder) else { return };
+                assert!(found.is_empty(), "{found:#?}");
+            }
+        }
+    )+};
+}
+
+kinds! {
+    fp8_in_blocks_is_what_transformers_reads: "fp8-block" "qwen3-fp8" "deepseek-fp8";
+    fp8_with_scales_is_what_its_formula_says: "modelopt-fp8" "modelopt-fp8-nocfg" "fbgemm-fp8"
+        "comfy-scaled-fp8" "torchao-fp8-st" "fp8-plain-cast";
+    integers_and_fp8_of_compressed_tensors_are_its_own: "ct-fp8-channel" "ct-fp8-tensor"
+        "ct-naive-int4" "ct-w8a8-int";
+    int8_of_bitsandbytes_and_quanto_is_their_own: "bnb-int8" "quanto-int8" "quanto-float8";
+}
