@@ -238,17 +238,24 @@ impl<'a> Container<'a> {
         Self { altered: true, ..self }
     }
 
-    /// Seen through a reader that decodes weights of this one.
+    /// Seen through a reader that decodes weights of this one. What was said of the file as a whole
+    /// holds; positions of tensors, in a [`checksum`](Self::checksum), are those of the
+    /// [`undecoded`](Self::undecoded), of which shards are asked, too.
     #[must_use]
     pub fn decoded(self, undecoded: &'a Arc<dyn CheckpointReader>) -> Self {
-        Self { undecoded: Some(undecoded), ..self.altered() }
+        Self { undecoded: Some(undecoded), ..self }
     }
 
     /// The checkpoint with the tensors of the file, where weights of it are decoded from several of
     /// them.
     #[must_use]
     pub fn undecoded(self) -> Option<&'a Arc<dyn CheckpointReader>> {
-        self.undecoded
+        self.undecoded.filter(|_| !self.altered)
+    }
+
+    /// The facts about checkpoints of their own, which have tensors of the file.
+    fn of_shards(self) -> Option<&'a dyn ContainerFacts> {
+        self.whole().filter(|_| self.undecoded.is_none())
     }
 
     /// The facts that are about the very tensors.
@@ -324,7 +331,7 @@ impl<'a> Container<'a> {
     /// That of [`ContainerFacts::shard_count`].
     #[must_use]
     pub fn shard_count(self) -> usize {
-        self.whole().map_or(0, ContainerFacts::shard_count)
+        self.of_shards().map_or(0, ContainerFacts::shard_count)
     }
 
     /// That of [`ContainerFacts::shard`].
@@ -332,7 +339,7 @@ impl<'a> Container<'a> {
     /// # Errors
     /// E001 where there is no such shard, otherwise those of [`ContainerFacts::shard`].
     pub fn shard(self, shard: usize) -> Result<&'a dyn CheckpointReader> {
-        match self.whole() {
+        match self.of_shards() {
             Some(facts) => facts.shard(shard),
             None => Err(Error::format(format!("no shard {shard}"))),
         }

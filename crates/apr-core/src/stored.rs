@@ -148,6 +148,22 @@ pub struct Coding<'a> {
     pub base: &'a dyn CheckpointReader,
 }
 
+impl Coding<'_> {
+    /// Names of the tensors that the weight is made of, as their file has them.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().map(|part| self.base.tensors()[part.tensor].name.as_str())
+    }
+
+    /// Bytes of these tensors.
+    ///
+    /// # Errors
+    /// Those of [`TensorInfo::byte_len`](crate::TensorInfo::byte_len).
+    pub fn byte_len(&self) -> Result<u64> {
+        let lens = self.parts.iter().map(|part| self.base.tensors()[part.tensor].byte_len());
+        lens.sum()
+    }
+}
+
 impl fmt::Debug for Coding<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Coding").field("kind", &self.kind).finish_non_exhaustive()
@@ -159,8 +175,9 @@ impl fmt::Debug for Coding<'_> {
 pub struct CodingPart {
     /// Its position in [`Coding::base`].
     pub tensor: usize,
-    /// The end of the weight's name that it does not have.
-    instead_of: String,
+    /// The end of the weight's name that it does not have; `None` where it is called the same
+    /// whatever the weight is called.
+    instead_of: Option<String>,
     /// The end that it has instead.
     end: String,
 }
@@ -181,15 +198,19 @@ impl CodingPart {
         if common < weight.len() {
             common = weight[..common].rfind('.').map_or(0, |dot| dot + 1);
         }
-        let (instead_of, end) = (weight[common..].to_owned(), name[common..].to_owned());
-        Self { tensor, instead_of, end }
+        let is_apart = common == 0 && weight.contains('.');
+        let instead_of = (!is_apart).then(|| weight[common..].to_owned());
+        Self { tensor, instead_of, end: name[common..].to_owned() }
     }
 
     /// What the part is called where the weight has this name; `None` where the weight's name does
     /// not say.
     #[must_use]
     pub fn name_of(&self, weight: &str) -> Option<String> {
-        let stem = weight.strip_suffix(&*self.instead_of)?;
+        let stem = match &self.instead_of {
+            Some(end) => weight.strip_suffix(&**end)?,
+            None => "",
+        };
         Some([stem, &self.end].concat())
     }
 }

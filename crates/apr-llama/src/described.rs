@@ -5,6 +5,7 @@ use apr_arch::Families;
 use apr_core::pass_on;
 use apr_registry::{CheckpointReader, Metadata};
 use apr_source::Architecture;
+use apr_view::Coded;
 
 use super::described;
 
@@ -14,14 +15,16 @@ struct Described {
     metadata: Metadata,
 }
 
-/// Adds what [`described`] tells of a GGUF file to its metadata; other checkpoints stay as they
-/// are.
+/// A model as commands see it: with what [`described`] tells of a GGUF file in its metadata, and
+/// with weights in place of the codes and scales that they are stored in ([`Coded`]). Everything
+/// that reads a model, and does not only copy its file, opens it through here.
 #[must_use]
 pub fn describe(
     reader: Box<dyn CheckpointReader>,
     families: &Families,
     architecture: &Architecture,
 ) -> Box<dyn CheckpointReader> {
+    let reader = Coded::over(reader);
     match described(&*reader, families, architecture) {
         Some(metadata) => Box::new(Described { inner: reader, metadata }),
         None => reader,

@@ -5,7 +5,6 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use apr_arch::Families;
 use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo, counted};
 use apr_source::{Architecture, family_of};
-use apr_view::scale_beside;
 
 use crate::adapted::{AdaptOptions, inputs_first};
 use crate::adapter::{Adapter, Contents, Part, Parts, Targets};
@@ -132,7 +131,6 @@ impl AdapterPlan {
                     inputs_first(base, family_of(base, &families, &Architecture::Auto)?.as_ref())
                 }
             },
-            names: base.tensors().iter().map(|info| info.name.clone()).collect(),
             decoded: 0,
         };
         let mut merged = Vec::with_capacity(adapters.len());
@@ -165,8 +163,6 @@ struct Planner {
     is_cast: bool,
     /// Weights whose rows are inputs, where the family is known.
     inputs_first: Option<HashSet<String>>,
-    /// The base's tensors.
-    names: HashSet<String>,
     /// Quantized weights that change.
     decoded: usize,
 }
@@ -419,13 +415,6 @@ impl Planner {
     /// The dtype that a changed weight has: its own, or single precision where it has blocks.
     fn check_dtype(&mut self, slot: usize) -> Result<()> {
         let slot = &mut self.slots[slot];
-        if let Some(scale) = scale_beside(&slot.info, |name| self.names.contains(name)) {
-            let (dtype, scale) = (slot.info.dtype, Escaped::short(&scale));
-            let message = format!(
-                "an adapter can't be merged into weights of {dtype} with scales in '{scale}'"
-            );
-            return Err(Error::format(message).for_tensor(&slot.info.name));
-        }
         match slot.info.dtype {
             DType::F32 => {}
             DType::F16 | DType::BF16 if self.is_cast => {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo};
-use apr_view::scale_beside;
 
 use crate::elements::Input;
 use crate::grid::{promoted, resulting, working};
@@ -341,10 +340,10 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
         let source = copied(self)?;
         let info = source.reader.tensors()[source.tensor].clone();
         let auxiliary = source.reader.metadata().auxiliary_tensor() == Some(name);
-        if !auxiliary && let Some(what) = self.unmergeable(main, &info) {
+        if !auxiliary && let Some(what) = unmergeable(&info) {
             self.check_same(names, inputs, &source, &what)?;
         }
-        let is_number = !auxiliary && self.unmergeable(main, &info).is_none();
+        let is_number = !auxiliary && unmergeable(&info).is_none();
         let found = if is_number { self.found(names, inputs, &info)? } else { None };
         let Some(found) = found else {
             if is_number {
@@ -397,15 +396,6 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
         })?;
         let reader = Arc::clone(&opened.model.reader);
         Ok(Input { reader, tensor, model: Arc::clone(&opened.label) })
-    }
-
-    /// What the elements of a tensor are, where they can't be merged.
-    fn unmergeable(&self, model: usize, info: &TensorInfo) -> Option<String> {
-        if working(info.dtype).is_none() {
-            return Some(format!("elements of {}", info.dtype));
-        }
-        let scale = scale_beside(info, |name| self.models[model].positions.contains_key(name))?;
-        Some(format!("elements of {} with scales in '{}'", info.dtype, Escaped::short(&scale)))
     }
 
     /// Compares a tensor that can't be merged with that of the other models.
@@ -470,7 +460,7 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
                     );
                     return Err(Error::format(message).for_tensor(name).in_file(&**label));
                 }
-                if let Some(what) = self.unmergeable(model, other) {
+                if let Some(what) = unmergeable(other) {
                     let message = format!("{what} can't be merged");
                     return Err(Error::format(message).for_tensor(name).in_file(&**label));
                 }
@@ -569,4 +559,9 @@ fn checked(parameter: &Parameter, value: Option<f64>, method: Method) -> Result<
         ))),
         None => Err(Error::format(format!("{method} needs the parameter '{name}'"))),
     }
+}
+
+/// What the elements of a tensor are, where they can't be merged.
+fn unmergeable(info: &TensorInfo) -> Option<String> {
+    working(info.dtype).is_none().then(|| format!("elements of {}", info.dtype))
 }

@@ -1,5 +1,7 @@
 //! Validation on the way: each tensor is judged while a pass streams it.
 
+use std::collections::BTreeSet;
+
 use apr_arch::{Contradiction, FamilyModel, Mismatch, TensorExpectation};
 use apr_registry::{CheckpointReader, DType, TensorInfo};
 use apr_tensor::stats::{Moments, Scratch, Stats};
@@ -227,6 +229,8 @@ pub struct InlineValidator {
     config: ValidationConfig,
     /// Of the checkpoint's tensors: what the source calls each, and what is expected of it.
     tensors: Vec<(String, Option<TensorExpectation>)>,
+    /// Positions of tensors whose elements are no values of the model.
+    codes: BTreeSet<usize>,
     constants: Constants,
     report: ValidationReport,
 }
@@ -238,6 +242,7 @@ impl InlineValidator {
         Self {
             config,
             tensors: Vec::new(),
+            codes: BTreeSet::new(),
             constants: Constants::default(),
             report: ValidationReport::default(),
         }
@@ -263,6 +268,17 @@ impl InlineValidator {
     ) -> Self {
         let names = tensors.iter().map(|info| info.name.clone());
         Self { tensors: names.zip(expectations).collect(), ..Self::new(config) }
+    }
+
+    /// The same for tensors that are these of the checkpoint's, or codes and scales of these, which
+    /// are not judged.
+    pub(crate) fn placed(self, places: impl Iterator<Item = (usize, bool)>) -> Self {
+        let places: Vec<(usize, bool)> = places.collect();
+        let codes = places.iter().enumerate().filter(|(_, (_, is_code))| *is_code);
+        let codes = codes.map(|(position, _)| position).collect();
+        let tensors = places.iter().map_while(|(origin, _)| self.tensors.get(*origin).cloned());
+        let tensors = tensors.collect();
+        Self { tensors, codes, ..self }
     }
 
     /// The configuration.
@@ -293,6 +309,9 @@ impl InlineValidator {
         name: &str,
         stats: Stats,
     ) -> Result<(), ValidationError> {
+        if self.codes.contains(&position) {
+            return Ok(());
+        }
         // A report speaks of the source: its names are the ones to look for.
         let known = self.tensors.get(position).cloned();
         let (name, expectation) = known.unwrap_or_else(|| (name.to_owned(), None));

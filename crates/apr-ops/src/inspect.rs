@@ -78,13 +78,16 @@ pub struct InspectReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct DTypeShare {
-    /// The dtype.
+    /// The dtype; of weights in codes and scales, that of their values.
     pub dtype: DType,
+    /// What weights in codes and scales are stored as.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stored: Option<String>,
     /// Tensors of it.
     pub tensors: usize,
     /// Their elements.
     pub elements: u64,
-    /// Their bytes.
+    /// Their bytes; of codes and scales, where they are stored so.
     pub bytes: u64,
     /// Bits per element, scales included.
     pub bits_per_weight: Option<f64>,
@@ -201,16 +204,21 @@ fn codec_shares(reader: &dyn CheckpointReader) -> Vec<CodecShare> {
 }
 
 fn dtype_shares(reader: &dyn CheckpointReader) -> Vec<DTypeShare> {
-    let mut shares: BTreeMap<DType, (usize, u64, u64)> = BTreeMap::new();
-    for info in reader.tensors() {
-        let (tensors, elements, bytes) = shares.entry(info.dtype).or_default();
+    type Key = (DType, Option<String>);
+    let mut shares: BTreeMap<Key, (usize, u64, u64)> = BTreeMap::new();
+    for (tensor, info) in reader.tensors().iter().enumerate() {
+        let coding = reader.stored(tensor).coding();
+        let described = coding.map(|coding| coding.description.to_owned());
+        let len = coding.map_or_else(|| info.byte_len(), |coding| coding.byte_len());
+        let (tensors, elements, bytes) = shares.entry((info.dtype, described)).or_default();
         *tensors += 1;
         *elements = elements.saturating_add(info.shape.elements().unwrap_or_default());
-        *bytes = bytes.saturating_add(info.byte_len().unwrap_or_default());
+        *bytes = bytes.saturating_add(len.unwrap_or_default());
     }
 
-    let share = |(dtype, (tensors, elements, bytes))| DTypeShare {
+    let share = |((dtype, stored), (tensors, elements, bytes)): (Key, _)| DTypeShare {
         dtype,
+        stored,
         tensors,
         elements,
         bytes,

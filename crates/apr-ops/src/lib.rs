@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod analyze;
+mod coded;
 pub mod command;
 mod constants;
 pub mod convert;

@@ -6,6 +6,7 @@ use std::ops::Range;
 use apr_core::{Progress, StoredRange, counted};
 use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 
+use crate::coded::{check_parts_apply, validate_coded};
 use crate::validate::{
     Check, CheckOutcome, Finding, Known, Level, PartFindings, Status, ValidateOptions,
     ValidateReport, check_all, finite_detail, no_such_units, undecoded, validate, validate_part,
@@ -26,6 +27,10 @@ pub(crate) fn validate_all<P: Pipeline>(
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<ValidateReport> {
+    if let Some(undecoded) = reader.container().undecoded() {
+        let readers = (reader, &**undecoded);
+        return validate_coded(readers, file, known, options, pipeline, progress);
+    }
     let shards = reader.container().shard_count();
     if shards == 0 {
         return validate(reader, file, known, options, pipeline, progress);
@@ -39,11 +44,12 @@ pub(crate) fn validate_all<P: Pipeline>(
 /// single file consists of.
 ///
 /// # Errors
-/// E001 when dtype and shape of a tensor do not go together.
+/// E001 when dtype and shape of a tensor do not go together, E003 for weights in codes and scales.
 pub(crate) fn units(
     reader: &dyn CheckpointReader,
     options: ValidateOptions<'_>,
 ) -> Result<Vec<StoredRange>> {
+    check_parts_apply(reader)?;
     let shards = reader.container().shard_count();
     if shards == 0 {
         return Ok(validate_units(reader, options)?.into_iter().map(|unit| unit.range).collect());

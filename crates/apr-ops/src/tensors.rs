@@ -90,12 +90,27 @@ pub struct TensorRow {
     /// [`CodecShare::codec`](crate::inspect::CodecShare::codec).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub codec: Option<String>,
-    /// Bytes, compressed.
+    /// Bytes, compressed or in codes and scales.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored_bytes: Option<u64>,
+    /// The tensors of the file that a weight in codes and scales is made of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coding: Option<CodingRow>,
     /// Statistics, where asked for and the dtype is not quantized.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stats: Option<Stats>,
+}
+
+/// How a weight is stored in codes and scales.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct CodingRow {
+    /// The method: `fp8`, `gptq`.
+    pub method: &'static str,
+    /// The method in words.
+    pub description: String,
+    /// Names of the tensors in the file.
+    pub parts: Vec<String>,
 }
 
 /// A tensor's distribution: the report of `apr tensors --hist`.
@@ -251,7 +266,8 @@ pub fn histogram<P: Pipeline>(
 pub(crate) fn row(reader: &dyn CheckpointReader, tensor: usize) -> Result<TensorRow> {
     let info = &reader.tensors()[tensor];
     let stored = reader.stored(tensor);
-    let (range, form) = (stored.range, stored.form());
+    let (range, form, coding) = (stored.range, stored.form(), stored.coding());
+    let coded_bytes = coding.map(|coding| coding.byte_len()).transpose()?;
     Ok(TensorRow {
         name: info.name.clone(),
         dtype: info.dtype,
@@ -260,8 +276,13 @@ pub(crate) fn row(reader: &dyn CheckpointReader, tensor: usize) -> Result<Tensor
         bytes: info.byte_len()?,
         file: reader.files().get(range.file).map(|file| file.name.clone()).unwrap_or_default(),
         offset: range.offset,
-        codec: form.map(codec_name),
-        stored_bytes: form.map(|form| form.len),
+        codec: form.map(codec_name).or(coding.map(|coding| coding.kind.to_owned())),
+        stored_bytes: form.map(|form| form.len).or(coded_bytes),
+        coding: coding.map(|coding| CodingRow {
+            method: coding.kind,
+            description: coding.description.to_owned(),
+            parts: coding.names().map(str::to_owned).collect(),
+        }),
         stats: None,
     })
 }

@@ -295,6 +295,7 @@ impl Convert {
             if let Some(gate) = gate {
                 let shared = Arc::new(bytes);
                 let written = apr_registry::open(Arc::clone(&shared), &name, &this.open)?;
+                let written = apr_view::Coded::over(written);
                 let (drift, failures) = gate.judge(&*written, &threads, &*this.progress)?;
                 drop(written);
                 bytes = Arc::try_unwrap(shared).unwrap_or_else(|shared| (*shared).clone());

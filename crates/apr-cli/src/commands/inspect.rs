@@ -6,7 +6,7 @@ use std::path::Path;
 use apr_arch::Description;
 use apr_core::{counted, number};
 use apr_ops::graph::{EndReport, PartSummary};
-use apr_ops::inspect::{InspectReport, LONGEST_ARRAY, QuantizedType};
+use apr_ops::inspect::{DTypeShare, InspectReport, LONGEST_ARRAY, QuantizedType};
 use apr_ops::physics::is_filterbank;
 use apr_ops::tensors::{TensorRow, TensorsOptions, list};
 use apr_registry::gguf::{self, Pair};
@@ -261,18 +261,23 @@ fn render_dtypes(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> 
         return Ok(());
     }
 
+    let label = |share: &DTypeShare| match &share.stored {
+        Some(stored) => format!("{} from {stored}", share.dtype),
+        None => share.dtype.to_string(),
+    };
+    let width = report.dtypes.iter().map(|share| label(share).len()).max().unwrap_or(0).max(12);
     writeln!(
         out,
-        "\n{BOLD}{:<12} {:>8} {:>16} {:>10} {:>12}{BOLD:#}",
+        "\n{BOLD}{:<width$} {:>8} {:>16} {:>10} {:>12}{BOLD:#}",
         "Dtype", "Tensors", "Elements", "Size", "Bits/weight"
     )?;
     let bits = |bits: Option<f64>| bits.map_or_else(|| "-".to_owned(), |bits| format!("{bits:.2}"));
     for share in &report.dtypes {
         let (elements, size) = (human::count(share.elements), human::bytes(share.bytes));
-        let (dtype, tensors) = (share.dtype, human::count(share.tensors as u64));
+        let (dtype, tensors) = (label(share), human::count(share.tensors as u64));
         writeln!(
             out,
-            "{dtype:<12} {tensors:>8} {elements:>16} {size:>10} {:>12}",
+            "{dtype:<width$} {tensors:>8} {elements:>16} {size:>10} {:>12}",
             bits(share.bits_per_weight)
         )?;
     }
@@ -282,7 +287,7 @@ fn render_dtypes(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> 
         let tensors = human::count(report.tensor_count as u64);
         writeln!(
             out,
-            "{:<12} {tensors:>8} {elements:>16} {size:>10} {:>12}",
+            "{:<width$} {tensors:>8} {elements:>16} {size:>10} {:>12}",
             "total",
             bits(report.bits_per_weight)
         )?;

@@ -25,8 +25,6 @@ mod recipe;
 mod report;
 mod work;
 
-use std::collections::HashSet;
-
 use apr_core::{Layout, Phase, Progress, Unlisted, state_dtype, torch_name};
 use apr_quantize::TensorTarget;
 use apr_registry::apr2::CompanionFile;
@@ -35,7 +33,6 @@ use apr_registry::{
     Result, Sink, TensorInfo, keys, onnx,
 };
 use apr_tensor::cast::can_cast;
-use apr_view::scale_beside;
 use serde_json::json;
 
 pub use error::ConvertError;
@@ -71,6 +68,8 @@ pub struct ConvertOptions {
     /// Store sparse tensors and factors dense, where they keep their layout in the native container
     /// otherwise.
     pub dense: bool,
+    /// Write weights in codes and scales as they are stored: see [`apr_view::Apart`].
+    pub keeps_codes: bool,
 }
 
 impl ConvertOptions {
@@ -84,46 +83,41 @@ impl ConvertOptions {
             return from.into();
         }
         let cast = |to: DType| from.is_float() && can_cast(from, to);
-        let dequantize = self.dequantize.filter(|_| is_decoded(from));
+        let dequantize = self.dequantize.filter(|_| fixed.is_decoded(tensor, info));
         let to = dequantize.or(self.precision.filter(|&to| cast(to))).unwrap_or(from);
         to.into()
     }
-
-    /// That casts left tensors alone, whose scales would no longer belong to them.
-    fn left_scaled(&self, tensors: &[TensorInfo], fixed: &Fixed<'_>) -> Option<String> {
-        self.dequantize.or(self.precision)?;
-        let is_left = |info: &&TensorInfo| info.dtype.is_float() && fixed.is_scaled(info);
-        let left = tensors.iter().filter(is_left).count();
-        let count = apr_core::counted(left as u64, "tensor");
-        (left > 0)
-            .then(|| format!("left as stored: {count} of 8-bit floats, whose scales are elsewhere"))
-    }
 }
 
-/// Whether dequantizing makes other floats of a dtype.
-pub(crate) fn is_decoded(dtype: DType) -> bool {
-    dtype.is_quantized() || dtype.is_float() && dtype.block_bytes() == 1
-}
-
-/// Tensors that casts leave alone: those that have their scales in others, and what an import
-/// added, which is read as it was made.
+/// Tensors that casts leave alone or treat otherwise: what an import added, which is read as it was
+/// made, and weights in codes and scales.
 pub(crate) struct Fixed<'t> {
-    names: HashSet<&'t str>,
     auxiliary: Option<&'t str>,
+    coded: Vec<bool>,
 }
 
 impl<'t> Fixed<'t> {
-    pub(crate) fn of(tensors: &'t [TensorInfo], metadata: &'t Metadata) -> Self {
-        let names = tensors.iter().map(|info| info.name.as_str()).collect();
-        Self { names, auxiliary: metadata.auxiliary_tensor() }
+    pub(crate) fn of(reader: &'t dyn CheckpointReader) -> Self {
+        let positions = 0..reader.tensors().len();
+        let coded = positions.map(|at| reader.stored(at).coding().is_some()).collect();
+        Self { auxiliary: reader.metadata().auxiliary_tensor(), coded }
     }
 
     pub(crate) fn has(&self, info: &TensorInfo) -> bool {
-        self.auxiliary == Some(info.name.as_str()) || self.is_scaled(info)
+        self.auxiliary == Some(info.name.as_str())
     }
 
-    fn is_scaled(&self, info: &TensorInfo) -> bool {
-        scale_beside(info, |name| self.names.contains(name)).is_some()
+    /// Whether the weight at this position is stored in codes and scales.
+    pub(crate) fn is_coded(&self, tensor: usize) -> bool {
+        self.coded.get(tensor).copied().unwrap_or(false)
+    }
+
+    /// Whether dequantizing makes other floats of the tensor at this position.
+    pub(crate) fn is_decoded(&self, tensor: usize, info: &TensorInfo) -> bool {
+        let dtype = info.dtype;
+        self.is_coded(tensor)
+            || dtype.is_quantized()
+            || dtype.is_float() && dtype.block_bytes() == 1
     }
 }
 
@@ -146,7 +140,7 @@ pub fn plan(
     options: &ConvertOptions,
     target: &PlanOptions,
 ) -> Result<Conversion> {
-    let fixed = Fixed::of(reader.tensors(), reader.metadata());
+    let fixed = Fixed::of(reader);
     let infos = reader.tensors().iter().enumerate();
     let targets: Vec<TensorTarget> =
         infos.map(|(tensor, info)| options.target(tensor, info, &fixed)).collect();
@@ -201,7 +195,6 @@ pub fn plan(
         warnings: warnings(reader)
             .into_iter()
             .chain(options.warnings.iter().cloned())
-            .chain(options.left_scaled(reader.tensors(), &fixed))
             .chain(multiplied_out(reader, &recipes, options, &target))
             .collect(),
         learnt: Learnt::default(),

@@ -33,6 +33,7 @@ impl Job {
             options: ConvertOptions {
                 decompress: self.weights.decompress,
                 dense: self.weights.dense,
+                keeps_codes: self.weights.keeps_codes(self.target.format),
                 ..ConvertOptions::default()
             },
             losses: Vec::new(),

@@ -22,6 +22,7 @@
 //! ```
 
 mod affine;
+mod coded;
 mod computed;
 mod description;
 mod error;
@@ -40,6 +41,7 @@ use apr_view::{View, sort_by_first_use};
 
 use affine::dequantize;
 
+pub use coded::CodedWeights;
 pub use description::{Job, Naming};
 pub use error::{JobError, misfit_title};
 pub use gate::Gate;

@@ -12,6 +12,7 @@ use apr_source::adapter::{Adapter, adapter_of};
 use apr_view::{Mapping, View};
 use serde::Serialize;
 
+use super::coded::{CodedWeights, with_codes};
 use super::description::Job;
 use super::error::JobError;
 use crate::convert::{Conversion, ConvertOptions, ConvertReport, plan};
@@ -36,6 +37,7 @@ pub struct Planned<'a> {
     family: Option<FamilyNote>,
     adapter: Option<Adapter>,
     misfits: Vec<ValidationError>,
+    coded: Option<CodedWeights>,
     stops: bool,
 }
 
@@ -53,6 +55,9 @@ pub struct JobReport {
     pub adapter: Option<Adapter>,
     /// What names and shapes tell to be wrong, where that was let pass.
     pub misfits: Vec<ValidationError>,
+    /// What became of weights that the source stores in codes and scales.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coded: Option<CodedWeights>,
     /// How far the output is from its source, where a gate had that measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drift: Option<DriftReport>,
@@ -119,6 +124,7 @@ impl<'a> Planned<'a> {
         content: View<'a>,
         parts: Parts,
     ) -> Result<Self, JobError> {
+        let (content, parts, coded) = with_codes(content, source.reader(), parts)?;
         let Parts { options, losses, validator, family, mut misfits, mut warnings } = parts;
         if job.validation.structure {
             misfits.extend(graph_misfits(source)?);
@@ -143,6 +149,7 @@ impl<'a> Planned<'a> {
             family,
             adapter,
             misfits,
+            coded,
             stops,
         })
     }
@@ -250,6 +257,7 @@ impl<'a> Planned<'a> {
             family: self.family,
             adapter: self.adapter,
             misfits: self.misfits,
+            coded: self.coded,
             drift: None,
         })
     }

@@ -10,7 +10,7 @@ use apr_tensor::cast::can_cast;
 use apr_view::View;
 
 use super::error::JobError;
-use crate::convert::{ConvertOptions, Fixed, is_decoded};
+use crate::convert::{ConvertOptions, Fixed};
 
 /// The dtypes that a target format wants, by position.
 type Dtypes = Vec<Option<DType>>;
@@ -87,9 +87,12 @@ impl Weights {
             warnings: self.warnings.clone(),
             decompress: self.decompress,
             dense: self.dense,
+            keeps_codes: self.keeps_codes(format),
         };
 
-        let has_blocks = view.tensors().iter().any(|info| is_decoded(info.dtype));
+        let fixed = Fixed::of(view);
+        let mut infos = view.tensors().iter().enumerate();
+        let has_blocks = infos.any(|(at, info)| fixed.is_decoded(at, info));
         let idle = self.idle(view, &options);
         options.warnings.extend(idle);
         if let Some(quantize) = self.quantize.as_ref().or(cast.as_ref()) {
@@ -107,9 +110,11 @@ impl Weights {
     fn idle(&self, view: &View<'_>, options: &ConvertOptions) -> Vec<String> {
         let is_own = |at: usize| !matches!(options.targets.get(at), Some(Some(_)));
         let tensors = view.tensors();
-        let fixed = Fixed::of(tensors, view.metadata());
-        let free = tensors.iter().enumerate().filter(|(at, info)| is_own(*at) && !fixed.has(info));
-        let decodes = free.clone().any(|(_, info)| is_decoded(info.dtype));
+        let fixed = Fixed::of(view);
+        let is_kept = |at: usize| options.keeps_codes && fixed.is_coded(at);
+        let free = tensors.iter().enumerate();
+        let free = free.filter(|(at, info)| is_own(*at) && !fixed.has(info) && !is_kept(*at));
+        let decodes = free.clone().any(|(at, info)| fixed.is_decoded(at, info));
         let is_cast = |to: DType| {
             let new = |dtype: DType| dtype != to && dtype.is_float() && can_cast(dtype, to);
             free.clone().any(|(_, info)| new(info.dtype))
@@ -122,7 +127,9 @@ impl Weights {
             ));
         }
         if let Some(to) = self.precision.filter(|&to| !is_cast(to)) {
-            let quantized = tensors.iter().filter(|info| info.dtype.is_quantized()).count();
+            let infos = tensors.iter().enumerate();
+            let quantized = infos.filter(|(at, info)| info.dtype.is_quantized() || is_kept(*at));
+            let quantized = quantized.count();
             let why = match quantized {
                 0 => format!("all floats are {to} before"),
                 count => {

@@ -85,8 +85,11 @@ fn read_chunk(
     }
     match reader.read_tensor(tensor, task.chunk.offset, bytes) {
         Ok(()) => Ok(None),
-        Err(error) if !reader.stored(tensor).is_encoded() || error.code() == Code::Io => Err(error),
-        Err(error) => Ok(Some(error)),
+        Err(error) => {
+            let stored = reader.stored(tensor);
+            let is_made = stored.is_encoded() || stored.coding().is_some();
+            if is_made && error.code() != Code::Io { Ok(Some(error)) } else { Err(error) }
+        }
     }
 }
 

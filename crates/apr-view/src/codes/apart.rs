@@ -14,15 +14,29 @@ use crate::base::Base;
 pub struct Apart<'a> {
     base: Base<'a>,
     tensors: Vec<TensorInfo>,
-    /// The tensor of the base, and which of its parts; none for the whole.
-    origins: Vec<(usize, Option<usize>)>,
+    origins: Vec<PartOrigin>,
     metadata: Metadata,
     companions: Vec<Companion>,
     /// Bytes of a companion in place of the base's.
     files: Vec<Option<Vec<u8>>>,
 }
 
+/// What a tensor of [`Apart`] is of its base.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartOrigin {
+    /// Position of a tensor of the base.
+    pub tensor: usize,
+    /// Which of its parts; `None` for the whole.
+    pub part: Option<usize>,
+}
+
 impl<'a> Apart<'a> {
+    /// What each tensor is of the base.
+    #[must_use]
+    pub fn origins(&self) -> &[PartOrigin] {
+        &self.origins
+    }
+
     /// Whether there are such weights.
     #[must_use]
     pub fn is_needed(base: &dyn CheckpointReader) -> bool {
@@ -36,7 +50,7 @@ impl<'a> Apart<'a> {
     /// # Errors
     /// E007 when a companion can't be read.
     pub fn new(base: Base<'a>) -> Result<Self> {
-        let (mut tensors, mut origins) = (Vec::new(), Vec::new());
+        let mut found = Vec::new();
         let mut undecoded = None;
         for (position, info) in base.tensors().iter().enumerate() {
             let parts = base.stored(position).coding().and_then(|coding| {
@@ -47,16 +61,17 @@ impl<'a> Apart<'a> {
                 });
                 named.collect::<Option<Vec<_>>>()
             });
-            let Some(parts) = parts else {
-                tensors.push(info.clone());
-                origins.push((position, None));
-                continue;
-            };
-            for (part, info) in parts.into_iter().enumerate() {
-                tensors.push(info);
-                origins.push((position, Some(part)));
+            match parts {
+                None => found.push((info.clone(), PartOrigin { tensor: position, part: None })),
+                Some(parts) => {
+                    found.extend(parts.into_iter().enumerate().map(|(part, info)| {
+                        (info, PartOrigin { tensor: position, part: Some(part) })
+                    }));
+                }
             }
         }
+        sort_as_stored(&*base, &mut found);
+        let (tensors, origins) = found.into_iter().unzip();
 
         let mut metadata = base.metadata().clone();
         let (companions, files) = match undecoded {
@@ -67,6 +82,23 @@ impl<'a> Apart<'a> {
             None => (base.companions().to_vec(), base.companions().iter().map(|_| None).collect()),
         };
         Ok(Self { tensors, origins, metadata, companions, files, base })
+    }
+}
+
+/// Puts parts where they lie in the file, if the base's tensors are in the order of the file: a
+/// weight has one place, and its parts several.
+fn sort_as_stored(base: &dyn CheckpointReader, found: &mut [(TensorInfo, PartOrigin)]) {
+    let place = |origin: &PartOrigin| {
+        let stored = base.stored(origin.tensor);
+        let part = origin.part.zip(stored.coding());
+        let range = part.map_or(stored.range, |(part, coding)| {
+            coding.base.stored(coding.parts[part].tensor).range
+        });
+        (range.file, range.offset)
+    };
+    let whole = found.iter().filter(|(_, origin)| origin.part.is_none());
+    if whole.map(|(_, origin)| place(origin)).is_sorted() {
+        found.sort_by_cached_key(|(_, origin)| place(origin));
     }
 }
 
@@ -107,7 +139,7 @@ impl CheckpointReader for Apart<'_> {
     }
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
-        let (position, part) = self.origins[tensor];
+        let PartOrigin { tensor: position, part } = self.origins[tensor];
         let stored = self.base.stored(position);
         match part.zip(stored.coding()) {
             Some((part, coding)) => coding.base.stored(coding.parts[part].tensor),
@@ -116,7 +148,7 @@ impl CheckpointReader for Apart<'_> {
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let (position, part) = self.origins[tensor];
+        let PartOrigin { tensor: position, part } = self.origins[tensor];
         match part.zip(self.base.stored(position).coding()) {
             Some((part, coding)) => coding.base.read_tensor(coding.parts[part].tensor, offset, buf),
             None => self.base.read_tensor(position, offset, buf),
@@ -124,7 +156,7 @@ impl CheckpointReader for Apart<'_> {
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        let (position, part) = self.origins[tensor];
+        let PartOrigin { tensor: position, part } = self.origins[tensor];
         match part {
             Some(part) => {
                 let coding = self.base.stored(position).coding()?;

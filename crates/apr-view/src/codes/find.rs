@@ -21,7 +21,7 @@ pub(super) struct Kind {
 }
 
 /// All kinds, in the order in which they are asked.
-pub(super) const KINDS: &[Kind] = &[scaled::KIND];
+pub(super) const KINDS: &[Kind] = &[scaled::FP8, scaled::INT8];
 
 /// What decodes a weight.
 pub(super) trait Decode: Send + Sync {
@@ -78,8 +78,27 @@ pub(super) fn find(tensors: &Tensors<'_>, stated: &Stated) -> Vec<Found> {
             None => {}
         }
     }
+    give_marker(tensors, &mut found, &mut taken);
     found.extend(left_over(tensors, stated, &taken));
     found
+}
+
+/// Gives the tensor by which ComfyUI marks scaled files to the first weight with such a scale.
+fn give_marker(tensors: &Tensors<'_>, found: &mut [Found], taken: &mut BTreeSet<usize>) {
+    const MARKER: &str = "scaled_fp8";
+    let is_marker = |info: &TensorInfo| info.name.rsplit('.').next() == Some(MARKER);
+    let Some(marker) = tensors.tensors.iter().position(is_marker) else { return };
+    let is_scaled = |weight: &&mut Box<Weight>| {
+        weight.parts.iter().any(|&part| tensors.tensors[part].name.ends_with(".scale_weight"))
+    };
+    let weights = found.iter_mut().filter_map(|found| match found {
+        Found::Weight(_, weight) => Some(weight),
+        Found::Refused(..) => None,
+    });
+    if let Some(weight) = weights.into_iter().find(is_scaled) {
+        weight.parts.push(marker);
+        taken.insert(marker);
+    }
 }
 
 /// Codes that no kind took, with a tensor beside them that must be a scale of theirs.
@@ -129,6 +148,25 @@ fn is_scale(name: &str) -> bool {
     NAMES.contains(&name) || name.contains("_scale") || name.starts_with("scale_")
 }
 
+/// Ends of the names of what belongs to activations, after the layer's.
+const OF_ACTIVATIONS: [&str; 8] = [
+    ".input_scale",
+    ".input_global_scale",
+    ".input_zero_point",
+    ".scale_input",
+    ".activation_scale",
+    ".act_scale",
+    ".qscale_act",
+    ".output_scale",
+];
+
+/// Whether a tensor of this name belongs to the activations of a layer: values of its weight don't
+/// depend on it.
+#[must_use]
+pub fn is_of_activations(name: &str) -> bool {
+    OF_ACTIVATIONS.iter().any(|end| name.ends_with(end))
+}
+
 /// The tensors of a checkpoint by name.
 pub(super) struct Tensors<'a> {
     tensors: &'a [TensorInfo],
@@ -174,18 +212,7 @@ impl<'a> Tensors<'a> {
 
     /// What belongs to the activations of a layer and is never applied to its weight.
     pub(super) fn of_activations(&self, stem: &str) -> impl Iterator<Item = usize> {
-        /// Ends of names, after the layer's.
-        const ENDS: [&str; 8] = [
-            ".input_scale",
-            ".input_global_scale",
-            ".input_zero_point",
-            ".scale_input",
-            ".activation_scale",
-            ".act_scale",
-            ".qscale_act",
-            ".output_scale",
-        ];
-        ENDS.iter().filter_map(move |end| self.beside(stem, &[end]))
+        OF_ACTIVATIONS.iter().filter_map(move |end| self.beside(stem, &[end]))
     }
 
     /// That a part has another shape or dtype than its weight needs.

@@ -23,5 +23,6 @@ mod read;
 mod scaled;
 mod stated;
 
-pub use apart::Apart;
+pub use apart::{Apart, PartOrigin};
 pub use coded::Coded;
+pub use find::is_of_activations;

@@ -21,7 +21,15 @@ use super::find::{Decode, Kind, Tensors, Weight};
 use super::read::{Tile, bytes_of, floats_of, groups, usize_of};
 use super::stated::Stated;
 
-pub(super) const KIND: Kind = Kind { id: "scaled", find };
+pub(super) const FP8: Kind = Kind {
+    id: "fp8",
+    find: |tensors, stated, codes| {
+        let floats = [DType::F8_E4M3, DType::F8_E5M2, DType::F8_E4M3FNUZ];
+        find(tensors, stated, codes, &floats)
+    },
+};
+pub(super) const INT8: Kind =
+    Kind { id: "int8", find: |tensors, stated, codes| find(tensors, stated, codes, &[DType::I8]) };
 
 /// What 8-bit integers of bitsandbytes are divided by: the reciprocal of 127 in its kernels.
 const PER_127: f32 = 0.007_874_016;
@@ -75,9 +83,13 @@ const NAMES: [Names; 4] = [
     Names { codes: "", weight: "", scales: &["_scale_inv", "_scale"], zeros: &[], rounds: false },
 ];
 
-fn find(tensors: &Tensors<'_>, stated: &Stated, codes: usize) -> Option<Result<Weight>> {
+fn find(
+    tensors: &Tensors<'_>,
+    stated: &Stated,
+    codes: usize,
+    dtypes: &[DType],
+) -> Option<Result<Weight>> {
     let info = tensors.info(codes);
-    let dtypes = [DType::I8, DType::F8_E4M3, DType::F8_E5M2, DType::F8_E4M3FNUZ];
     if !dtypes.contains(&info.dtype) || info.shape.dims().len() < 2 {
         return None;
     }
@@ -124,7 +136,7 @@ fn weight(
     let is_float = info.dtype != DType::I8;
     let codes_are = if is_float { format!("8-bit floats ({})", info.dtype) } else { "int8".into() };
     Ok(Weight {
-        description: format!("{codes_are}, {}", grid.description()),
+        description: format!("{codes_are}, {}", grid.description(stated)),
         info: TensorInfo { name, dtype, shape: info.shape.clone() },
         parts: parts.chain(tensors.of_activations(stem)).collect(),
         decode: Box::new(Scaled { codes, scale, zero, grid, is_exponents, is_bitsandbytes }),
@@ -139,6 +151,13 @@ fn check_rows_in_order(tensors: &Tensors<'_>, stem: &str) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Rows and columns of a block, as a configuration states them.
+fn block_of(stated: &Stated) -> Option<[u64; 2]> {
+    let sides = stated.get("weight_block_size")?;
+    let side = |at: usize| sides.get(at)?.as_u64().filter(|&side| side > 0);
+    Some([side(0)?, side(1)?])
 }
 
 /// Which number of a tensor of scales an element has.
@@ -178,10 +197,7 @@ impl Grid {
             [of_experts @ .., down, along] if of_experts == experts => [*down, *along],
             _ => return Err(unfit()),
         };
-        let stated = stated.get("weight_block_size").and_then(|sides| {
-            let side = |at| sides.get(at)?.as_u64().filter(|&side| side > 0);
-            Some([side(0)?, side(1)?])
-        });
+        let stated = block_of(stated);
         let of = |len: u64, count: u64, stated: Option<u64>| {
             let fits = |side: &u64| *side > 0 && len.div_ceil(*side) == count;
             let even = (count > 0 && len.is_multiple_of(count)).then(|| len / count.max(1));
@@ -196,7 +212,10 @@ impl Grid {
         Ok(Self { rows, down, along, block: [high, wide] })
     }
 
-    fn description(self) -> String {
+    fn description(self, stated: &Stated) -> String {
+        if let Some([high, wide]) = block_of(stated) {
+            return format!("blocks of {high} x {wide}");
+        }
         match (self.down, self.along, self.block) {
             (1, 1, _) => "a scale".to_owned(),
             (_, 1, [1, _]) => "a scale for each row".to_owned(),

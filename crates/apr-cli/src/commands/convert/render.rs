@@ -75,6 +75,22 @@ pub(super) fn render_family(out: &mut dyn Write, report: &WriteReport) -> io::Re
     writeln!(out, "  {} family{guessed}, {renamed}", Escaped(&family.title))
 }
 
+/// What became of weights in codes and scales.
+pub(super) fn render_coded(out: &mut dyn Write, report: &WriteReport) -> io::Result<()> {
+    let Some(coded) = &report.job.coded else { return Ok(()) };
+    let weights = counted(coded.weights as u64, "weight");
+    let stored = coded.stored.join("; ");
+    if coded.kept {
+        return writeln!(out, "  {weights} kept as stored, values not judged: {stored}");
+    }
+    writeln!(out, "  {weights} decoded: {stored}")?;
+    if coded.left_out > 0 {
+        let scales = counted(coded.left_out as u64, "scale");
+        writeln!(out, "  {ODD}left out{ODD:#}: {scales} of activations")?;
+    }
+    Ok(())
+}
+
 pub(super) fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io::Result<()> {
     let Some(validation) = &report.job.conversion.validation else { return Ok(()) };
     let checked = counted(validation.checked as u64, "tensor");

@@ -17,7 +17,9 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::gates::{Gates, Judged, name_of};
-use super::render::{SHOWN, WriteReport, render, render_family, render_plan, render_validation};
+use super::render::{
+    SHOWN, WriteReport, render, render_coded, render_family, render_plan, render_validation,
+};
 use crate::args::WriteArgs;
 use crate::commands::{canary, distill, lora, lowrank, merge, prune, search};
 use crate::context::Context;
@@ -253,6 +255,7 @@ pub(crate) fn write_subject(
         report.merge.iter().try_for_each(|merge| merge::render(out, merge))?;
         report.moe.iter().try_for_each(|found| merge::render_moe(out, found))?;
         report.search.iter().try_for_each(|found| search::render(out, found))?;
+        render_coded(out, report)?;
         render_family(out, report)?;
         report.canary.iter().try_for_each(|canary| canary::render_line(out, canary))?;
         render_validation(out, report)
