@@ -42,6 +42,9 @@ pub mod keys {
     /// Integers that stand for floats, `scale * (quant - zero_point)`: for each tensor `scales`,
     /// `zero_points` (both names of tensors) and `axis` or `block_size`.
     pub const AFFINE: &str = "affine";
+    /// Weights in codes and scales that are called otherwise than the names of their parts tell:
+    /// for each name that they tell, the weight's.
+    pub const CODED: &str = "coded";
     /// Names of tensors stored once and used twice: tensor to tensor.
     pub const TIED: &str = "tied";
     /// The mel filterbank that an import added: `{"tensor": NAME}`.

@@ -142,6 +142,8 @@ pub struct Coding<'a> {
     pub kind: &'static str,
     /// The method for people: `GPTQ, 4 bits, groups of 128`.
     pub description: &'a str,
+    /// What the weight is called by the names of its parts.
+    pub weight: &'a str,
     /// The tensors that the weight is made of.
     pub parts: &'a [CodingPart],
     /// The checkpoint that has these tensors.

@@ -1,8 +1,10 @@
 //! The parts of weights in codes and scales under the names that the weights have by then.
 
 use apr_core::{
-    CheckpointReader, Companion, Container, Metadata, Result, Stored, TensorInfo, pass_on,
+    CheckpointReader, Companion, Container, Metadata, Result, Stored, TensorInfo, keys, pass_on,
 };
+
+use serde_json::Map;
 
 use super::coded::CONFIG;
 use super::stated;
@@ -52,28 +54,32 @@ impl<'a> Apart<'a> {
     pub fn new(base: Base<'a>) -> Result<Self> {
         let mut found = Vec::new();
         let mut undecoded = None;
+        let mut renamed = Map::new();
         for (position, info) in base.tensors().iter().enumerate() {
-            let parts = base.stored(position).coding().and_then(|coding| {
-                undecoded = Some(coding.base);
-                let named = coding.parts.iter().map(|part| {
-                    let name = part.name_of(&info.name)?;
-                    Some(TensorInfo { name, ..coding.base.tensors()[part.tensor].clone() })
-                });
-                named.collect::<Option<Vec<_>>>()
+            let Some(coding) = base.stored(position).coding() else {
+                found.push((info.clone(), PartOrigin { tensor: position, part: None }));
+                continue;
+            };
+            undecoded = Some(coding.base);
+            let names = coding.parts.iter().map(|part| part.name_of(&info.name));
+            let names = names.collect::<Option<Vec<String>>>().unwrap_or_else(|| {
+                renamed.insert(coding.weight.to_owned(), info.name.clone().into());
+                coding.names().map(str::to_owned).collect()
             });
-            match parts {
-                None => found.push((info.clone(), PartOrigin { tensor: position, part: None })),
-                Some(parts) => {
-                    found.extend(parts.into_iter().enumerate().map(|(part, info)| {
-                        (info, PartOrigin { tensor: position, part: Some(part) })
-                    }));
-                }
-            }
+            let infos = coding.parts.iter().map(|part| &coding.base.tensors()[part.tensor]);
+            let parts = infos.zip(names).enumerate().map(|(part, (info, name))| {
+                let origin = PartOrigin { tensor: position, part: Some(part) };
+                (TensorInfo { name, ..info.clone() }, origin)
+            });
+            found.extend(parts);
         }
         sort_as_stored(&*base, &mut found);
         let (tensors, origins) = found.into_iter().unzip();
 
         let mut metadata = base.metadata().clone();
+        if !renamed.is_empty() {
+            metadata.set(keys::CODED, renamed);
+        }
         let (companions, files) = match undecoded {
             Some(undecoded) => {
                 stated::put_back(undecoded.metadata(), &mut metadata);

@@ -7,6 +7,7 @@ use apr_core::{
     Result, Stored, TensorInfo, keys, pass_on,
 };
 use apr_tensor::cast::cast_values;
+use serde_json::Value;
 
 use super::find::{Decode, Found, Tensors, Weight, find};
 use super::read::{Tile, usize_of};
@@ -62,6 +63,8 @@ enum Origin {
 struct Decoded {
     kind: &'static str,
     description: String,
+    /// What the weight is called by the names of its parts.
+    name: String,
     parts: Vec<CodingPart>,
     /// Positions of the parts.
     positions: Vec<usize>,
@@ -116,6 +119,13 @@ impl Coded {
         }
 
         let mut metadata = base.metadata().clone();
+        let renamed = metadata.object(keys::CODED).cloned().unwrap_or_default();
+        for info in &mut tensors {
+            if let Some(name) = renamed.get(&info.name).and_then(Value::as_str) {
+                name.clone_into(&mut info.name);
+            }
+        }
+        metadata.remove(keys::CODED);
         let mut architecture = metadata.object(keys::ARCHITECTURE).cloned().unwrap_or_default();
         if stated::take_off(&mut architecture) {
             metadata.set(keys::ARCHITECTURE, architecture);
@@ -225,7 +235,8 @@ impl Decoded {
         let Weight { info, description, parts: positions, decode } = weight;
         let part = |&part: &usize| CodingPart::of(&info.name, part, &tensors[part].name);
         let parts = positions.iter().map(part).collect();
-        (info, Self { kind, description, parts, positions, decode })
+        let name = info.name.clone();
+        (info, Self { kind, description, name, parts, positions, decode })
     }
 }
 
@@ -243,9 +254,9 @@ impl CheckpointReader for Coded {
     fn stored(&self, tensor: usize) -> Stored<'_> {
         match &self.origins[tensor] {
             Origin::Plain(position) | Origin::Refused(position, _) => self.base.stored(*position),
-            Origin::Decoded(Decoded { kind, description, parts, positions, .. }) => {
+            Origin::Decoded(Decoded { kind, description, name, parts, positions, .. }) => {
                 let base = &*self.base;
-                let coding = Coding { kind, description, parts, base };
+                let coding = Coding { kind, description, weight: name, parts, base };
                 Stored::derived_from(base, positions).with_coding(coding)
             }
         }

@@ -79,8 +79,40 @@ pub(super) fn find(tensors: &Tensors<'_>, stated: &Stated) -> Vec<Found> {
         }
     }
     give_marker(tensors, &mut found, &mut taken);
+    give_cache_scales(tensors, &mut found, &mut taken);
     found.extend(left_over(tensors, stated, &taken));
     found
+}
+
+/// Gives scales of a cache of keys and values, or of queries, to a weight of their layer.
+fn give_cache_scales(tensors: &Tensors<'_>, found: &mut [Found], taken: &mut BTreeSet<usize>) {
+    /// Last parts of the names.
+    const NAMES: [&str; 5] = ["k_scale", "v_scale", "q_scale", "kv_scale", "output_scale"];
+    let is_scale =
+        |info: &TensorInfo| info.name.rsplit('.').next().is_some_and(|name| NAMES.contains(&name));
+    let scales: Vec<usize> = (0..tensors.tensors.len())
+        .filter(|at| is_scale(&tensors.tensors[*at]) && !taken.contains(at))
+        .collect();
+    for scale in scales {
+        let layer = tensors.tensors[scale].name.rsplit_once('.').map_or("", |(layer, _)| layer);
+        let attention = layer.strip_suffix(".k_proj").or(layer.strip_suffix(".v_proj"));
+        let layer = attention.unwrap_or(layer);
+        let is_near = |weight: &&mut Box<Weight>| {
+            weight.info.name.strip_prefix(layer).is_some_and(|rest| rest.starts_with('.'))
+        };
+        if let Some(weight) = weights(found).find(is_near) {
+            weight.parts.push(scale);
+            taken.insert(scale);
+        }
+    }
+}
+
+/// The weights that were found.
+fn weights(found: &mut [Found]) -> impl Iterator<Item = &mut Box<Weight>> {
+    found.iter_mut().filter_map(|found| match found {
+        Found::Weight(_, weight) => Some(weight),
+        Found::Refused(..) => None,
+    })
 }
 
 /// Gives the tensor by which ComfyUI marks scaled files to the first weight with such a scale.
@@ -91,11 +123,7 @@ fn give_marker(tensors: &Tensors<'_>, found: &mut [Found], taken: &mut BTreeSet<
     let is_scaled = |weight: &&mut Box<Weight>| {
         weight.parts.iter().any(|&part| tensors.tensors[part].name.ends_with(".scale_weight"))
     };
-    let weights = found.iter_mut().filter_map(|found| match found {
-        Found::Weight(_, weight) => Some(weight),
-        Found::Refused(..) => None,
-    });
-    if let Some(weight) = weights.into_iter().find(is_scaled) {
+    if let Some(weight) = weights(found).find(is_scaled) {
         weight.parts.push(marker);
         taken.insert(marker);
     }
@@ -149,7 +177,7 @@ fn is_scale(name: &str) -> bool {
 }
 
 /// Ends of the names of what belongs to activations, after the layer's.
-const OF_ACTIVATIONS: [&str; 8] = [
+const OF_ACTIVATIONS: [&str; 12] = [
     ".input_scale",
     ".input_global_scale",
     ".input_zero_point",
@@ -158,6 +186,10 @@ const OF_ACTIVATIONS: [&str; 8] = [
     ".act_scale",
     ".qscale_act",
     ".output_scale",
+    ".k_scale",
+    ".v_scale",
+    ".q_scale",
+    ".kv_scale",
 ];
 
 /// Whether a tensor of this name belongs to the activations of a layer: values of its weight don't

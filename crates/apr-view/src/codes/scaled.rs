@@ -90,7 +90,7 @@ fn find(
     dtypes: &[DType],
 ) -> Option<Result<Weight>> {
     let info = tensors.info(codes);
-    if !dtypes.contains(&info.dtype) || info.shape.dims().len() < 2 {
+    if !dtypes.contains(&info.dtype) || info.shape.dims().is_empty() {
         return None;
     }
     NAMES.iter().find_map(|names| {
