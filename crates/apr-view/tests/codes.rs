@@ -33,6 +33,20 @@ fn values(model: &dyn CheckpointReader, tensor: usize) -> Vec<f32> {
     floats
 }
 
+/// Reads a tensor in pieces that cross rows and split elements, which must be those of the whole.
+fn check_pieces(model: &dyn CheckpointReader, tensor: usize) {
+    let info = &model.tensors()[tensor];
+    let mut whole = vec![0; usize::try_from(info.byte_len().expect("a length")).expect("small")];
+    model.read_tensor(tensor, 0, &mut whole).expect("bytes");
+    for len in [61, 997, 12_345] {
+        let mut pieces = vec![0; whole.len()];
+        for (number, piece) in pieces.chunks_mut(len).enumerate() {
+            model.read_tensor(tensor, (number * len) as u64, piece).expect("a piece");
+        }
+        assert!(pieces == whole, "{} in pieces of {len}", info.name);
+    }
+}
+
 /// Folders whose known values are not rounded to the dtype of the scales, as the library does.
 const ROUNDED: [&str; 1] = ["ct-fp8-channel"];
 
@@ -63,6 +77,7 @@ fn differences(name: &str) -> Option<Vec<String>> {
             apr_tensor::cast::cast_values(&theirs, of.dtype, &mut bytes);
             apr_tensor::element::widen_f32(of.dtype, &bytes, &mut theirs);
         }
+        check_pieces(&*model, tensor);
         let allowed = u32::from(LAST_BIT.contains(&name));
         let is_other = |(a, b): &(&f32, &f32)| a.to_bits().abs_diff(b.to_bits()) > allowed;
         let other = ours.iter().zip(&theirs).filter(is_other).count();
@@ -97,4 +112,5 @@ kinds! {
     integers_and_fp8_of_compressed_tensors_are_its_own: "ct-fp8-channel" "ct-fp8-tensor"
         "ct-naive-int4" "ct-w8a8-int";
     int8_of_bitsandbytes_and_quanto_is_their_own: "bnb-int8" "quanto-int8" "quanto-float8";
+    fp4_of_compressed_tensors_and_modelopt_is_what_their_formulas_say: "ct-nvfp4" "modelopt-nvfp4";
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 
+use super::fp4;
 use super::read::Tile;
 use super::scaled;
 use super::stated::Stated;
@@ -21,7 +22,11 @@ pub(super) struct Kind {
 }
 
 /// All kinds, in the order in which they are asked.
-pub(super) const KINDS: &[Kind] = &[scaled::FP8, scaled::INT8];
+pub(super) const KINDS: &[Kind] = &[
+    fp4::KIND,
+    scaled::FP8,
+    scaled::INT8,
+];
 
 /// What decodes a weight.
 pub(super) trait Decode: Send + Sync {
@@ -59,8 +64,10 @@ pub(super) fn find(tensors: &Tensors<'_>, stated: &Stated) -> Vec<Found> {
     let mut found = Vec::new();
     let mut taken = BTreeSet::new();
     for position in 0..tensors.tensors.len() {
-        let asked =
-            KINDS.iter().find_map(|kind| Some((kind.id, (kind.find)(tensors, stated, position)?)));
+        let asked = KINDS.iter().find_map(|kind| {
+            let found = (kind.find)(tensors, stated, position)?;
+            Some((kind.id, found.and_then(|weight| tensors.without_factors(weight))))
+        });
         match asked {
             Some((kind, Ok(weight))) if weight.parts.iter().all(|part| !taken.contains(part)) => {
                 taken.extend(weight.parts.iter().copied());
@@ -240,6 +247,22 @@ impl<'a> Tensors<'a> {
             let message = format!("its part '{stem}{end}' is missing: codes mean nothing without");
             Error::format(message).for_tensor(format!("{stem}.weight"))
         })
+    }
+
+    /// The weight, unless the inputs of its layer are multiplied by a tensor of their own: then the
+    /// weight alone is not what the layer computes with.
+    ///
+    /// # Errors
+    /// E003 with the name of that tensor.
+    fn without_factors(&self, weight: Weight) -> Result<Weight> {
+        let stem = weight.info.name.strip_suffix(".weight").unwrap_or(&weight.info.name);
+        let Some(factors) = self.beside(stem, &[".pre_quant_scale"]) else { return Ok(weight) };
+        let message = format!(
+            "the inputs of its layer are multiplied by '{}', which can't be done here: without it \
+             the layer computes something else",
+            self.info(factors).name
+        );
+        Err(Error::version(message).for_tensor(&weight.info.name))
     }
 
     /// What belongs to the activations of a layer and is never applied to its weight.

@@ -19,9 +19,12 @@
 mod apart;
 mod coded;
 mod find;
+mod fp4;
 mod read;
 mod scaled;
 mod stated;
+#[cfg(test)]
+mod testing;
 
 pub use apart::{Apart, PartOrigin};
 pub use coded::Coded;

@@ -106,6 +106,87 @@ pub(super) fn words_for(codes: Range<u64>, bits: u64) -> Range<u64> {
     codes.start * bits / 32..(codes.end * bits).div_ceil(32)
 }
 
+/// Numbers that a weight has for each row and each group of columns, `[.., rows, along]`. Those of
+/// a tile lie together, because a tile is whole rows or a piece of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Groups {
+    /// Columns of a group.
+    pub(super) group: u64,
+    /// Groups of a row.
+    pub(super) along: u64,
+}
+
+impl Groups {
+    /// The numbers that a tile needs.
+    pub(super) fn range(self, tile: Tile) -> Range<u64> {
+        let end = tile.column + tile.columns as u64;
+        let last = (tile.row + tile.rows as u64).saturating_sub(1) * self.along;
+        tile.row * self.along + tile.column / self.group..last + end.div_ceil(self.group)
+    }
+
+    /// The runs of elements of a tile that share a number: its place among those of the
+    /// [`range`](Self::range), and the elements.
+    pub(super) fn runs(self, tile: Tile) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let first = tile.column / self.group;
+        (0..tile.rows).flat_map(move |row| {
+            let at = row as u64 * self.along;
+            groups(tile, self.group).map(move |(number, run)| {
+                let place = usize::try_from(at + number - first).unwrap_or(usize::MAX);
+                let start = row * tile.columns;
+                (place, start + run.start..start + run.end)
+            })
+        })
+    }
+}
+
+/// Elements of a tensor of scales, whose bytes are read as elements of this dtype.
+///
+/// # Errors
+/// E002 where one is infinite or no number, otherwise those of [`bytes_of`].
+pub(super) fn scales_of(
+    base: &dyn CheckpointReader,
+    tensor: usize,
+    dtype: DType,
+    elements: Range<u64>,
+) -> Result<Vec<f32>> {
+    let start = elements.start;
+    let scales = if dtype == base.tensors()[tensor].dtype {
+        floats_of(base, tensor, elements)?
+    } else {
+        let len = usize_of(elements.end.saturating_sub(start) * dtype.block_bytes())?;
+        let bytes = bytes_of(base, tensor, start * dtype.block_bytes(), len)?;
+        let mut floats = Vec::new();
+        widen_f32(dtype, &bytes, &mut floats);
+        floats
+    };
+    if let Some((number, scale)) = (start..).zip(&scales).find(|(_, scale)| !scale.is_finite()) {
+        let name = &base.tensors()[tensor].name;
+        return Err(Error::corrupt(format!("number {number} of the scales '{name}' is {scale}")));
+    }
+    Ok(scales)
+}
+
+/// Elements of less than a byte, which a tensor of bytes holds from the lowest bits up.
+///
+/// # Errors
+/// Those of [`bytes_of`].
+pub(super) fn packed_of(
+    base: &dyn CheckpointReader,
+    tensor: usize,
+    dtype: DType,
+    elements: Range<u64>,
+) -> Result<Vec<f32>> {
+    let (len, width) = (dtype.block_len(), dtype.block_bytes());
+    let first = elements.start / len;
+    let blocks = usize_of(elements.end.div_ceil(len).saturating_sub(first) * width)?;
+    let bytes = bytes_of(base, tensor, first * width, blocks)?;
+    let mut floats = Vec::new();
+    widen_f32(dtype, &bytes, &mut floats);
+    floats.drain(..usize_of(elements.start - first * len)?);
+    floats.truncate(usize_of(elements.end.saturating_sub(elements.start))?);
+    Ok(floats)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

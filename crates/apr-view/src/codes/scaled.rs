@@ -12,13 +12,10 @@
 //! | quanto, 8 bits | `X.weight._data` | `X.weight._scale` | rounded to the scale's dtype |
 //! | stacked experts | `X` | `X_scale_inv`, `X_scale` | `f32` |
 
-use std::ops::Range;
-
 use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
-use apr_tensor::element::widen_f32;
 
 use super::find::{Decode, Kind, Tensors, Weight};
-use super::read::{Tile, bytes_of, floats_of, groups, usize_of};
+use super::read::{Tile, floats_of, groups, scales_of, usize_of};
 use super::stated::Stated;
 
 pub(super) const FP8: Kind = Kind {
@@ -250,17 +247,9 @@ impl Decode for Scaled {
         let top = grid.row(tile.row);
         let bottom = grid.row(tile.row + tile.rows as u64 - 1) + 1;
         let range = top * grid.along..bottom * grid.along;
-        let scales = if self.is_exponents {
-            exponents_of(base, self.scale, range.clone())?
-        } else {
-            floats_of(base, self.scale, range.clone())?
-        };
-        if let Some(bad) = scales.iter().position(|scale| !scale.is_finite()) {
-            let name = &base.tensors()[self.scale].name;
-            let number = range.start + bad as u64;
-            let message = format!("number {number} of the scales '{name}' is {}", scales[bad]);
-            return Err(Error::corrupt(message));
-        }
+        let read_as =
+            if self.is_exponents { DType::F8_E8M0 } else { base.tensors()[self.scale].dtype };
+        let scales = scales_of(base, self.scale, read_as, range.clone())?;
         let zeros = self.zero.map(|zero| floats_of(base, zero, range)).transpose()?;
         let unit = if self.is_bitsandbytes { PER_127 } else { 1.0 };
         let rows = codes.chunks_exact(tile.columns).zip(out.chunks_exact_mut(tile.columns));
@@ -277,12 +266,4 @@ impl Decode for Scaled {
         }
         Ok(())
     }
-}
-
-/// Scales of which the exponents alone are stored.
-fn exponents_of(base: &dyn CheckpointReader, tensor: usize, range: Range<u64>) -> Result<Vec<f32>> {
-    let bytes = bytes_of(base, tensor, range.start, usize_of(range.end - range.start)?)?;
-    let mut floats = Vec::new();
-    widen_f32(DType::F8_E8M0, &bytes, &mut floats);
-    Ok(floats)
 }

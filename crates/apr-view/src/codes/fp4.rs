@@ -1,0 +1,367 @@
+//! Floats of four and six bits with a scale for each group: NVFP4 and the MX formats.
+//!
+//! | who writes it | codes | scale | second scale | product |
+//! |---|---|---|---|---|
+//! | compressed-tensors, NVFP4 | `X.weight_packed` | `X.weight_scale` (E4M3, groups of 16) | divided by `X.weight_global_scale` | rounded to `bf16` |
+//! | modelopt, NVFP4 | `X.weight` | the same | times `X.weight_scale_2` | `f32` |
+//! | compressed-tensors, MXFP4 and MXFP6 | `X.weight_packed` | `X.weight_scale` (exponents, groups of 32) | | `bf16`, exact |
+//! | DeepSeek-V4's experts, MXFP4 | `X.weight` (`i8`) | `X.scale` (exponents, groups of 32) | | `bf16`, exact |
+//!
+//! Elements are packed from the lowest bits up: the first of two is in the low half of a byte.
+
+use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
+
+use super::find::{Decode, Kind, Tensors, Weight};
+use super::read::{Groups, Tile, packed_of, scales_of, usize_of};
+use super::stated::Stated;
+
+pub(super) const KIND: Kind = Kind { id: "fp4", find };
+
+/// Dtypes of scales that are powers of two.
+const EXPONENTS: [DType; 2] = [DType::F8_E8M0, DType::U8];
+
+/// Columns with one scale where the scales are powers of two, and where they are E4M3.
+const MX_GROUP: u64 = 32;
+const NV_GROUP: u64 = 16;
+
+fn find(tensors: &Tensors<'_>, stated: &Stated, codes: usize) -> Option<Result<Weight>> {
+    let info = tensors.info(codes);
+    match info.dtype {
+        DType::U8 => {
+            if let Some(stem) = tensors.stem(codes, ".weight_packed") {
+                return Some(of_compressed_tensors(tensors, stem, codes));
+            }
+            let stem = tensors.stem(codes, ".weight")?;
+            let scale = tensors.beside(stem, &[".weight_scale"])?;
+            let is_nvfp4 = tensors.info(scale).dtype == DType::F8_E4M3;
+            is_nvfp4.then(|| of_modelopt(tensors, stated, stem, codes))
+        }
+        DType::I8 => {
+            let stem = tensors.stem(codes, ".weight")?;
+            let scale = tensors.beside(stem, &[".scale", ".weight_scale_inv"])?;
+            let scales = tensors.info(scale);
+            let half = |scales: &Shape| scales.row_len().checked_mul(MX_GROUP / 2);
+            let is_two_a_byte = half(&scales.shape) == Some(info.shape.row_len());
+            (is_two_a_byte && EXPONENTS.contains(&scales.dtype)).then(|| {
+                let parts = Parts { stem, codes, scale, second: None };
+                parts.weight(tensors, (DType::F4_E2M1, MX_GROUP), &EXPONENTS)
+            })
+        }
+        _ => None,
+    }
+}
+
+/// A weight of compressed-tensors: what its codes are is told by their number for each scale.
+fn of_compressed_tensors(tensors: &Tensors<'_>, stem: &str, codes: usize) -> Result<Weight> {
+    let name = format!("{stem}.weight");
+    let scale = tensors.required(stem, ".weight_scale")?;
+    let scales = tensors.info(scale);
+    let global = tensors.beside(stem, &[".weight_global_scale"]);
+    if scales.dtype == DType::F8_E4M3 {
+        let global = tensors.required(stem, ".weight_global_scale")?;
+        let second = Some(Second { tensor: global, divides: true });
+        let parts = Parts { stem, codes, scale, second };
+        return parts.weight(tensors, (DType::F4_E2M1, NV_GROUP), &[DType::F8_E4M3]);
+    }
+    if global.is_some() || !EXPONENTS.contains(&scales.dtype) {
+        return Err(tensors.unfit(scale, &name, "f8_e4m3 with a global scale, or exponents"));
+    }
+
+    let bytes = tensors.info(codes).shape.row_len();
+    let bytes_of = |dtype: DType| {
+        let groups = scales.shape.row_len();
+        groups.checked_mul(MX_GROUP / dtype.block_len() * dtype.block_bytes())
+    };
+    let fits = |dtype: &DType| bytes_of(*dtype) == Some(bytes);
+    let Some(dtype) = [DType::F4_E2M1, DType::F6_E2M3].into_iter().find(fits) else {
+        let info = tensors.info(codes);
+        let needed = format!("a scale for {MX_GROUP} floats of 4 or 6 bits of {}", info.shape);
+        return Err(tensors.unfit(scale, &name, &needed));
+    };
+    let parts = Parts { stem, codes, scale, second: None };
+    parts.weight(tensors, (dtype, MX_GROUP), &EXPONENTS)
+}
+
+fn of_modelopt(tensors: &Tensors<'_>, stated: &Stated, stem: &str, codes: usize) -> Result<Weight> {
+    let scale = tensors.required(stem, ".weight_scale")?;
+    let is_modelopt = stated.method().is_none_or(|method| method.starts_with("modelopt"));
+    let for_kernels = tensors.beside(stem, &[".comfy_quant"]);
+    if !is_modelopt || for_kernels.is_some() {
+        // Others store these parts with the scales in the order of a GPU's matrix product.
+        let part = &tensors.info(for_kernels.unwrap_or(scale)).name;
+        return Err(stated.undecodable(part).for_tensor(format!("{stem}.weight")));
+    }
+    let second = tensors.required(stem, ".weight_scale_2")?;
+    let second = Some(Second { tensor: second, divides: false });
+    let parts = Parts { stem, codes, scale, second };
+    parts.weight(tensors, (DType::F4_E2M1, NV_GROUP), &[DType::F8_E4M3])
+}
+
+/// What a weight is stored in.
+struct Parts<'a> {
+    stem: &'a str,
+    codes: usize,
+    scale: usize,
+    second: Option<Second>,
+}
+
+impl Parts<'_> {
+    fn weight(
+        self,
+        tensors: &Tensors<'_>,
+        (element, group): (DType, u64),
+        scale_dtypes: &[DType],
+    ) -> Result<Weight> {
+        let Self { stem, codes, scale, second } = self;
+        let name = format!("{stem}.weight");
+        let info = tensors.info(codes);
+        let unfit = || {
+            let needed = format!("rows of whole groups of {group} {element}");
+            tensors.unfit(codes, &name, &needed)
+        };
+        let (&bytes, outer) = info.shape.dims().split_last().ok_or_else(unfit)?;
+        let (&rows, experts) = outer.split_last().ok_or_else(unfit)?;
+        let columns = Some(bytes / element.block_bytes())
+            .filter(|_| bytes.is_multiple_of(element.block_bytes()))
+            .and_then(|blocks| blocks.checked_mul(element.block_len()))
+            .filter(|columns| columns.is_multiple_of(group))
+            .ok_or_else(unfit)?;
+        let along = columns / group;
+        tensors.check(scale, &name, scale_dtypes, &[outer, &[along]].concat())?;
+        let of_experts = Shape::from(experts.to_vec());
+        if let Some(Second { tensor, .. }) = second {
+            let found = tensors.info(tensor);
+            if found.dtype != DType::F32 || found.shape.elements() != of_experts.elements() {
+                let needed = if experts.is_empty() {
+                    "one f32".to_owned()
+                } else {
+                    format!("an f32 for each matrix of {}", info.shape)
+                };
+                return Err(tensors.unfit(tensor, &name, &needed));
+            }
+        }
+
+        let parts = [codes, scale].into_iter().chain(second.map(|second| second.tensor));
+        let is_exponents = EXPONENTS.contains(&tensors.info(scale).dtype);
+        let multiplies = second.is_some_and(|second| !second.divides);
+        Ok(Weight {
+            description: match element {
+                DType::F6_E2M3 => format!("MXFP6, groups of {group}"),
+                _ if is_exponents => format!("MXFP4, groups of {group}"),
+                _ => format!("NVFP4, groups of {group}"),
+            },
+            info: TensorInfo {
+                name,
+                dtype: if multiplies { DType::F32 } else { DType::BF16 },
+                shape: [outer, &[columns]].concat().into(),
+            },
+            parts: parts.chain(tensors.of_activations(stem)).collect(),
+            decode: Box::new(Fp4 {
+                codes,
+                element,
+                scale,
+                scale_dtype: if is_exponents { DType::F8_E8M0 } else { DType::F8_E4M3 },
+                second,
+                groups: Groups { group, along },
+                rows,
+                columns,
+            }),
+        })
+    }
+}
+
+/// A scale of a whole matrix.
+#[derive(Clone, Copy)]
+struct Second {
+    tensor: usize,
+    divides: bool,
+}
+
+struct Fp4 {
+    codes: usize,
+    element: DType,
+    scale: usize,
+    scale_dtype: DType,
+    second: Option<Second>,
+    groups: Groups,
+    /// Rows of one matrix.
+    rows: u64,
+    columns: u64,
+}
+
+impl Fp4 {
+    /// The scale of each of the matrices from `first` on that the tile reaches.
+    fn seconds(&self, base: &dyn CheckpointReader, tile: Tile) -> Result<Vec<f32>> {
+        let Some(second) = self.second else { return Ok(Vec::new()) };
+        let last = (tile.row + tile.rows as u64).saturating_sub(1) / self.rows;
+        let range = tile.row / self.rows..last + 1;
+        let seconds = scales_of(base, second.tensor, DType::F32, range)?;
+        if second.divides && seconds.contains(&0.0) {
+            let name = &base.tensors()[second.tensor].name;
+            return Err(Error::corrupt(format!("'{name}', by which scales are divided, is 0")));
+        }
+        Ok(seconds)
+    }
+}
+
+impl Decode for Fp4 {
+    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
+        let first = tile.row * self.columns + tile.column;
+        let codes = packed_of(base, self.codes, self.element, first..first + out.len() as u64)?;
+        let scales = scales_of(base, self.scale, self.scale_dtype, self.groups.range(tile))?;
+        let seconds = self.seconds(base, tile)?;
+        for (at, run) in self.groups.runs(tile) {
+            let row = tile.row + (run.start / tile.columns) as u64;
+            let matrix = usize_of(row / self.rows - tile.row / self.rows)?;
+            let scale = match (self.second, seconds.get(matrix)) {
+                (Some(Second { divides: true, .. }), Some(second)) => scales[at] / second,
+                (Some(_), Some(second)) => scales[at] * second,
+                _ => scales[at],
+            };
+            for (value, code) in out[run.clone()].iter_mut().zip(&codes[run]) {
+                *value = code * scale;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Part, error, f32s, first};
+    use super::*;
+
+    /// Sixteen codes, of which the first is 1 (a half).
+    const CODES: [u8; 8] = [0x21, 0x43, 0x65, 0x87, 0xa9, 0xcb, 0xed, 0x0f];
+    /// What they are, times two.
+    #[rustfmt::skip]
+    const TWICE: [f32; 16] = [
+        1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, -0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0, 0.0,
+    ];
+
+    fn times(values: &[f32], factor: f32) -> Vec<u32> {
+        values.iter().map(|value| (value * factor).to_bits()).collect()
+    }
+
+    fn bits(values: &[f32]) -> Vec<u32> {
+        times(values, 1.0)
+    }
+
+    #[test]
+    fn compressed_tensors_divides_by_the_second_scale_and_modelopt_multiplies() {
+        let scale: Part<'_> = ("up.weight_scale", "F8_E4M3", &[1, 1], &[0x40]);
+        let [four, input] = [f32s(&[4.0]), f32s(&[3.0])];
+        let read = first(
+            &[
+                ("up.weight_packed", "U8", &[1, 8], &CODES),
+                scale,
+                ("up.weight_global_scale", "F32", &[1], &four),
+                ("up.input_global_scale", "F32", &[1], &input),
+            ],
+            "",
+        );
+        let read = read.expect("values");
+        assert_eq!((&*read.name, read.dtype), ("up.weight", DType::BF16));
+        assert_eq!(read.shape, [1, 16]);
+        assert_eq!(bits(&read.values), times(&TWICE, 0.25));
+
+        let modelopt = |config| {
+            let parts = [
+                ("up.weight", "U8", &[1, 8][..], &CODES[..]),
+                scale,
+                ("up.weight_scale_2", "F32", &[], &four),
+                ("up.input_scale", "F32", &[], &input),
+            ];
+            first(&parts, config)
+        };
+        let read = modelopt("").expect("values");
+        assert_eq!((&*read.name, read.dtype), ("up.weight", DType::F32));
+        assert_eq!(bits(&read.values), times(&TWICE, 4.0));
+        let smoothed = [
+            ("up.weight", "U8", &[1, 8][..], &CODES[..]),
+            scale,
+            ("up.weight_scale_2", "F32", &[], &four),
+            ("up.pre_quant_scale", "F32", &[1], &four),
+        ];
+        let error = error(&smoothed, "");
+        assert!(error.contains("E003") && error.contains("'up.pre_quant_scale'"), "{error}");
+        let other = modelopt(r#"{"quantization_config":{"quant_method":"fouroversix"}}"#);
+        assert!(other.expect_err("unknown").to_string().contains("'fouroversix'"));
+    }
+
+    #[test]
+    fn each_matrix_of_a_stack_has_its_second_scale() {
+        let codes = [CODES; 4].concat();
+        let read = first(
+            &[
+                ("e.weight_packed", "U8", &[2, 2, 8], &codes),
+                ("e.weight_scale", "F8_E4M3", &[2, 2, 1], &[0x40, 0x38, 0x40, 0x40]),
+                ("e.weight_global_scale", "F32", &[2, 1], &f32s(&[4.0, 1.0])),
+            ],
+            "",
+        );
+        let read = read.expect("values");
+        assert_eq!(read.shape, [2, 2, 16]);
+        let factors = [0.25, 0.125, 1.0, 1.0];
+        let known = factors.iter().flat_map(|factor| times(&TWICE, *factor));
+        assert_eq!(bits(&read.values), known.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn scales_of_powers_of_two_are_for_32_floats_of_4_or_6_bits() {
+        let codes = [CODES, CODES, CODES, CODES].concat();
+        let known = [0.5, 0.5, 1.0, 1.0].iter().flat_map(|factor| times(&TWICE, *factor));
+        let known: Vec<u32> = known.collect();
+        let exponents: &[u8] = &[127, 128];
+        for (name, dtype, scale, scale_dtype) in [
+            ("x.weight_packed", "U8", "x.weight_scale", "U8"),
+            ("x.weight", "I8", "x.scale", "F8_E8M0"),
+            ("x.weight", "I8", "x.scale", "U8"),
+        ] {
+            let parts =
+                [(name, dtype, &[1, 32][..], &codes[..]), (scale, scale_dtype, &[1, 2], exponents)];
+            let read = first(&parts, "").expect("values");
+            assert_eq!((&*read.name, read.dtype), ("x.weight", DType::BF16));
+            assert_eq!(read.shape, [1, 64]);
+            assert_eq!(bits(&read.values), known);
+        }
+
+        // Codes 1, 8, 31 and 33 of six bits: 1/8, 1, 7.5, -1/8.
+        let codes = [0x01, 0xf2, 0x85].repeat(8);
+        let parts: [Part<'_>; 2] = [
+            ("x.weight_packed", "U8", &[1, 24], &codes),
+            ("x.weight_scale", "U8", &[1, 1], &[128]),
+        ];
+        let read = first(&parts, "").expect("values");
+        assert_eq!(read.values, [0.25, 2.0, 15.0, -0.25].repeat(8));
+    }
+
+    #[test]
+    fn parts_that_do_not_go_together_are_refused_by_name() {
+        let packed: Part<'_> = ("up.weight_packed", "U8", &[1, 8], &CODES);
+        let scale: Part<'_> = ("up.weight_scale", "F8_E4M3", &[1, 1], &[0x40]);
+        let one = f32s(&[1.0]);
+        let global: Part<'_> = ("up.weight_global_scale", "F32", &[1], &one);
+        let has = |found: &str, words: &[&str]| {
+            assert!(words.iter().all(|word| found.contains(word)), "{found}");
+        };
+        has(&error(&[packed, scale], ""), &["E001", "'up.weight_global_scale' is missing"]);
+        has(&error(&[packed, global], ""), &["E001", "'up.weight_scale' is missing"]);
+        has(
+            &error(&[packed, ("up.weight_scale", "U8", &[1, 1], &[127]), global], ""),
+            &["E001", "'up.weight_scale' is u8"],
+        );
+        let short: Part<'_> = ("up.weight_packed", "U8", &[1, 7], &CODES[..7]);
+        has(&error(&[short, scale, global], ""), &["E001", "'up.weight_packed' is u8", "16"]);
+        let wide: Part<'_> = ("up.weight_scale", "F8_E4M3", &[1, 2], &[0x40, 0x40]);
+        has(&error(&[packed, wide, global], ""), &["E001", "'up.weight_scale'", "[1, 1]"]);
+        let odd: Part<'_> = ("up.weight_scale", "U8", &[1, 1], &[127]);
+        has(&error(&[packed, odd], ""), &["E001", "4 or 6 bits"]);
+        let zero = f32s(&[0.0]);
+        let global: Part<'_> = ("up.weight_global_scale", "F32", &[1], &zero);
+        has(&error(&[packed, scale, global], ""), &["E002", "up.weight_global_scale", "is 0"]);
+        let scale: Part<'_> = ("up.weight_scale", "F8_E4M3", &[1, 1], &[0x7f]);
+        let global: Part<'_> = ("up.weight_global_scale", "F32", &[1], &one);
+        has(&error(&[packed, scale, global], ""), &["E002", "'up.weight_scale' is NaN"]);
+    }
+}

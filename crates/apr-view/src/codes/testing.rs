@@ -1,0 +1,73 @@
+//! Checkpoints of a few hand-made parts, read as the weights that they stand for.
+
+use apr_core::{CheckpointReader, DType, Limits, Result};
+use apr_tensor::element::widen_f32;
+use apr_testkit::FolderInMemory;
+
+use super::Coded;
+
+/// A tensor: its name, its dtype as safetensors has it, its shape and its bytes.
+pub(super) type Part<'a> = (&'a str, &'a str, &'a [u64], &'a [u8]);
+
+/// A tensor that was read.
+#[derive(Debug, PartialEq)]
+pub(super) struct Read {
+    pub(super) name: String,
+    pub(super) dtype: DType,
+    pub(super) shape: Vec<u64>,
+    pub(super) values: Vec<f32>,
+}
+
+/// A folder with these tensors and this `config.json`; none where it is empty.
+pub(super) fn folder(parts: &[Part<'_>], config: &str) -> Box<dyn CheckpointReader> {
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, dtype, shape, bytes) in parts {
+        let start = data.len();
+        data.extend_from_slice(bytes);
+        let offsets = [start, data.len()];
+        let entry = serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": offsets});
+        header.insert((*name).to_owned(), entry);
+    }
+    let header = serde_json::to_vec(&header).expect("a header");
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header);
+    file.extend(data);
+    let mut folder = FolderInMemory::default();
+    folder.0.insert("model.safetensors".into(), file);
+    if !config.is_empty() {
+        folder.0.insert("config.json".into(), config.as_bytes().to_vec());
+    }
+    let model = apr_registry::open_folder(&folder, &Limits::default()).expect("a model");
+    Coded::over(Box::new(model))
+}
+
+/// The first tensor of such a folder, which comes out the same in pieces of any length.
+pub(super) fn first(parts: &[Part<'_>], config: &str) -> Result<Read> {
+    let model = folder(parts, config);
+    let info = &model.tensors()[0];
+    let mut bytes = vec![0; usize::try_from(info.byte_len()?).expect("small")];
+    model.read_tensor(0, 0, &mut bytes)?;
+    for len in [1, 3, 7, 13] {
+        let mut pieces = bytes.clone();
+        for (number, piece) in pieces.chunks_mut(len).enumerate() {
+            piece.fill(0);
+            model.read_tensor(0, (number * len) as u64, piece)?;
+        }
+        assert_eq!(pieces, bytes, "in pieces of {len}");
+    }
+    let mut values = Vec::new();
+    widen_f32(info.dtype, &bytes, &mut values);
+    let (name, shape) = (info.name.clone(), info.shape.dims().to_vec());
+    Ok(Read { name, dtype: info.dtype, shape, values })
+}
+
+/// The error that such a folder ends with, and its code in front.
+pub(super) fn error(parts: &[Part<'_>], config: &str) -> String {
+    let error = first(parts, config).expect_err("an error");
+    format!("{:?} {error}", error.code())
+}
+
+/// The bytes of floats.
+pub(super) fn f32s(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
