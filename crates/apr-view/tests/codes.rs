@@ -113,4 +113,5 @@ kinds! {
         "ct-naive-int4" "ct-w8a8-int";
     int8_of_bitsandbytes_and_quanto_is_their_own: "bnb-int8" "quanto-int8" "quanto-float8";
     fp4_of_compressed_tensors_and_modelopt_is_what_their_formulas_say: "ct-nvfp4" "modelopt-nvfp4";
+    four_bits_of_bitsandbytes_are_its_own: "bnb-nf4" "bnb-nf4-dq" "bnb-fp4";
 }

@@ -96,7 +96,7 @@ impl Coded {
             return base;
         }
         let stated = Stated::of(&*base);
-        let found = find(&Tensors::of(base.tensors()), &stated);
+        let found = find(&Tensors::of(&*base), &stated);
         if found.is_empty() { base } else { Box::new(Self::new(base, found)) }
     }
 

@@ -4,10 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 
-use super::fp4;
-use super::read::Tile;
-use super::scaled;
+use super::read::{Tile, bytes_of};
 use super::stated::Stated;
+use super::{bitsandbytes, fp4, scaled};
 
 /// A way in which weights are stored in several tensors.
 pub(super) struct Kind {
@@ -24,6 +23,7 @@ pub(super) struct Kind {
 /// All kinds, in the order in which they are asked.
 pub(super) const KINDS: &[Kind] = &[
     fp4::KIND,
+    bitsandbytes::KIND,
     scaled::FP8,
     scaled::INT8,
 ];
@@ -208,15 +208,17 @@ pub fn is_of_activations(name: &str) -> bool {
 
 /// The tensors of a checkpoint by name.
 pub(super) struct Tensors<'a> {
+    base: &'a dyn CheckpointReader,
     tensors: &'a [TensorInfo],
     positions: HashMap<&'a str, usize>,
 }
 
 impl<'a> Tensors<'a> {
-    pub(super) fn of(tensors: &'a [TensorInfo]) -> Self {
+    pub(super) fn of(base: &'a dyn CheckpointReader) -> Self {
+        let tensors = base.tensors();
         let named = tensors.iter().enumerate();
         let positions = named.map(|(position, info)| (info.name.as_str(), position)).collect();
-        Self { tensors, positions }
+        Self { base, tensors, positions }
     }
 
     pub(super) fn info(&self, position: usize) -> &'a TensorInfo {
@@ -243,9 +245,17 @@ impl<'a> Tensors<'a> {
     /// # Errors
     /// E001 with the names of the weight and of what is missing.
     pub(super) fn required(&self, stem: &str, end: &str) -> Result<usize> {
+        self.required_of(&format!("{stem}.weight"), stem, end)
+    }
+
+    /// The same of a weight with any name.
+    ///
+    /// # Errors
+    /// Those of [`required`](Self::required).
+    pub(super) fn required_of(&self, weight: &str, stem: &str, end: &str) -> Result<usize> {
         self.beside(stem, &[end]).ok_or_else(|| {
             let message = format!("its part '{stem}{end}' is missing: codes mean nothing without");
-            Error::format(message).for_tensor(format!("{stem}.weight"))
+            Error::format(message).for_tensor(weight)
         })
     }
 
@@ -278,6 +288,19 @@ impl<'a> Tensors<'a> {
             info.name, info.dtype, info.shape
         );
         Error::format(message).for_tensor(weight)
+    }
+
+    /// All bytes of a small part, which says what the others are.
+    ///
+    /// # Errors
+    /// E001 where it has more bytes than `most`, E007 when reading fails.
+    pub(super) fn small(&self, part: usize, weight: &str, most: usize) -> Result<Vec<u8>> {
+        let len = self.tensors[part].byte_len().ok().and_then(|len| usize::try_from(len).ok());
+        let Some(len) = len.filter(|&len| len <= most) else {
+            return Err(self.unfit(part, weight, &format!("a tensor of {most} bytes at most")));
+        };
+        let named = |error: Error| error.for_tensor(weight);
+        bytes_of(self.base, part, 0, len).map_err(named)
     }
 
     /// The lengths `[rows, columns]` of a matrix.

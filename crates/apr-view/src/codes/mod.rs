@@ -17,6 +17,7 @@
 //! computes with codes as if they were weights.
 
 mod apart;
+mod bitsandbytes;
 mod coded;
 mod find;
 mod fp4;

@@ -142,11 +142,22 @@ fn weight(
 
 /// Checks that integers of bitsandbytes are in the order of rows: others are of one kind of GPU.
 fn check_rows_in_order(tensors: &Tensors<'_>, stem: &str) -> Result<()> {
-    match tensors.beside(stem, &[".weight_format"]) {
-        Some(format) if tensors.info(format).shape.elements() != Some(1) => {
-            Err(tensors.unfit(format, stem, "one number"))
+    let Some(format) = tensors.beside(stem, &[".weight_format"]) else { return Ok(()) };
+    let weight = format!("{stem}.weight");
+    if tensors.info(format).dtype != DType::U8 {
+        return Err(tensors.unfit(format, &weight, "one u8"));
+    }
+    match *tensors.small(format, &weight, 1)? {
+        [0] => Ok(()),
+        [order] => {
+            let message = format!(
+                "'{}' is {order}: its integers are in the order of one kind of GPU, not in rows, \
+                 which can't be decoded here",
+                tensors.info(format).name
+            );
+            Err(Error::version(message).for_tensor(weight))
         }
-        _ => Ok(()),
+        _ => Err(tensors.unfit(format, &weight, "one u8")),
     }
 }
 
@@ -265,5 +276,26 @@ impl Decode for Scaled {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Part, error, f32s, first};
+
+    #[test]
+    fn integers_of_bitsandbytes_are_in_the_order_of_rows_or_refused() {
+        let scales = f32s(&[127.0]);
+        let parts = |format| -> [Part<'_>; 3] {
+            [
+                ("up.weight", "I8", &[1, 2], &[127, 0x81]),
+                ("up.SCB", "F32", &[1], &scales),
+                ("up.weight_format", "U8", &[], format),
+            ]
+        };
+        let read = first(&parts(&[0]), "").expect("values");
+        assert_eq!(read.values.iter().map(|v| v.round()).collect::<Vec<_>>(), [127.0, -127.0]);
+        let found = error(&parts(&[3]), "");
+        assert!(found.contains("E003") && found.contains("'up.weight_format' is 3"), "{found}");
     }
 }
