@@ -6,7 +6,7 @@ use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
-use super::{bitsandbytes, fp4, scaled};
+use super::{bitnet, bitsandbytes, fp4, scaled};
 
 /// A way in which weights are stored in several tensors.
 pub(super) struct Kind {
@@ -24,6 +24,7 @@ pub(super) struct Kind {
 pub(super) const KINDS: &[Kind] = &[
     fp4::KIND,
     bitsandbytes::KIND,
+    bitnet::KIND,
     scaled::FP8,
     scaled::INT8,
 ];

@@ -17,6 +17,7 @@
 //! computes with codes as if they were weights.
 
 mod apart;
+mod bitnet;
 mod bitsandbytes;
 mod coded;
 mod find;

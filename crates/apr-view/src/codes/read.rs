@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use apr_core::{CheckpointReader, DType, Error, Result};
+use apr_tensor::cast::cast_values;
 use apr_tensor::element::widen_f32;
 
 /// The part of a weight, seen as a matrix of all its rows, that is decoded at once: whole rows, or
@@ -185,6 +186,65 @@ pub(super) fn packed_of(
     floats.drain(..usize_of(elements.start - first * len)?);
     floats.truncate(usize_of(elements.end.saturating_sub(elements.start))?);
     Ok(floats)
+}
+
+/// Codes of a matrix that is folded over itself: a word holds one of each of several equal parts,
+/// which are as far apart.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Folded {
+    /// The tensor of words, `u8` or `i32`.
+    pub(super) tensor: usize,
+    /// Bits of a code, 8 at most.
+    pub(super) bits: u32,
+    /// Codes of a word.
+    pub(super) fields: u32,
+    /// Words, or elements of a part.
+    pub(super) words: u64,
+    /// Whether the first part is in the highest bits that are used.
+    pub(super) is_highest_first: bool,
+}
+
+impl Folded {
+    /// The codes of these elements, counted through all rows.
+    ///
+    /// # Errors
+    /// Those of [`bytes_of`].
+    pub(super) fn codes(
+        self,
+        base: &dyn CheckpointReader,
+        elements: Range<u64>,
+    ) -> Result<Vec<u8>> {
+        let mask = u32::from(u8::MAX) >> 8_u32.saturating_sub(self.bits);
+        let mut codes = Vec::with_capacity(usize_of(elements.end - elements.start)?);
+        let mut at = elements.start;
+        while at < elements.end {
+            let (part, first) = (at / self.words, at % self.words);
+            let end = elements.end.min((part + 1) * self.words);
+            let words = first..first + (end - at);
+            let words = if base.tensors()[self.tensor].dtype == DType::I32 {
+                words_of(base, self.tensor, words)?
+            } else {
+                let bytes = bytes_of(base, self.tensor, words.start, usize_of(end - at)?)?;
+                bytes.into_iter().map(u32::from).collect()
+            };
+            let part = u32::try_from(part).unwrap_or(u32::MAX).min(self.fields.saturating_sub(1));
+            let field = if self.is_highest_first { self.fields - 1 - part } else { part };
+            #[expect(clippy::cast_possible_truncation, reason = "a code has 8 bits at most")]
+            codes.extend(words.iter().map(|word| (word >> (field * self.bits) & mask) as u8));
+            at = end;
+        }
+        Ok(codes)
+    }
+}
+
+/// Rounds values to a dtype of floats.
+pub(super) fn round_to(dtype: DType, values: &mut [f32]) {
+    if dtype != DType::F32 {
+        let (mut bytes, mut rounded) = (Vec::new(), Vec::new());
+        cast_values(values, dtype, &mut bytes);
+        widen_f32(dtype, &bytes, &mut rounded);
+        values.copy_from_slice(&rounded);
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,162 @@
+//! Ternary weights of BitNet b1.58: four codes of two bits in a byte.
+//!
+//! ```text
+//! X.weight        u8 [out/4, in]   bits 2j and 2j+1 of row r: row r + j*out/4, the weight plus 1
+//! X.weight_scale  bf16 [1]
+//! ```
+//!
+//! Layers of the class `bitlinear`, and where no class is stated, divide by the scale;
+//! `autobitlinear` multiplies. The tensors are the same in both: the configuration must say.
+
+use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo};
+
+use super::find::{Decode, Kind, Tensors, Weight};
+use super::read::{Folded, Tile, scales_of};
+use super::stated::Stated;
+
+pub(super) const KIND: Kind = Kind { id: "bitnet", find };
+
+/// Codes of a byte.
+const FIELDS: u32 = 4;
+
+fn find(tensors: &Tensors<'_>, stated: &Stated, codes: usize) -> Option<Result<Weight>> {
+    let info = tensors.info(codes);
+    let stem = tensors.stem(codes, ".weight").filter(|_| info.dtype == DType::U8)?;
+    let scale = tensors.beside(stem, &[".weight_scale"])?;
+    let found = tensors.info(scale);
+    match stated.method().as_deref() {
+        Some("bitnet") => Some(weight(tensors, stated, (stem, codes, scale))),
+        // As it would be in BitNet; nothing else has one such scale for a matrix of bytes.
+        None if found.dtype == DType::BF16 && found.shape.dims() == [1] => {
+            let message = format!(
+                "it may be one of BitNet, with '{}' by which some layers multiply and others \
+                 divide: no configuration says which",
+                found.name
+            );
+            Some(Err(Error::version(message).for_tensor(&info.name)))
+        }
+        _ => None,
+    }
+}
+
+fn weight(
+    tensors: &Tensors<'_>,
+    stated: &Stated,
+    (stem, codes, scale): (&str, usize, usize),
+) -> Result<Weight> {
+    let info = tensors.info(codes);
+    let name = info.name.clone();
+    let [packed, columns] = tensors.matrix(codes, &name)?;
+    let found = tensors.info(scale);
+    let is_float = [DType::BF16, DType::F16, DType::F32].contains(&found.dtype);
+    if !is_float || found.shape.elements() != Some(1) {
+        return Err(tensors.unfit(scale, &name, "one float"));
+    }
+    let divides = match stated.text("linear_class") {
+        None | Some("bitlinear") => true,
+        Some("autobitlinear") => false,
+        Some(other) => {
+            let message = format!(
+                "the configuration's linear_class '{}' is not known: it says whether the scale \
+                 multiplies or divides",
+                Escaped::short(other)
+            );
+            return Err(Error::version(message).for_tensor(name));
+        }
+    };
+    let too_large = || tensors.unfit(codes, &name, "a matrix of fewer rows");
+    let rows = packed.checked_mul(FIELDS.into()).ok_or_else(too_large)?;
+    let words = packed.checked_mul(columns).ok_or_else(too_large)?;
+    let codes_of =
+        Folded { tensor: codes, bits: 2, fields: FIELDS, words, is_highest_first: false };
+    Ok(Weight {
+        description: format!(
+            "ternary in 2 bits, {} by a scale",
+            if divides { "divided" } else { "multiplied" }
+        ),
+        // A product with -1, 0 or 1 is exact.
+        info: TensorInfo {
+            name,
+            dtype: if divides { DType::F32 } else { found.dtype },
+            shape: [rows, columns].into(),
+        },
+        parts: [codes, scale].into_iter().chain(tensors.of_activations(stem)).collect(),
+        decode: Box::new(Ternary { codes: codes_of, scale, divides, columns }),
+    })
+}
+
+struct Ternary {
+    codes: Folded,
+    scale: usize,
+    divides: bool,
+    columns: u64,
+}
+
+impl Decode for Ternary {
+    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
+        let scale = scales_of(base, self.scale, base.tensors()[self.scale].dtype, 0..1)?;
+        let scale = scale.first().copied().unwrap_or_default();
+        if self.divides && scale == 0.0 {
+            let name = &base.tensors()[self.scale].name;
+            return Err(Error::corrupt(format!("'{name}', by which its codes are divided, is 0")));
+        }
+        let first = tile.row * self.columns + tile.column;
+        let codes = self.codes.codes(base, first..first + out.len() as u64)?;
+        for ((element, code), value) in (first..).zip(codes).zip(out) {
+            if code > 2 {
+                let (row, column) = (element / self.columns, element % self.columns);
+                let message = format!("the code of row {row}, column {column} is 3, not 0, 1 or 2");
+                return Err(Error::corrupt(message));
+            }
+            let ternary = f32::from(code) - 1.0;
+            *value = if self.divides { ternary / scale } else { ternary * scale };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Part, error, first};
+    use super::*;
+
+    const DIVIDES: &str = r#"{"quantization_config":{"quant_method":"bitnet"}}"#;
+    const MULTIPLIES: &str =
+        r#"{"quantization_config":{"quant_method":"bitnet","linear_class":"autobitlinear"}}"#;
+    /// 4.0 in `bf16`.
+    const FOUR: [u8; 2] = [0x80, 0x40];
+
+    fn parts<'a>(codes: &'a [u8], scale: &'a [u8]) -> [Part<'a>; 2] {
+        [("up.weight", "U8", &[1, 2], codes), ("up.weight_scale", "BF16", &[1], scale)]
+    }
+
+    #[test]
+    fn a_byte_has_a_weight_of_each_quarter_of_the_rows() {
+        let codes = [0b1001_0010, 0b0001_0101];
+        let read = first(&parts(&codes, &FOUR), DIVIDES).expect("values");
+        assert_eq!((read.shape, read.dtype), (vec![4, 2], DType::F32));
+        assert_eq!(read.values, [0.25, 0.0, -0.25, 0.0, 0.0, 0.0, 0.25, -0.25]);
+        let read = first(&parts(&codes, &FOUR), MULTIPLIES).expect("values");
+        assert_eq!(read.dtype, DType::BF16);
+        assert_eq!(read.values, [4.0, 0.0, -4.0, 0.0, 0.0, 0.0, 4.0, -4.0]);
+    }
+
+    #[test]
+    fn what_the_configuration_does_not_say_is_not_guessed() {
+        let has = |found: &str, words: &[&str]| {
+            assert!(words.iter().all(|word| found.contains(word)), "{found}");
+        };
+        let codes = [0b1001_0010, 0b0001_0101];
+        has(&error(&parts(&codes, &FOUR), ""), &["E003", "multiply", "'up.weight_scale'"]);
+        let other = MULTIPLIES.replace("auto", "other");
+        has(&error(&parts(&codes, &FOUR), &other), &["E003", "'otherbitlinear'"]);
+        has(&error(&parts(&[0xff; 2], &FOUR), DIVIDES), &["E002", "row 0, column 0 is 3"]);
+        has(&error(&parts(&codes, &[0, 0]), DIVIDES), &["E002", "'up.weight_scale'", "is 0"]);
+        has(&error(&parts(&codes, &[0xc0, 0x7f]), MULTIPLIES), &["E002", "is NaN"]);
+        let two: [Part<'_>; 2] = [
+            ("up.weight", "U8", &[1, 2], &codes),
+            ("up.weight_scale", "BF16", &[2], &[0x80, 0x40, 0x80, 0x40]),
+        ];
+        has(&error(&two, DIVIDES), &["E001", "'up.weight_scale' is bf16 [2]"]);
+    }
+}
