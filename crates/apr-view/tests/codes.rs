@@ -121,4 +121,5 @@ kinds! {
     fp4_of_compressed_tensors_and_modelopt_is_what_their_formulas_say: "ct-nvfp4" "modelopt-nvfp4";
     four_bits_of_bitsandbytes_are_its_own: "bnb-nf4" "bnb-nf4-dq" "bnb-fp4";
     ternary_weights_of_bitnet_are_what_their_formula_says: "bitnet158";
+    experts_of_gpt_oss_are_what_transformers_reads: "gptoss-mxfp4";
 }

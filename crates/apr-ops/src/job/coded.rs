@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 
 use apr_core::Convention;
-use apr_registry::{CheckpointReader, Computes, Format, QuantizedTypes, Result as ModelResult};
-use apr_view::{Apart, Base, View, is_of_activations};
+use apr_registry::{
+    CheckpointReader, Computes, DType, Format, QuantizedTypes, Result as ModelResult,
+};
+use apr_view::{Apart, Base, MXFP4_EXPERTS, View, is_of_activations};
 use serde::Serialize;
 
 use super::planned::Parts;
@@ -26,12 +28,17 @@ pub struct CodedWeights {
 }
 
 impl CodedWeights {
-    /// Of a checkpoint that is about to be written; `None` where it has no such weights.
-    fn of(content: &dyn CheckpointReader, kept: bool) -> Option<Self> {
+    /// Of the wanted kinds of a checkpoint; `None` where it has no such weights.
+    fn of(
+        content: &dyn CheckpointReader,
+        wanted: impl Fn(&str) -> bool,
+        kept: bool,
+    ) -> Option<Self> {
         let positions = 0..content.tensors().len();
         let (mut weights, mut of_activations) = (0, 0);
         let mut stored = BTreeSet::new();
-        for coding in positions.filter_map(|position| content.stored(position).coding()) {
+        let codings = positions.filter_map(|position| content.stored(position).coding());
+        for coding in codings.filter(|coding| wanted(coding.kind)) {
             weights += 1;
             of_activations += coding.names().filter(|name| is_of_activations(name)).count();
             stored.insert(coding.description.to_owned());
@@ -70,9 +77,11 @@ pub(super) fn with_codes<'a>(
     mut parts: Parts,
 ) -> ModelResult<(View<'a>, Parts, Option<CodedWeights>)> {
     if !parts.options.keeps_codes || !Apart::is_needed(&content) {
-        return Ok((content, parts, CodedWeights::of(source, false)));
+        let has_blocks = content.tensors().iter().any(|info| info.dtype == DType::MXFP4);
+        let is_decoded = |kind: &str| !(has_blocks && kind == MXFP4_EXPERTS);
+        return Ok((content, parts, CodedWeights::of(source, is_decoded, false)));
     }
-    let coded = CodedWeights::of(&content, true);
+    let coded = CodedWeights::of(&content, |_| true, true);
     let apart = Apart::new(Base::owning(content))?;
     let targets = std::mem::take(&mut parts.options.targets);
     let infos = apart.tensors().iter().zip(apart.origins());

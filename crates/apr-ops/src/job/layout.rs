@@ -2,10 +2,11 @@
 
 use apr_quantize::place;
 use apr_registry::{
-    Computes, Convention, DType, PlanOptions, QuantizedTypes, Result as ModelResult,
+    CheckpointReader, Computes, Convention, DType, PlanOptions, QuantizedTypes,
+    Result as ModelResult,
 };
 use apr_source::Source;
-use apr_view::{Base, Unpacked, View};
+use apr_view::{Apart, Base, MXFP4_EXPERTS, Unpacked, View};
 
 use super::description::Job;
 use super::error::JobError;
@@ -21,6 +22,19 @@ const NAME: &str = "model_name";
 /// The companion without which libraries find no model in a folder.
 const CONFIG: &str = "config.json";
 const NO_CONFIG: &str = "no config.json in the folder, which libraries need: pass `config` FILE";
+
+/// The content with the parts of experts in MXFP4 in place of their values: GGUF has blocks of the
+/// same numbers.
+fn with_blocks(content: View<'_>) -> ModelResult<View<'_>> {
+    let positions = 0..content.tensors().len();
+    let mut codings = positions.filter_map(|position| content.stored(position).coding());
+    if !codings.any(|coding| coding.kind == MXFP4_EXPERTS) {
+        return Ok(content);
+    }
+    let apart = Apart::of(Base::owning(content), |kind| kind == MXFP4_EXPERTS)?;
+    let mapping = View::new(&apart).into_mapping();
+    Ok(mapping.over(Base::owning(apart)))
+}
 
 impl Job {
     /// Plans a copy.
@@ -69,6 +83,9 @@ impl Job {
     ) -> Result<Planned<'a>, JobError> {
         let quantizes = self.weights.quantize.is_some();
         let to_llama = self.target.format.convention == Convention::LlamaCpp;
+        if to_llama {
+            selected = with_blocks(selected)?;
+        }
 
         // llama-quantize then writes the same file.
         let as_llama_quantize = to_llama && quantizes;

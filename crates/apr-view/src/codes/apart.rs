@@ -52,11 +52,20 @@ impl<'a> Apart<'a> {
     /// # Errors
     /// E007 when a companion can't be read.
     pub fn new(base: Base<'a>) -> Result<Self> {
+        Self::of(base, |_| true)
+    }
+
+    /// Takes the weights of these kinds apart; others stay.
+    ///
+    /// # Errors
+    /// E007 when a companion can't be read.
+    pub fn of(base: Base<'a>, wanted: impl Fn(&str) -> bool) -> Result<Self> {
         let mut found = Vec::new();
         let mut undecoded = None;
         let mut renamed = Map::new();
         for (position, info) in base.tensors().iter().enumerate() {
-            let Some(coding) = base.stored(position).coding() else {
+            let coding = base.stored(position).coding();
+            let Some(coding) = coding.filter(|coding| wanted(coding.kind)) else {
                 found.push((info.clone(), PartOrigin { tensor: position, part: None }));
                 continue;
             };

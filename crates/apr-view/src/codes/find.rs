@@ -6,7 +6,7 @@ use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
-use super::{bitnet, bitsandbytes, fp4, scaled};
+use super::{bitnet, bitsandbytes, experts, fp4, scaled};
 
 /// A way in which weights are stored in several tensors.
 pub(super) struct Kind {
@@ -21,13 +21,8 @@ pub(super) struct Kind {
 }
 
 /// All kinds, in the order in which they are asked.
-pub(super) const KINDS: &[Kind] = &[
-    fp4::KIND,
-    bitsandbytes::KIND,
-    bitnet::KIND,
-    scaled::FP8,
-    scaled::INT8,
-];
+pub(super) const KINDS: &[Kind] =
+    &[fp4::KIND, bitsandbytes::KIND, bitnet::KIND, experts::KIND, scaled::FP8, scaled::INT8];
 
 /// What decodes a weight.
 pub(super) trait Decode: Send + Sync {

@@ -20,6 +20,7 @@ mod apart;
 mod bitnet;
 mod bitsandbytes;
 mod coded;
+mod experts;
 mod find;
 mod fp4;
 mod read;
@@ -27,6 +28,9 @@ mod scaled;
 mod stated;
 #[cfg(test)]
 mod testing;
+
+/// The kind of the experts of gpt-oss, which GGUF has in blocks of the same numbers.
+pub const MXFP4_EXPERTS: &str = "mxfp4-experts";
 
 pub use apart::{Apart, PartOrigin};
 pub use coded::Coded;

@@ -1,0 +1,100 @@
+//! Experts of gpt-oss: 4-bit floats (E2M1) in blocks of 32 with an exponent each (MXFP4), one tensor
+//! for all experts of a layer.
+//!
+//! `X_blocks` is `[experts, outputs, blocks, 16]`, the first element of a byte in its low half, and
+//! `X_scales` is `[experts, outputs, blocks]`. The weight `X` is what the model computes with, and
+//! has inputs as rows: `[experts, inputs, outputs]`. All values are exact in `bf16`.
+
+use apr_core::{CheckpointReader, DType, Result, TensorInfo};
+use apr_tensor::element::widen_f32;
+
+use super::find::{Decode, Kind, Tensors, Weight};
+use super::read::{Tile, bytes_of, scales_of, usize_of};
+use super::stated::Stated;
+
+pub(super) const KIND: Kind = Kind { id: super::MXFP4_EXPERTS, find };
+
+/// Bytes of a block's elements, and its elements.
+const BYTES: u64 = 16;
+const BLOCK: u64 = 2 * BYTES;
+
+fn find(tensors: &Tensors<'_>, _: &Stated, blocks: usize) -> Option<Result<Weight>> {
+    let info = tensors.info(blocks);
+    let name = tensors.stem(blocks, "_blocks").filter(|_| info.dtype == DType::U8)?;
+    let &[experts, outputs, along, BYTES] = info.shape.dims() else { return None };
+    Some(weight(tensors, name, blocks, [experts, outputs, along]))
+}
+
+fn weight(
+    tensors: &Tensors<'_>,
+    name: &str,
+    blocks: usize,
+    [experts, outputs, along]: [u64; 3],
+) -> Result<Weight> {
+    let scales = tensors.required_of(name, name, "_scales")?;
+    tensors.check(scales, name, &[DType::U8, DType::F8_E8M0], &[experts, outputs, along])?;
+    let unfit = || tensors.unfit(blocks, name, "rows of a length below 2^64");
+    let inputs = along.checked_mul(BLOCK).ok_or_else(unfit)?;
+    Ok(Weight {
+        info: TensorInfo {
+            name: name.to_owned(),
+            dtype: DType::BF16,
+            shape: [experts, inputs, outputs].into(),
+        },
+        description: "MXFP4, blocks of 32".to_owned(),
+        parts: vec![blocks, scales],
+        decode: Box::new(Experts { blocks, scales, inputs, outputs, along }),
+    })
+}
+
+struct Experts {
+    blocks: usize,
+    scales: usize,
+    inputs: u64,
+    outputs: u64,
+    /// Blocks of an output's inputs.
+    along: u64,
+}
+
+impl Decode for Experts {
+    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
+        // The rows of a tile may be of several experts.
+        let (mut row, mut rest) = (tile.row, out);
+        while !rest.is_empty() {
+            let left = (rest.len() / tile.columns) as u64;
+            let rows = left.min(self.inputs - row % self.inputs);
+            let (now, later) = rest.split_at_mut(usize_of(rows)? * tile.columns);
+            self.decode_inputs(base, Tile { row, rows: usize_of(rows)?, ..tile }, now)?;
+            (row, rest) = (row + rows, later);
+        }
+        Ok(())
+    }
+}
+
+impl Experts {
+    /// Decodes inputs of one expert: each output has them in blocks that lie together.
+    fn decode_inputs(
+        &self,
+        base: &dyn CheckpointReader,
+        tile: Tile,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let (expert, first) = (tile.row / self.inputs, tile.row % self.inputs);
+        let end = first + tile.rows as u64;
+        let (from, to) = (first / BLOCK, end.div_ceil(BLOCK));
+        let len = usize_of((to - from) * BYTES)?;
+        let skipped = usize_of(first - from * BLOCK)?;
+        let mut elements = Vec::new();
+        for (column, output) in (tile.column..tile.column + tile.columns as u64).enumerate() {
+            let block = (expert * self.outputs + output) * self.along + from;
+            let bytes = bytes_of(base, self.blocks, block * BYTES, len)?;
+            let scales = scales_of(base, self.scales, DType::F8_E8M0, block..block + (to - from))?;
+            widen_f32(DType::F4_E2M1, &bytes, &mut elements);
+            for (input, element) in elements.iter().enumerate().skip(skipped).take(tile.rows) {
+                let scale = scales[input / usize_of(BLOCK)?];
+                out[(input - skipped) * tile.columns + column] = element * scale;
+            }
+        }
+        Ok(())
+    }
+}
