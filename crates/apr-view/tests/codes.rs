@@ -122,4 +122,5 @@ kinds! {
     four_bits_of_bitsandbytes_are_its_own: "bnb-nf4" "bnb-nf4-dq" "bnb-fp4";
     ternary_weights_of_bitnet_are_what_their_formula_says: "bitnet158";
     experts_of_gpt_oss_are_what_transformers_reads: "gptoss-mxfp4";
+    weights_of_hqq_are_its_own: "hqq4";
 }

@@ -6,7 +6,7 @@ use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
-use super::{bitnet, bitsandbytes, experts, fp4, scaled};
+use super::{bitnet, bitsandbytes, experts, fp4, hqq, scaled};
 
 /// A way in which weights are stored in several tensors.
 pub(super) struct Kind {
@@ -21,8 +21,15 @@ pub(super) struct Kind {
 }
 
 /// All kinds, in the order in which they are asked.
-pub(super) const KINDS: &[Kind] =
-    &[fp4::KIND, bitsandbytes::KIND, bitnet::KIND, experts::KIND, scaled::FP8, scaled::INT8];
+pub(super) const KINDS: &[Kind] = &[
+    fp4::KIND,
+    bitsandbytes::KIND,
+    bitnet::KIND,
+    experts::KIND,
+    hqq::KIND,
+    scaled::FP8,
+    scaled::INT8,
+];
 
 /// What decodes a weight.
 pub(super) trait Decode: Send + Sync {

@@ -23,6 +23,7 @@ mod coded;
 mod experts;
 mod find;
 mod fp4;
+mod hqq;
 mod read;
 mod scaled;
 mod stated;
