@@ -123,4 +123,5 @@ kinds! {
     ternary_weights_of_bitnet_are_what_their_formula_says: "bitnet158";
     experts_of_gpt_oss_are_what_transformers_reads: "gptoss-mxfp4";
     weights_of_hqq_are_its_own: "hqq4";
+    four_bits_of_quanto_are_its_own: "quanto-int4";
 }

@@ -1,12 +1,13 @@
 //! Which tensors of a checkpoint are the parts of one weight.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 
 use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
-use super::{bitnet, bitsandbytes, experts, fp4, hqq, scaled};
+use super::{bitnet, bitsandbytes, expected, experts, fp4, hqq, quanto, scaled};
 
 /// A way in which weights are stored in several tensors.
 pub(super) struct Kind {
@@ -27,6 +28,7 @@ pub(super) const KINDS: &[Kind] = &[
     bitnet::KIND,
     experts::KIND,
     hqq::KIND,
+    quanto::KIND,
     scaled::FP8,
     scaled::INT8,
 ];
@@ -214,6 +216,7 @@ pub(super) struct Tensors<'a> {
     base: &'a dyn CheckpointReader,
     tensors: &'a [TensorInfo],
     positions: HashMap<&'a str, usize>,
+    expected: OnceCell<HashMap<String, Shape>>,
 }
 
 impl<'a> Tensors<'a> {
@@ -221,7 +224,7 @@ impl<'a> Tensors<'a> {
         let tensors = base.tensors();
         let named = tensors.iter().enumerate();
         let positions = named.map(|(position, info)| (info.name.as_str(), position)).collect();
-        Self { base, tensors, positions }
+        Self { base, tensors, positions, expected: OnceCell::new() }
     }
 
     pub(super) fn info(&self, position: usize) -> &'a TensorInfo {
@@ -291,6 +294,11 @@ impl<'a> Tensors<'a> {
             info.name, info.dtype, info.shape
         );
         Error::format(message).for_tensor(weight)
+    }
+
+    /// The shape that a weight has by the model's family and configuration.
+    pub(super) fn expected_shape(&self, weight: &str) -> Option<&Shape> {
+        self.expected.get_or_init(|| expected::shapes(self.base)).get(weight)
     }
 
     /// All bytes of a small part, which says what the others are.

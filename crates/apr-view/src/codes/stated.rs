@@ -68,7 +68,7 @@ fn stated_in(config: &Map<String, Value>) -> Option<Map<String, Value>> {
 }
 
 /// A companion that is a JSON object.
-fn companion(reader: &dyn CheckpointReader, name: &str) -> Option<Map<String, Value>> {
+pub(super) fn companion(reader: &dyn CheckpointReader, name: &str) -> Option<Map<String, Value>> {
     let position = reader.companions().iter().position(|companion| companion.name == name)?;
     let bytes = reader.read_companion(position).ok()?;
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
