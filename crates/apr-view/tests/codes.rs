@@ -48,7 +48,16 @@ fn check_pieces(model: &dyn CheckpointReader, tensor: usize) {
 }
 
 /// Folders whose known values are not rounded to the dtype of the scales, as the library does.
-const ROUNDED: [&str; 1] = ["ct-fp8-channel"];
+const ROUNDED: [&str; 8] = [
+    "ct-fp8-channel",
+    "gptq3",
+    "gptq4",
+    "gptq4-actorder",
+    "gptq4-sym-v2",
+    "gptq8",
+    "autoround4",
+    "awq4",
+];
 
 /// Folders whose known values are divided by 127 where the library multiplies by its reciprocal.
 const LAST_BIT: [&str; 1] = ["bnb-int8"];
@@ -124,4 +133,7 @@ kinds! {
     experts_of_gpt_oss_are_what_transformers_reads: "gptoss-mxfp4";
     weights_of_hqq_are_its_own: "hqq4";
     four_bits_of_quanto_are_its_own: "quanto-int4";
+    gptq_is_what_autogptq_reads: "gptq3" "gptq4" "gptq4-actorder" "gptq4-sym-v2" "gptq8"
+        "autoround4";
+    awq_is_what_autoawq_reads: "awq4";
 }

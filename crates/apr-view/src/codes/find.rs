@@ -7,7 +7,7 @@ use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
-use super::{bitnet, bitsandbytes, expected, experts, fp4, hqq, quanto, scaled};
+use super::{awq, bitnet, bitsandbytes, expected, experts, fp4, gptq, hqq, quanto, scaled};
 
 /// A way in which weights are stored in several tensors.
 pub(super) struct Kind {
@@ -29,6 +29,8 @@ pub(super) const KINDS: &[Kind] = &[
     experts::KIND,
     hqq::KIND,
     quanto::KIND,
+    gptq::KIND,
+    awq::KIND,
     scaled::FP8,
     scaled::INT8,
 ];

@@ -17,6 +17,7 @@
 //! computes with codes as if they were weights.
 
 mod apart;
+mod awq;
 mod bitnet;
 mod bitsandbytes;
 mod coded;
@@ -24,8 +25,10 @@ mod expected;
 mod experts;
 mod find;
 mod fp4;
+mod gptq;
 mod hqq;
 mod quanto;
+mod qweight;
 mod read;
 mod scaled;
 mod stated;

@@ -188,6 +188,100 @@ pub(super) fn packed_of(
     Ok(floats)
 }
 
+/// Bytes of a piece of a matrix, row by row: nothing else of it is read.
+///
+/// # Errors
+/// Those of [`bytes_of`].
+fn piece_of(
+    base: &dyn CheckpointReader,
+    tensor: usize,
+    rows: Range<u64>,
+    columns: &Range<u64>,
+) -> Result<Vec<u8>> {
+    let info = &base.tensors()[tensor];
+    let (len, width) = (info.shape.row_len(), info.dtype.block_bytes());
+    let count = columns.end.saturating_sub(columns.start);
+    let of_row = usize_of(count * width)?;
+    let all = usize_of(rows.end.saturating_sub(rows.start).saturating_mul(count * width))?;
+    let start = |row: u64| (row * len + columns.start) * width;
+    if count == len {
+        return bytes_of(base, tensor, start(rows.start), all);
+    }
+    let mut bytes = vec![0; all];
+    for (row, bytes) in rows.zip(bytes.chunks_exact_mut(of_row.max(1))) {
+        base.read_tensor(tensor, start(row), bytes)?;
+    }
+    Ok(bytes)
+}
+
+/// Words of 32 bits of a piece of a matrix, row by row.
+///
+/// # Errors
+/// Those of [`bytes_of`].
+pub(super) fn words_in(
+    base: &dyn CheckpointReader,
+    tensor: usize,
+    rows: Range<u64>,
+    columns: Range<u64>,
+) -> Result<Vec<u32>> {
+    let bytes = piece_of(base, tensor, rows, &columns)?;
+    Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
+}
+
+/// Elements of 16 bits of a piece of a matrix, row by row.
+///
+/// # Errors
+/// Those of [`bytes_of`].
+pub(super) fn halves_in(
+    base: &dyn CheckpointReader,
+    tensor: usize,
+    rows: Range<u64>,
+    columns: Range<u64>,
+) -> Result<Vec<u16>> {
+    let bytes = piece_of(base, tensor, rows, &columns)?;
+    Ok(bytes.as_chunks().0.iter().map(|half| u16::from_le_bytes(*half)).collect())
+}
+
+/// The [words](words_in), column by column.
+///
+/// # Errors
+/// Those of [`bytes_of`].
+pub(super) fn columns_of_words(
+    base: &dyn CheckpointReader,
+    tensor: usize,
+    rows: Range<u64>,
+    columns: Range<u64>,
+) -> Result<Vec<u32>> {
+    let width = usize_of(columns.end.saturating_sub(columns.start))?;
+    let words = words_in(base, tensor, rows, columns)?;
+    let column = |column| words.iter().skip(column).step_by(width.max(1)).copied();
+    Ok((0..width).flat_map(column).collect())
+}
+
+/// Scales of a piece of a matrix, row by row.
+///
+/// # Errors
+/// E002 where one is infinite or no number, otherwise those of [`bytes_of`].
+pub(super) fn scales_in(
+    base: &dyn CheckpointReader,
+    tensor: usize,
+    rows: Range<u64>,
+    columns: Range<u64>,
+) -> Result<Vec<f32>> {
+    let info = &base.tensors()[tensor];
+    let (first, len) = (rows.start, info.shape.row_len());
+    let count = columns.end.saturating_sub(columns.start).max(1);
+    let bytes = piece_of(base, tensor, rows, &columns)?;
+    let mut scales = Vec::new();
+    widen_f32(info.dtype, &bytes, &mut scales);
+    if let Some((at, scale)) = (0..).zip(&scales).find(|(_, scale)| !scale.is_finite()) {
+        let number = (first + at / count) * len + columns.start + at % count;
+        let message = format!("number {number} of the scales '{}' is {scale}", info.name);
+        return Err(Error::corrupt(message));
+    }
+    Ok(scales)
+}
+
 /// Codes of a matrix that is folded over itself: a word holds one of each of several equal parts,
 /// which are as far apart.
 #[derive(Debug, Clone, Copy)]

@@ -71,3 +71,13 @@ pub(super) fn error(parts: &[Part<'_>], config: &str) -> String {
 pub(super) fn f32s(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
+
+/// The bytes of words.
+pub(super) fn u32s(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// The bytes of elements of 16 bits.
+pub(super) fn u16s(elements: &[u16]) -> Vec<u8> {
+    elements.iter().flat_map(|element| element.to_le_bytes()).collect()
+}
