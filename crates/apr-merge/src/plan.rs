@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo};
+use apr_view::check_decodable;
 
 use crate::elements::Input;
 use crate::grid::{promoted, resulting, working};
@@ -100,8 +101,11 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
     /// Plans all tensors.
     ///
     /// # Errors
-    /// E001 with the first thing that does not fit.
+    /// E001 with the first thing that does not fit, E003 for weights in codes that can't be decoded.
     pub(crate) fn plan(mut self) -> Result<MergePlan<'a>> {
+        for Opened { model, label, .. } in &self.models {
+            check_decodable(&*model.reader).map_err(|error| error.in_file(&**label))?;
+        }
         let recipe = self.recipe;
         let (tensors, main, layers) = match &recipe.parts {
             Parts::Models(sources) => {

@@ -15,6 +15,7 @@ mod changes;
 mod checksums;
 #[cfg(unix)]
 mod cluster;
+mod codes;
 mod configurations;
 mod constants;
 mod container;

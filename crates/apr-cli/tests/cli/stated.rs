@@ -68,17 +68,19 @@ fn floats_of_8_bits_are_dequantized_and_cast() {
         sandbox.apr(&format!("convert a.apr {option} -o x.safetensors -f")).ok();
         assert_eq!(dtypes(&sandbox, "x.safetensors"), ["\"BF16\""], "{option}");
     }
-    // Whose scales are in other tensors mean nothing without them.
+    // Those whose scales are in other tensors are multiplied by them.
     let scaled = safetensors(&[
         ("q.weight", "F8_E4M3", &[2], vec![0x38; 2]),
-        ("q.weight_scale_inv", "F32", &[1], vec![0; 4]),
+        ("q.weight_scale_inv", "F32", &[1], 0.5_f32.to_le_bytes().to_vec()),
     ]);
     sandbox.write("s.safetensors", scaled);
     sandbox
         .apr("convert s.safetensors --dequantize bf16 -o y.safetensors")
         .ok()
-        .says(&["left as stored: 1 tensor of 8-bit floats, whose scales are elsewhere"]);
-    assert_eq!(dtypes(&sandbox, "y.safetensors"), ["\"F32\"", "\"F8_E4M3\""]);
+        .says(&["1 weight decoded: 8-bit floats (f8_e4m3), a scale"]);
+    let written = tensors(&sandbox.read("y.safetensors"));
+    let weight = ("BF16".into(), json!([2]), [0x00, 0x3f].repeat(2));
+    assert_eq!(written, [("q.weight".to_owned(), weight)].into());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use apr_arch::FamilyModel;
 use apr_blocks::{GraphOptions, Graphs, graphs};
 use apr_registry::Result;
 use apr_source::Source;
+use apr_view::check_decodable;
 
 use super::about;
 use crate::tied::with_untied;
@@ -28,6 +29,7 @@ pub(crate) fn bound_graphs(
     let (options, mut warnings) = with_untied(source, options)?;
     let found = graphs(family, source.reader().tensors(), &options);
     let graphs = found.map_err(|error| about(source, error))?;
+    check_decodable(source.reader()).map_err(|error| error.in_file(source.name()))?;
     graphs.check_complete().map_err(|error| error.in_file(source.name()))?;
     warnings.extend(graphs.left_out());
     Ok(BoundGraphs { graphs, warnings })

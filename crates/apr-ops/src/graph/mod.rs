@@ -17,6 +17,7 @@ use apr_registry::{
     CheckpointReader, Code, Error, Escaped, Pipeline, Result, keras, onnx, tensorflow,
 };
 use apr_source::Source;
+use apr_view::check_decodable;
 use apr_view::{View, named};
 use serde::Serialize;
 
@@ -149,7 +150,9 @@ pub fn usual_size(symbol: &str) -> u64 {
 
 /// What a model without a family and a graph of its own ends with.
 pub(crate) fn without_family(source: &Source<'_>) -> Error {
-    Error::version(unknown_family(source)).in_file(source.name())
+    // Codes that nothing decodes have names that no family knows.
+    let refused = check_decodable(source.reader()).err();
+    refused.unwrap_or_else(|| Error::version(unknown_family(source))).in_file(source.name())
 }
 
 /// That no family is known for a model without a graph: what it says of itself, why it has no

@@ -37,7 +37,7 @@ mod wishes;
 
 use apr_registry::{CheckpointReader, Computes, Convention, Error, Format};
 use apr_source::Source;
-use apr_view::{View, sort_by_first_use};
+use apr_view::{View, check_decodable, sort_by_first_use};
 
 use affine::dequantize;
 
@@ -56,6 +56,9 @@ impl Job {
     /// What contradicts the format or the model, and what is wrong with the source's headers.
     pub fn plan<'a>(&self, source: &Source<'a>) -> Result<Planned<'a>, JobError> {
         self.check()?;
+        if !self.weights.keeps_codes(self.target.format) {
+            check_decodable(source.reader())?;
+        }
         let selected = self.selected(source.reader())?;
         match self.naming {
             Naming::AsTheyAre => self.plan_copy(selected, source),

@@ -16,6 +16,9 @@ use super::stated::{self, Stated};
 /// Elements that are decoded at a time.
 const AT_ONCE: u64 = 1 << 18;
 
+/// The kind of tensors that are codes, or go with some, and that nothing here decodes.
+const UNDECODABLE: &str = "undecodable";
+
 /// The configuration among the companions.
 pub(super) const CONFIG: &str = "config.json";
 
@@ -55,9 +58,17 @@ pub struct Coded {
 enum Origin {
     /// The tensor at this position.
     Plain(usize),
-    /// Part of a weight that nothing here decodes, and why.
-    Refused(usize, Error),
+    /// Part of a weight that nothing here decodes.
+    Refused(Refused),
     Decoded(Decoded),
+}
+
+struct Refused {
+    /// The tensor, as its only part.
+    part: [CodingPart; 1],
+    name: String,
+    /// Why it is not decoded.
+    error: Error,
 }
 
 struct Decoded {
@@ -108,7 +119,11 @@ impl Coded {
             let (info, origin) = match place {
                 Place::Part => continue,
                 Place::Plain => (info.clone(), Origin::Plain(position)),
-                Place::Refused(error) => (info.clone(), Origin::Refused(position, error)),
+                Place::Refused(error) => {
+                    let part = [CodingPart::of(&info.name, position, &info.name)];
+                    let refused = Refused { part, name: info.name.clone(), error };
+                    (info.clone(), Origin::Refused(refused))
+                }
                 Place::Weight(kind, weight) => {
                     let (info, decoded) = Decoded::of(base.tensors(), kind, *weight);
                     (info, Origin::Decoded(decoded))
@@ -176,6 +191,20 @@ impl Coded {
         let mut bytes = Vec::new();
         cast_values(&values, info.dtype, &mut bytes);
         Ok(bytes)
+    }
+}
+
+/// Checks that no weight of a checkpoint is in codes that can't be decoded.
+///
+/// # Errors
+/// E003 with the first of them, its method and what would read it.
+pub fn check_decodable(reader: &dyn CheckpointReader) -> Result<()> {
+    let is_refused = |tensor: &usize| {
+        reader.stored(*tensor).coding().is_some_and(|coding| coding.kind == UNDECODABLE)
+    };
+    match (0..reader.tensors().len()).find(is_refused) {
+        Some(tensor) => reader.read_tensor(tensor, 0, &mut []),
+        None => Ok(()),
     }
 }
 
@@ -253,7 +282,12 @@ impl CheckpointReader for Coded {
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
         match &self.origins[tensor] {
-            Origin::Plain(position) | Origin::Refused(position, _) => self.base.stored(*position),
+            Origin::Plain(position) => self.base.stored(*position),
+            Origin::Refused(Refused { part, name, .. }) => {
+                let (kind, description, base) = (UNDECODABLE, UNDECODABLE, &*self.base);
+                let coding = Coding { kind, description, weight: name, parts: part, base };
+                base.stored(part[0].tensor).with_coding(coding)
+            }
             Origin::Decoded(Decoded { kind, description, name, parts, positions, .. }) => {
                 let base = &*self.base;
                 let coding = Coding { kind, description, weight: name, parts, base };
@@ -265,7 +299,7 @@ impl CheckpointReader for Coded {
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let decoded = match &self.origins[tensor] {
             Origin::Plain(position) => return self.base.read_tensor(*position, offset, buf),
-            Origin::Refused(_, error) => return Err(error.clone()),
+            Origin::Refused(Refused { error, .. }) => return Err(error.clone()),
             Origin::Decoded(decoded) => decoded,
         };
         let info = &self.tensors[tensor];
@@ -294,7 +328,7 @@ impl CheckpointReader for Coded {
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         match &self.origins[tensor] {
             Origin::Plain(position) => self.base.tensor_slice(*position),
-            Origin::Refused(..) | Origin::Decoded(_) => None,
+            Origin::Refused(_) | Origin::Decoded(_) => None,
         }
     }
 

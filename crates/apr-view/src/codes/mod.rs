@@ -39,5 +39,5 @@ mod testing;
 pub const MXFP4_EXPERTS: &str = "mxfp4-experts";
 
 pub use apart::{Apart, PartOrigin};
-pub use coded::Coded;
+pub use coded::{Coded, check_decodable};
 pub use find::is_of_activations;

@@ -1,0 +1,214 @@
+//! Weights that other programs quantized, through every command: they are read as the weights that
+//! they stand for, and kept byte for byte where nobody asks for other values.
+
+use std::fs;
+use std::path::Path;
+
+use apr_testkit::locate::{fixture, shared_case};
+use serde_json::{Value, json};
+
+use crate::support::{Sandbox, f32s, safetensors, tensors};
+
+/// Folders of the same small LLaMA, quantized by different programs; it adds numbers.
+const LLAMAS: [&str; 29] = [
+    "autoround4",
+    "awq4",
+    "bnb-fp4",
+    "bnb-int8",
+    "bnb-nf4",
+    "bnb-nf4-dq",
+    "comfy-scaled-fp8",
+    "ct-fp8-channel",
+    "ct-fp8-tensor",
+    "ct-naive-int4",
+    "ct-nvfp4",
+    "ct-w8a8-int",
+    "fbgemm-fp8",
+    "fp8-block",
+    "fp8-plain-cast",
+    "gptq3",
+    "gptq4",
+    "gptq4-actorder",
+    "gptq4-sym-v2",
+    "gptq8",
+    "hqq4",
+    "modelopt-fp8",
+    "modelopt-fp8-nocfg",
+    "modelopt-nvfp4",
+    "quanto-float8",
+    "quanto-int4",
+    "quanto-int8",
+    "torchao-fp8-st",
+    "bitnet158",
+];
+
+fn path(name: &str) -> Option<String> {
+    let path = shared_case(&format!("codes/{name}"))?;
+    Some(path.to_str().expect("text").to_owned())
+}
+
+/// The tensors of a folder of one file.
+fn weights(folder: &Path) -> Vec<(String, (Value, Value, Vec<u8>))> {
+    tensors(&fs::read(folder.join("model.safetensors")).expect("weights")).into_iter().collect()
+}
+
+#[test]
+fn what_others_quantized_runs() {
+    let sandbox = Sandbox::new();
+    for name in LLAMAS.iter().filter(|name| **name != "bitnet158") {
+        let Some(path) = path(name) else { return };
+        let answer = sandbox.apr(&format!("run {path} --prompt 12+34=")).ok().text();
+        assert_eq!(answer.trim(), "46", "{name}");
+    }
+}
+
+#[test]
+fn codes_travel_byte_for_byte() {
+    let sandbox = Sandbox::new();
+    for name in LLAMAS.iter().chain(&["gptoss-mxfp4", "qwen3-fp8"]) {
+        let Some(path) = path(name) else { return };
+        sandbox.apr(&format!("convert {path} -o {name}.apr")).ok();
+        sandbox.apr(&format!("export {name}.apr --format safetensors -o {name}")).ok();
+        let (before, after) = (Path::new(&path), sandbox.path(name));
+        assert!(weights(before) == weights(&after), "{name}");
+        let config = |folder: &Path| fs::read(folder.join("config.json")).expect("a config.json");
+        assert_eq!(config(before), config(&after), "{name}");
+    }
+}
+
+#[test]
+fn a_sharded_model_keeps_weights_and_scales_of_several_shards() {
+    let Some(path) = path("deepseek-fp8") else { return };
+    let sandbox = Sandbox::new();
+    sandbox.apr(&format!("convert {path} -o m.apr --shard-size 60KB")).ok();
+    sandbox.apr("validate m.apr").ok().says(&["pass  Tensor digests   BLAKE3 of 69 tensors"]);
+    sandbox.apr("convert m.apr -o m --format safetensors").ok();
+    let mut before =
+        tensors(&fs::read(format!("{path}/model-00001-of-00002.safetensors")).expect("a shard"));
+    before.extend(tensors(
+        &fs::read(format!("{path}/model-00002-of-00002.safetensors")).expect("a shard"),
+    ));
+    assert!(before.into_iter().collect::<Vec<_>>() == weights(&sandbox.path("m")));
+}
+
+#[test]
+fn a_weight_in_codes_is_one_tensor_in_every_report() {
+    let Some(path) = path("gptq4") else { return };
+    let sandbox = Sandbox::new();
+    let report = sandbox.apr(&format!("inspect {path} --json")).ok().json();
+    assert_eq!((&report["parameters"], &report["tensor_count"]), (&json!(361_856), &json!(21)));
+    let list = sandbox.apr(&format!("tensors {path} --json")).ok().json();
+    let rows = list["tensors"].as_array().expect("rows");
+    let name = "model.layers.0.self_attn.q_proj.weight";
+    let row = rows.iter().find(|row| row["name"] == name).expect("the weight");
+    assert_eq!((&row["dtype"], &row["shape"]), (&json!("f16"), &json!([128, 128])));
+    assert_eq!(row["coding"]["method"], "gptq");
+    assert_eq!(row["coding"]["parts"].as_array().map(Vec::len), Some(4));
+    sandbox.apr(&format!("validate {path}")).ok().says(&["no NaN, no infinity in 21 tensors"]);
+}
+
+#[test]
+fn dequantizing_gives_a_plain_folder() {
+    let sandbox = Sandbox::new();
+    for name in ["fp8-block", "gptq4", "modelopt-fp8", "bnb-nf4"] {
+        let Some(path) = path(name) else { return };
+        let line = format!("convert {path} --dequantize bf16 --format safetensors -o {name}");
+        sandbox.apr(&line).ok().says(&["14 weights decoded"]);
+        let config: Value = serde_json::from_slice(&sandbox.read(&format!("{name}/config.json")))
+            .expect("a configuration");
+        assert_eq!(config.get("quantization_config"), None, "{name}");
+        assert!(!sandbox.path(&format!("{name}/hf_quant_config.json")).exists());
+        let written = weights(&sandbox.path(name));
+        assert_eq!(written.len(), 21, "{name}");
+        assert!(written.iter().all(|(_, (dtype, ..))| dtype == "BF16"), "{name}");
+        let answer = sandbox.apr(&format!("run {name} --prompt 12+34=")).ok().text();
+        assert_eq!(answer.trim(), "46", "{name}");
+    }
+}
+
+#[test]
+fn other_formats_get_values() {
+    let sandbox = Sandbox::new();
+    for name in ["fp8-block", "awq4", "ct-nvfp4"] {
+        let Some(path) = path(name) else { return };
+        sandbox.apr(&format!("quantize {path} --type q8_0 -o {name}.gguf")).ok();
+        let answer = sandbox.apr(&format!("run {name}.gguf --prompt 12+34=")).ok().text();
+        assert_eq!(answer.trim(), "46", "{name}");
+    }
+}
+
+#[test]
+fn models_of_two_methods_are_merged_by_their_values() {
+    let (Some(one), Some(other)) = (path("fp8-block"), path("hqq4")) else { return };
+    let sandbox = Sandbox::new();
+    let merge = format!("merge {one} {other} --method linear --precision fp32");
+    sandbox.apr(&format!("{merge} -o m --format safetensors")).ok();
+    let merged = weights(&sandbox.path("m"));
+    let known = |path: &str| tensors(&fs::read(format!("{path}.ref.safetensors")).expect("values"));
+    let (one, other) = (known(&one), known(&other));
+    let values = |bytes: &[u8]| -> Vec<f32> {
+        bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect()
+    };
+    for (name, (_, _, bytes)) in &one {
+        let (a, b) = (values(bytes), values(&other[name].2));
+        let mean: Vec<f32> = a.iter().zip(&b).map(|(a, b)| (a + b) / 2.0).collect();
+        let found = merged.iter().find(|(other, _)| other == name).expect("the weight");
+        let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-7;
+        assert!(values(&found.1.2).iter().zip(&mean).all(near), "{name}");
+    }
+}
+
+/// A folder of the configuration of tiny-llama with these tensors.
+fn folder(sandbox: &Sandbox, name: &str, model: Vec<u8>) {
+    let config = fs::read(fixture("tiny-llama/config.json")).expect("a configuration");
+    sandbox.write(&format!("{name}/config.json"), config);
+    sandbox.write(&format!("{name}/model.safetensors"), model);
+}
+
+#[test]
+fn codes_that_nothing_decodes_are_never_taken_for_weights() {
+    let sandbox = Sandbox::new();
+    let model = safetensors(&[
+        ("lm_head.weight", "F32", &[2, 2], f32s(&[1.0; 4])),
+        ("model.layers.0.mlp.up_proj.strange_codes", "I8", &[2, 2], vec![1; 4]),
+        ("model.layers.0.mlp.up_proj.scales", "F32", &[2], f32s(&[1.0; 2])),
+    ]);
+    folder(&sandbox, "m", model.clone());
+    let refused = ["E003", "up_proj", "scales"];
+    for line in [
+        "run m --tokens 1,2",
+        "run m --tokens 1,2 --arch llama",
+        "convert m --relaxed --precision bf16 --dequantize bf16 -o no.safetensors",
+        "convert m --relaxed --arch llama -o no.gguf",
+        "convert m --relaxed --arch llama -o no.onnx",
+        "quantize m --relaxed --type q8_0 -o no.gguf",
+        "merge m m -o no.safetensors",
+    ] {
+        let run = sandbox.apr(line);
+        run.fails(4, &refused);
+    }
+    // They can be looked at and copied.
+    sandbox.apr("inspect m").ok().says(&["undecodable"]);
+    sandbox.apr("convert m/model.safetensors --relaxed -o same.safetensors").ok();
+    assert!(tensors(&sandbox.read("same.safetensors")) == tensors(&model));
+}
+
+#[test]
+fn parts_that_do_not_go_together_are_named() {
+    let sandbox = Sandbox::new();
+    let codes = ("up.weight", "F8_E4M3", [2_u64, 2], vec![0x38; 4]);
+    let with = |scale: (&str, &str, &[u64], Vec<u8>)| {
+        safetensors(&[(codes.0, codes.1, &codes.2, codes.3.clone()), scale])
+    };
+    let nan = f32s(&[f32::NAN]);
+    for (file, code, said) in [
+        (with(("up.weight_scale", "F32", &[3], f32s(&[1.0; 3]))), "E001", "up.weight_scale"),
+        (with(("up.weight_scale_inv", "F32", &[1], nan)), "E002", "number 0 of the scales"),
+    ] {
+        sandbox.write("m.safetensors", file);
+        sandbox
+            .apr("convert m.safetensors --dequantize f32 -o no.safetensors")
+            .fails(4, &[code, "up.weight", said]);
+        assert!(!sandbox.path("no.safetensors").exists());
+    }
+}
