@@ -136,4 +136,5 @@ kinds! {
     gptq_is_what_autogptq_reads: "gptq3" "gptq4" "gptq4-actorder" "gptq4-sym-v2" "gptq8"
         "autoround4";
     awq_is_what_autoawq_reads: "awq4";
+    integers_of_eetq_are_what_their_formula_says: "eetq8";
 }

@@ -7,7 +7,7 @@ use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
-use super::{awq, bitnet, bitsandbytes, expected, experts, fp4, gptq, hqq, quanto, scaled};
+use super::{awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, gptq, hqq, quanto, scaled};
 
 /// A way in which weights are stored in several tensors.
 pub(super) struct Kind {
@@ -26,13 +26,16 @@ pub(super) const KINDS: &[Kind] = &[
     fp4::KIND,
     bitsandbytes::KIND,
     bitnet::KIND,
-    experts::KIND,
-    hqq::KIND,
-    quanto::KIND,
-    gptq::KIND,
-    awq::KIND,
-    scaled::FP8,
-    scaled::INT8,
+    &[
+        experts::KIND,
+        hqq::KIND,
+        quanto::KIND,
+        gptq::KIND,
+        awq::KIND,
+        eetq::KIND,
+        scaled::FP8,
+        scaled::INT8,
+    ],
 ];
 
 /// What decodes a weight.

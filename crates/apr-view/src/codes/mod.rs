@@ -21,6 +21,7 @@ mod awq;
 mod bitnet;
 mod bitsandbytes;
 mod coded;
+mod eetq;
 mod expected;
 mod experts;
 mod find;
