@@ -7,7 +7,9 @@ use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
-use super::{awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, gptq, hqq, quanto, scaled};
+use super::{
+    awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, gptq, hqq, quanto, scaled, sparse24,
+};
 
 /// A way in which weights are stored in several tensors.
 pub(super) struct Kind {
@@ -33,6 +35,7 @@ pub(super) const KINDS: &[Kind] = &[
         gptq::KIND,
         awq::KIND,
         eetq::KIND,
+        sparse24::KIND,
         scaled::FP8,
         scaled::INT8,
     ],

@@ -32,6 +32,7 @@ mod quanto;
 mod qweight;
 mod read;
 mod scaled;
+mod sparse24;
 mod stated;
 #[cfg(test)]
 mod testing;
