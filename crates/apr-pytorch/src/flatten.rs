@@ -89,6 +89,7 @@ impl Walk<'_> {
         match self.heap.get(id) {
             Node::Tensor(tensor) => self.tensor(PickledTensor::Stored(*tensor)),
             Node::Derived(tensor) => self.tensor(PickledTensor::Derived(*tensor)),
+            Node::Parts(parts) => self.parts(parts),
             Node::Unsupported(_) if !self.name().starts_with(self.prefix) => {
                 self.flat.outside += 1;
                 Ok(())
@@ -151,6 +152,20 @@ impl Walk<'_> {
             return Err(Error::memory("the names of the tensors exceed the limit of an index"));
         }
         self.flat.tensors.push((name, tensor));
+        Ok(())
+    }
+
+    /// A tensor in several parts: `up.weight` becomes `up._weight_qdata` and so on, as torchao names
+    /// them in safetensors files.
+    fn parts(&mut self, parts: &[(&'static str, Id)]) -> Result<()> {
+        let name = self.name().to_owned();
+        let (layer, last) = name.rsplit_once('.').map_or(("", &*name), |parts| parts);
+        for (end, part) in parts {
+            self.path.clear();
+            self.path.push_str(layer);
+            self.under(&format!("_{last}_{end}"), *part)?;
+        }
+        self.path = name;
         Ok(())
     }
 

@@ -137,4 +137,5 @@ kinds! {
         "autoround4";
     awq_is_what_autoawq_reads: "awq4";
     integers_of_eetq_are_what_their_formula_says: "eetq8";
+    int8_of_torchao_is_its_own: "torchao-int8-bin";
 }

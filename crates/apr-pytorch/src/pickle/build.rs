@@ -6,7 +6,7 @@ use apr_core::{DType, Result, Strided};
 
 use super::element::Element;
 use super::globals::Meaning;
-use super::value::{Id, Node, OPAQUE, Storage, Tensor};
+use super::value::{Id, NONE, Node, OPAQUE, Storage, Tensor};
 use super::vm::{Numbered, Persistent, Vm};
 
 /// Most dimensions; NumPy and PyTorch stop here.
@@ -85,6 +85,9 @@ impl Vm<'_> {
             Meaning::JoblibArray => self.heap.add(Node::FileArray),
             Meaning::Inert => Ok(OPAQUE),
             Meaning::Storage(_) | Meaning::DType(_) => Err(self.bad("calls a type")),
+            Meaning::Wrapper | Meaning::AffineTensor | Meaning::AffineParts => {
+                Err(self.bad("makes a tensor of torchao without its parts"))
+            }
             Meaning::Forbidden => Ok(OPAQUE),
         }
     }
@@ -110,12 +113,16 @@ impl Vm<'_> {
 
     /// `_rebuild_from_type_v2(function, class, args, state)`: a subclass of a tensor or parameter.
     fn subclass(&mut self, args: &[Id]) -> Result<Id> {
-        let [function, _class, inner, ..] = args else {
+        let [function, class, inner, rest @ ..] = args else {
             return Err(self.bad("rebuilds a tensor from too little"));
         };
         self.heap.charge(self.heap.size(*inner))?;
         let inner = self.heap.items(*inner).map(<[Id]>::to_vec);
         match (global_meaning(self, *function), inner) {
+            (Meaning::Wrapper, Some(inner)) => {
+                let state = rest.first().copied().unwrap_or(NONE);
+                self.wrapper(*class, &inner, state)
+            }
             (Meaning::Tensor | Meaning::TensorWithDType | Meaning::First, Some(inner)) => {
                 self.construct(*function, &inner)
             }
@@ -206,17 +213,7 @@ impl Vm<'_> {
 
     /// `BUILD`: gives an object its state, never through a method of its own.
     pub(super) fn set_state(&mut self, target: Id, state: Id) -> Result<()> {
-        for part in self.state_parts(state) {
-            self.heap.charge(self.heap.size(part))?;
-            let Node::Dict(pairs) = self.heap.get(part) else { continue };
-            let hijack = pairs
-                .iter()
-                .find_map(|(key, _)| self.heap.text(*key).filter(|key| HIJACKING.contains(key)));
-            if let Some(key) = hijack {
-                return Err(self.bad(&format!("sets {key}")));
-            }
-        }
-
+        self.check_state(state)?;
         if self.set_numpy_state(target, state)? {
             return Ok(());
         }
@@ -231,6 +228,7 @@ impl Vm<'_> {
             Node::Dict(_)
             | Node::Tensor(_)
             | Node::Derived(_)
+            | Node::Parts(_)
             | Node::Unsupported(_)
             | Node::List(_)
             | Node::Set(_)
@@ -238,6 +236,21 @@ impl Vm<'_> {
             _ => return Err(self.bad("gives a state to a value that has none")),
         }
 
+        Ok(())
+    }
+
+    /// Refuses a state that would take over the object it is given to.
+    pub(super) fn check_state(&mut self, state: Id) -> Result<()> {
+        for part in self.state_parts(state) {
+            self.heap.charge(self.heap.size(part))?;
+            let Node::Dict(pairs) = self.heap.get(part) else { continue };
+            let hijack = pairs
+                .iter()
+                .find_map(|(key, _)| self.heap.text(*key).filter(|key| HIJACKING.contains(key)));
+            if let Some(key) = hijack {
+                return Err(self.bad(&format!("sets {key}")));
+            }
+        }
         Ok(())
     }
 

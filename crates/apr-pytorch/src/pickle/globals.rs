@@ -17,6 +17,13 @@ pub(crate) enum Meaning {
     First,
     /// `_rebuild_from_type_v2`: function, class, arguments, state.
     FromType,
+    /// `_rebuild_wrapper_subclass`: class, dtype, shape, strides, offset, layout, device; the state
+    /// has the tensors.
+    Wrapper,
+    /// torchao's `AffineQuantizedTensor`.
+    AffineTensor,
+    /// The codes, scales and zero points of one, in the order of the weight.
+    AffineParts,
     /// `_rebuild_qtensor`: storage, offset, size, stride, quantizer.
     Quantized,
     /// `_rebuild_sparse_tensor`: layout, indices and values and size.
@@ -157,6 +164,14 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
         ("torch._utils", "_rebuild_tensor_v3") => Meaning::TensorWithDType,
         ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => Meaning::First,
         ("torch._tensor", "_rebuild_from_type_v2") => Meaning::FromType,
+        ("torch._utils", "_rebuild_wrapper_subclass") => Meaning::Wrapper,
+        ("torchao.dtypes.affine_quantized_tensor", "AffineQuantizedTensor") => {
+            Meaning::AffineTensor
+        }
+        ("torchao.dtypes.uintx.plain_layout", "PlainAQTTensorImpl") => Meaning::AffineParts,
+        ("torchao.dtypes.utils", "PlainLayout") => Meaning::Class,
+        // An enumeration: the argument is the number of its member.
+        ("torchao.quantization.quant_primitives", "ZeroPointDomain") => Meaning::First,
         ("torch._utils", "_rebuild_qtensor") => Meaning::Quantized,
         ("torch._utils", "_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor") => {
             Meaning::Sparse
@@ -352,6 +367,8 @@ mod tests {
             ("torch.nn.utils.rnn", "Iterable"),
             ("torch.nn.parallel.distributed", "Any"),
             ("torch.nn", "modules"),
+            ("torchao.dtypes.uintx.plain_layout", "torch"),
+            ("torchao.dtypes.affine_quantized_tensor", "to_affine_quantized_intx"),
         ] {
             assert_eq!(allowed(module, name), None, "{module}.{name}");
             assert_eq!(verdict(module, name), Verdict::Unknown, "{module}.{name}");
@@ -371,6 +388,8 @@ mod tests {
             ("torch.nn.parameter", "Parameter"),
             ("torch.nn.modules", "Linear"),
             ("torch.nn.functional", "relu"),
+            ("torch._utils", "_rebuild_wrapper_subclass"),
+            ("torchao.dtypes.affine_quantized_tensor", "AffineQuantizedTensor"),
             ("torch.nn.quantized.dynamic.modules.linear", "Linear"),
             ("torch.ao.nn.quantized.modules.conv", "Conv2d"),
             ("__torch__.torch.nn", "Module"),

@@ -13,6 +13,7 @@ pub(crate) mod shown;
 pub(crate) mod survey;
 pub(crate) mod sweep;
 pub(crate) mod text;
+pub(crate) mod torchao;
 pub(crate) mod uses;
 pub(crate) mod value;
 pub(crate) mod vm;

@@ -36,6 +36,8 @@ pub(crate) enum Node {
     Tensor(u32),
     /// Position in [`Heap::derived`].
     Derived(u32),
+    /// A tensor that is stored in several, each with the end of its name: `qdata`.
+    Parts(Box<[(&'static str, Id)]>),
     /// A tensor that is not readable, and why.
     Unsupported(Box<str>),
     /// `numpy.dtype`.

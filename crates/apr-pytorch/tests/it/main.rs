@@ -12,6 +12,7 @@ mod hostile;
 mod shards;
 mod today;
 mod torch;
+mod torchao;
 mod values;
 mod write;
 

@@ -8,14 +8,16 @@
 //! | fbgemm, modelopt | `X.weight` | `X.weight_scale` | `f32` |
 //! | ComfyUI | `X.weight` | `X.scale_weight` | `f32` |
 //! | bitsandbytes, 8 bits | `X.weight` | `X.SCB` | `f32`, times 1/127 |
-//! | torchao | `X._weight_qdata` | `X._weight_scale`, `X._weight_zero_point` | `f32` |
+//! | torchao | `X._weight_qdata` | `X._weight_scale`, `X._weight_zero_point` | rounded to the scale's dtype |
 //! | quanto, 8 bits | `X.weight._data` | `X.weight._scale` | rounded to the scale's dtype |
 //! | stacked experts | `X` | `X_scale_inv`, `X_scale` | `f32` |
+
+use std::ops::Range;
 
 use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
 
 use super::find::{Decode, Kind, Tensors, Weight};
-use super::read::{Tile, floats_of, groups, scales_of, usize_of};
+use super::read::{Tile, bytes_of, floats_of, groups, scales_of, usize_of};
 use super::stated::Stated;
 
 pub(super) const FP8: Kind = Kind {
@@ -54,7 +56,7 @@ const NAMES: [Names; 4] = [
         weight: ".weight",
         scales: &["._weight_scale"],
         zeros: &["._weight_zero_point"],
-        rounds: false,
+        rounds: true,
     },
     Names {
         codes: ".weight._data",
@@ -119,7 +121,7 @@ fn weight(
 
     let grid = Grid::of(tensors, &name, (info, scale), stated)?;
     if let Some(zero) = zero {
-        tensors.check(zero, &name, &[DType::I8], scale_info.shape.dims())?;
+        tensors.check(zero, &name, &[DType::I8, DType::I64], scale_info.shape.dims())?;
     }
     let is_rounded = names.rounds || stated.method().as_deref() == Some("compressed-tensors");
     let dtype = match scale_info.dtype {
@@ -261,7 +263,7 @@ impl Decode for Scaled {
         let read_as =
             if self.is_exponents { DType::F8_E8M0 } else { base.tensors()[self.scale].dtype };
         let scales = scales_of(base, self.scale, read_as, range.clone())?;
-        let zeros = self.zero.map(|zero| floats_of(base, zero, range)).transpose()?;
+        let zeros = self.zero.map(|zero| zeros_of(base, zero, range)).transpose()?;
         let unit = if self.is_bitsandbytes { PER_127 } else { 1.0 };
         let rows = codes.chunks_exact(tile.columns).zip(out.chunks_exact_mut(tile.columns));
         for (row, (codes, out)) in (tile.row..).zip(rows) {
@@ -277,6 +279,22 @@ impl Decode for Scaled {
         }
         Ok(())
     }
+}
+
+/// Zero points, which some writers store in 64 bits.
+fn zeros_of(base: &dyn CheckpointReader, tensor: usize, range: Range<u64>) -> Result<Vec<f32>> {
+    if base.tensors()[tensor].dtype != DType::I64 {
+        return floats_of(base, tensor, range);
+    }
+    let bytes = bytes_of(base, tensor, range.start * 8, usize_of((range.end - range.start) * 8)?)?;
+    let zero = |bytes: &[u8; 8]| {
+        let zero = i64::from_le_bytes(*bytes);
+        i16::try_from(zero).map(f32::from).map_err(|_| {
+            let name = &base.tensors()[tensor].name;
+            Error::corrupt(format!("'{name}' holds {zero}, which is no zero point of 8 bits"))
+        })
+    };
+    bytes.as_chunks().0.iter().map(zero).collect()
 }
 
 #[cfg(test)]
