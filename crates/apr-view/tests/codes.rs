@@ -138,4 +138,5 @@ kinds! {
     awq_is_what_autoawq_reads: "awq4";
     integers_of_eetq_are_what_their_formula_says: "eetq8";
     int8_of_torchao_is_its_own: "torchao-int8-bin";
+    packed_integers_are_what_compressed_tensors_reads: "ct-w4a16" "ct-w4a16-asym" "ct-w8a16";
 }

@@ -8,7 +8,8 @@ use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
 use super::{
-    awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, gptq, hqq, quanto, scaled, sparse24,
+    awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, gptq, hqq, packed, quanto, scaled,
+    sparse24,
 };
 
 /// A way in which weights are stored in several tensors.
@@ -28,17 +29,16 @@ pub(super) const KINDS: &[Kind] = &[
     fp4::KIND,
     bitsandbytes::KIND,
     bitnet::KIND,
-    &[
-        experts::KIND,
-        hqq::KIND,
-        quanto::KIND,
-        gptq::KIND,
-        awq::KIND,
-        eetq::KIND,
-        sparse24::KIND,
-        scaled::FP8,
-        scaled::INT8,
-    ],
+    experts::KIND,
+    hqq::KIND,
+    quanto::KIND,
+    gptq::KIND,
+    awq::KIND,
+    eetq::KIND,
+    sparse24::KIND,
+    packed::KIND,
+    scaled::FP8,
+    scaled::INT8,
 ];
 
 /// What decodes a weight.

@@ -1,0 +1,424 @@
+//! Integers of 2 to 8 bits that compressed-tensors packs in words (pack-quantized).
+//!
+//! ```text
+//! X.weight_packed      i32 [.., out, words]    codes plus 2^(bits - 1), along the inputs
+//! X.weight_scale           [.., out, groups]   f16, bf16 or f32; or one for all
+//! X.weight_shape       i64 [2]                 out and in, without the padding of the last word
+//! X.weight_zero_point  i32 [.., words, groups] the same packing, along the outputs
+//! X.weight_g_idx       i32 [in]                the group of each input; -1 throughout for none
+//! ```
+//!
+//! A weight is `(code - zero) * scale`, rounded to the scale's dtype. Since version 0.20 codes are
+//! a stream of bits; before, a word held as many whole codes as fit. The number of words tells.
+
+use std::ops::Range;
+
+use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
+
+use super::find::{Decode, Kind, Tensors, Weight};
+use super::qweight::{exact, the_only};
+use super::read::{
+    Tile, code_at, columns_of_words, groups, scales_in, usize_of, words_for, words_in, words_of,
+};
+use super::stated::Stated;
+
+pub(super) const KIND: Kind = Kind { id: "packed", find };
+
+fn find(tensors: &Tensors<'_>, stated: &Stated, codes: usize) -> Option<Result<Weight>> {
+    if !matches!(tensors.info(codes).dtype, DType::I32 | DType::U32) {
+        return None;
+    }
+    let stem = tensors.stem(codes, ".weight_packed")?;
+    // With those, half of the weights are left out, and the order is that of a GPU.
+    let is_of_marlin = tensors.beside(stem, &[".scale_packed", ".meta"]).is_some();
+    (!is_of_marlin).then(|| weight(tensors, stated, stem, codes))
+}
+
+/// How codes are packed in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Packing {
+    bits: u64,
+    /// Whether a code may begin in a word and end in the next.
+    is_dense: bool,
+}
+
+impl Packing {
+    /// Every packing. Where a word has no bits left over, both are the same.
+    fn all() -> impl Iterator<Item = Self> {
+        let both = (2..=8).flat_map(|bits| [true, false].map(|is_dense| Self { bits, is_dense }));
+        both.filter(|packing| packing.is_dense || 32 % packing.bits > 0)
+    }
+
+    /// The words of a range of codes.
+    fn words(self, codes: Range<u64>) -> Range<u64> {
+        if self.is_dense {
+            return words_for(codes, self.bits);
+        }
+        let of_word = 32 / self.bits;
+        codes.start / of_word..codes.end.div_ceil(of_word)
+    }
+
+    /// Code `index`, of which `words` begins with the word `first`.
+    #[expect(clippy::cast_precision_loss, reason = "a code has 8 bits at most")]
+    fn code(self, words: &[u32], first: u64, index: u64) -> f32 {
+        if self.is_dense {
+            return code_at(words, first, self.bits, index) as f32;
+        }
+        let of_word = 32 / self.bits;
+        let word = usize::try_from((index / of_word).saturating_sub(first)).ok();
+        let word = word.and_then(|word| words.get(word)).copied().unwrap_or_default();
+        (word >> (index % of_word * self.bits) & ((1 << self.bits) - 1)) as f32
+    }
+}
+
+fn weight(tensors: &Tensors<'_>, stated: &Stated, stem: &str, codes: usize) -> Result<Weight> {
+    let name = format!("{stem}.weight");
+    let scale = tensors.required(stem, ".weight_scale")?;
+    let shape = tensors.required(stem, ".weight_shape")?;
+    let zero = tensors.beside(stem, &[".weight_zero_point"]);
+    let g_idx = tensors.beside(stem, &[".weight_g_idx"]);
+    let info = tensors.info(codes);
+    let unfit = || tensors.unfit(codes, &name, "words for each row");
+    let (&words, outer) = info.shape.dims().split_last().ok_or_else(unfit)?;
+    let (&rows, experts) = outer.split_last().ok_or_else(unfit)?;
+    let columns = columns(tensors, &name, shape, rows)?;
+
+    let scale_info = tensors.info(scale);
+    let is_one = experts.is_empty() && scale_info.shape.elements() == Some(1);
+    let count = if is_one { 1 } else { scale_info.shape.row_len() };
+    let fits_columns = |count: &u64| exact(columns, *count).is_some() || g_idx.is_some();
+    let Some(count) = Some(count).filter(|count| *count > 0).filter(fits_columns) else {
+        let needed = format!("a scale for each row, or for each whole group of {columns} columns");
+        return Err(tensors.unfit(scale, &name, &needed));
+    };
+    let scales = [outer, &[count]].concat();
+    let dtypes = [DType::BF16, DType::F16, DType::F32];
+    if !is_one || !dtypes.contains(&scale_info.dtype) {
+        tensors.check(scale, &name, &dtypes, &scales)?;
+    }
+    if let Some(g_idx) = g_idx {
+        tensors.check(g_idx, &name, &[DType::I32], &[columns])?;
+    }
+
+    let packing = packing(tensors, stated, &name, (codes, [rows, columns, words]), zero)?;
+    if let Some(zero) = zero {
+        let words = packing.words(0..rows).end;
+        let zeros = [experts, &[words, count]].concat();
+        tensors.check(zero, &name, &[DType::I32, DType::U32], &zeros)?;
+    }
+    let group = columns.div_ceil(count);
+    let of = if count == 1 { "a scale for each row".into() } else { format!("groups of {group}") };
+    let with = if zero.is_some() { ", with zero points" } else { "" };
+    let parts = [codes, scale, shape].into_iter().chain(zero).chain(g_idx);
+    Ok(Weight {
+        description: format!("packed integers, {} bits, {of}{with}", packing.bits),
+        info: TensorInfo {
+            name,
+            dtype: scale_info.dtype,
+            shape: [outer, &[columns]].concat().into(),
+        },
+        parts: parts.chain(tensors.of_activations(stem)).collect(),
+        decode: Box::new(Packed { codes, scale, is_one, zero, g_idx, packing, rows, group, count }),
+    })
+}
+
+/// The columns of the weight: what the part for its shape says.
+fn columns(tensors: &Tensors<'_>, name: &str, shape: usize, rows: u64) -> Result<u64> {
+    let unfit = || tensors.unfit(shape, name, &format!("a shape with {rows} rows, as i64"));
+    if tensors.info(shape).dtype != DType::I64 {
+        return Err(unfit());
+    }
+    let bytes = tensors.small(shape, name, 64)?;
+    let lens: Vec<u64> = bytes.as_chunks().0.iter().map(|len| u64::from_le_bytes(*len)).collect();
+    match lens[..] {
+        [.., out, columns] if out == rows && columns > 0 => Ok(columns),
+        _ => Err(unfit()),
+    }
+}
+
+/// The packing that the number of words is that of, and the number of bits that is stated where
+/// there are several.
+fn packing(
+    tensors: &Tensors<'_>,
+    stated: &Stated,
+    name: &str,
+    (codes, [rows, columns, words]): (usize, [u64; 3]),
+    zero: Option<usize>,
+) -> Result<Packing> {
+    let of_zeros = zero.map(|zero| tensors.info(zero).shape.dims());
+    let fits = |packing: &Packing| {
+        // So many columns can't be in so few words, however they are packed.
+        let is_few = columns / 16 <= words && packing.words(0..columns).end == words;
+        let zero_words = || packing.words(0..rows).end;
+        is_few && of_zeros.is_none_or(|dims| dims.iter().nth_back(1) == Some(&zero_words()))
+    };
+    let fitting: Vec<Packing> = Packing::all().filter(fits).collect();
+    let is_stated = |packing: &&Packing| stated_bits(stated).any(|bits| bits == packing.bits);
+    match fitting[..] {
+        [] => {
+            let needed = format!("words of {columns} codes of 2 to 8 bits in each row");
+            Err(tensors.unfit(codes, name, &needed))
+        }
+        [packing] => Ok(packing),
+        _ => the_only(fitting.iter().filter(is_stated)).copied().ok_or_else(|| {
+            let message = "its codes may be of several numbers of bits, and no configuration with \
+                           'config_groups' says which of them";
+            Error::version(message).for_tensor(name)
+        }),
+    }
+}
+
+/// The numbers of bits that groups of the configuration have.
+fn stated_bits(stated: &Stated) -> impl Iterator<Item = u64> {
+    let groups = stated.get("config_groups").and_then(|groups| groups.as_object());
+    let groups = groups.into_iter().flat_map(|groups| groups.values());
+    groups.filter_map(|group| group.get("weights")?.get("num_bits")?.as_u64())
+}
+
+struct Packed {
+    codes: usize,
+    scale: usize,
+    /// Whether there is one scale for all.
+    is_one: bool,
+    zero: Option<usize>,
+    g_idx: Option<usize>,
+    packing: Packing,
+    /// Rows of one matrix.
+    rows: u64,
+    /// Columns of a group where no part says the group of each.
+    group: u64,
+    /// Number of groups.
+    count: u64,
+}
+
+impl Packed {
+    /// The group of each column of a tile.
+    fn groups(&self, base: &dyn CheckpointReader, tile: Tile) -> Result<Vec<u64>> {
+        let even = || groups(tile, self.group).flat_map(|(group, run)| run.map(move |_| group));
+        let Some(g_idx) = self.g_idx else { return Ok(even().collect()) };
+        let range = tile.column..tile.column + tile.columns as u64;
+        let groups = words_of(base, g_idx, range)?;
+        if groups.iter().all(|&group| group == u32::MAX) {
+            return Ok(even().collect());
+        }
+        match groups.iter().find(|&&group| u64::from(group) >= self.count) {
+            Some(over) => {
+                let name = &base.tensors()[g_idx].name;
+                let (over, count) = (over.cast_signed(), self.count);
+                let message = format!("'{name}' says group {over} where there are {count}");
+                Err(Error::corrupt(message))
+            }
+            None => Ok(groups.into_iter().map(u64::from).collect()),
+        }
+    }
+
+    /// The zero points of the rows of a tile and some groups, row by row, as they are stored.
+    #[expect(clippy::cast_precision_loss, reason = "half a code is 128 at most")]
+    fn zeros(
+        &self,
+        base: &dyn CheckpointReader,
+        tile: Tile,
+        groups: Range<u64>,
+    ) -> Result<Vec<f32>> {
+        let width = usize_of(groups.end - groups.start)?;
+        let Some(zero) = self.zero else {
+            return Ok(vec![(1_u64 << (self.packing.bits - 1)) as f32; width * tile.rows]);
+        };
+        let mut zeros = Vec::with_capacity(width * tile.rows);
+        let words_of_matrix = self.packing.words(0..self.rows).end;
+        let (mut row, end) = (tile.row, tile.row + tile.rows as u64);
+        while row < end {
+            let matrix = row / self.rows;
+            let within =
+                row - matrix * self.rows..end.min((matrix + 1) * self.rows) - matrix * self.rows;
+            let words = self.packing.words(within.clone());
+            let rows = [words.start, words.end].map(|word| matrix * words_of_matrix + word);
+            let len = usize_of(words.end - words.start)?.max(1);
+            let packed = columns_of_words(base, zero, rows[0]..rows[1], groups.clone())?;
+            for output in within.clone() {
+                let of_group = |packed| self.packing.code(packed, words.start, output);
+                zeros.extend(packed.chunks_exact(len).map(of_group));
+            }
+            row += within.end - within.start;
+        }
+        Ok(zeros)
+    }
+}
+
+impl Decode for Packed {
+    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
+        let rows = tile.row..tile.row + tile.rows as u64;
+        let columns = tile.column..tile.column + tile.columns as u64;
+        let groups = self.groups(base, tile)?;
+        let lowest = groups.iter().min().copied().unwrap_or_default();
+        let range = lowest..groups.iter().max().map_or(lowest, |highest| highest + 1);
+        let width = usize_of(range.end - range.start)?.max(1);
+        let scales = if self.is_one {
+            scales_in(base, self.scale, 0..1, 0..1)?.repeat(tile.rows)
+        } else {
+            scales_in(base, self.scale, rows.clone(), range.clone())?
+        };
+        let zeros = self.zeros(base, tile, range)?;
+        let places = groups.into_iter().map(|group| usize_of(group - lowest));
+        let places: Vec<usize> = places.collect::<Result<_>>()?;
+
+        let words = self.packing.words(columns.clone());
+        let packed = words_in(base, self.codes, rows, words.clone())?;
+        let packed = packed.chunks_exact(usize_of(words.end - words.start)?.max(1));
+        let of_rows = scales.chunks_exact(width).zip(zeros.chunks_exact(width));
+        for ((out, packed), (scales, zeros)) in
+            out.chunks_exact_mut(tile.columns).zip(packed).zip(of_rows)
+        {
+            for ((column, value), &place) in columns.clone().zip(out).zip(&places) {
+                let code = self.packing.code(packed, words.start, column);
+                *value = (code - zeros[place]) * scales[place];
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Part, error, first, u16s, u32s};
+    use super::*;
+
+    /// The bytes of a shape.
+    fn shape(lens: &[u64]) -> Vec<u8> {
+        lens.iter().flat_map(|len| len.to_le_bytes()).collect()
+    }
+
+    /// Bytes of scales of one, as bf16.
+    fn ones(count: usize) -> Vec<u8> {
+        u16s(&vec![0x3f80; count])
+    }
+
+    /// In rows of a few codes, their bits can't be told.
+    const FOUR: &str = r#"{"quantization_config":{"quant_method":"compressed-tensors",
+        "config_groups":{"group_0":{"weights":{"num_bits":4}}}}}"#;
+
+    const EIGHT: [f32; 8] = [-8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0];
+
+    #[test]
+    fn codes_are_stored_plus_half_and_padded_to_a_word() {
+        let codes = u32s(&[0x7654_3210, 0xffff_ff10]);
+        let parts = [
+            ("up.weight_packed", "I32", &[1, 2][..], &codes[..]),
+            ("up.weight_scale", "BF16", &[1, 1], &ones(1)),
+            ("up.weight_shape", "I64", &[2], &shape(&[1, 10])),
+            ("up.input_scale", "BF16", &[1], &ones(1)),
+        ];
+        let read = first(&parts, FOUR).expect("values");
+        assert_eq!((&*read.name, read.dtype), ("up.weight", DType::BF16));
+        assert_eq!(read.shape, [1, 10]);
+        assert_eq!(read.values, [&EIGHT[..], &[-8.0, -7.0]].concat());
+    }
+
+    #[test]
+    fn zero_points_are_packed_along_the_outputs_of_each_matrix() {
+        let codes = u32s(&[0x7654_3210; 16]);
+        let zeros = u32s(&[0x7654_3210, 0x0123_4567]);
+        let parts = [
+            ("e.weight_packed", "I32", &[2, 8, 1][..], &codes[..]),
+            ("e.weight_scale", "F16", &[2, 8, 1], &u16s(&[0x3800; 16])),
+            ("e.weight_shape", "I64", &[2], &shape(&[8, 8])),
+            ("e.weight_zero_point", "I32", &[2, 1, 1], &zeros),
+        ];
+        let read = first(&parts, FOUR).expect("values");
+        assert_eq!((read.dtype, &read.shape[..]), (DType::F16, &[2, 8, 8][..]));
+        let zeros = (0_u8..8).chain((0..8).rev());
+        let known = zeros
+            .flat_map(|zero| (0_u8..8).map(move |code| (f32::from(code) - f32::from(zero)) / 2.0));
+        assert_eq!(read.values, known.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_number_of_words_tells_a_stream_from_whole_codes_a_word() {
+        let known = [-4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0].repeat(4);
+        let dense = [0x88fa_c688, 0xc688_fac6, 0xfac6_88fa];
+        let whole = [0x08fa_c688, 0x1a23_eb1a, 0x2c68_8fac, 0x3e];
+        let three = FOUR.replace('4', "3");
+        for (words, config) in [(&dense[..], ""), (&whole, &three)] {
+            let shapes = [1, words.len() as u64];
+            let codes = u32s(words);
+            let parts = [
+                ("up.weight_packed", "I32", &shapes[..], &codes[..]),
+                ("up.weight_scale", "BF16", &[1, 1], &ones(1)),
+                ("up.weight_shape", "I64", &[2], &shape(&[1, 32])),
+            ];
+            assert_eq!(first(&parts, config).expect("values").values, known);
+        }
+        // Four words of 32 codes are those of four bits, too.
+        let parts = [
+            ("up.weight_packed", "I32", &[1, 4][..], &u32s(&whole)[..]),
+            ("up.weight_scale", "BF16", &[1, 1], &ones(1)),
+            ("up.weight_shape", "I64", &[2], &shape(&[1, 32])),
+        ];
+        let error = error(&parts, "");
+        assert!(error.contains("E003") && error.contains("'config_groups'"), "{error}");
+    }
+
+    #[test]
+    fn the_group_of_each_input_may_be_stored() {
+        let scales = u16s(&[0x3f80, 0x4000]);
+        let mut parts = vec![
+            ("up.weight_packed", "I32", &[1, 1][..], &[0x10, 0x32, 0x54, 0x76][..]),
+            ("up.weight_scale", "BF16", &[1, 2], &scales[..]),
+        ];
+        let shape = shape(&[1, 8]);
+        parts.push(("up.weight_shape", "I64", &[2], &shape));
+        let even = first(&parts, FOUR).expect("values").values;
+        assert_eq!(even, [-8.0, -7.0, -6.0, -5.0, -8.0, -6.0, -4.0, -2.0]);
+        let with = |groups: [u32; 8]| {
+            let groups = u32s(&groups);
+            let mut parts = parts.clone();
+            parts.push(("up.weight_g_idx", "I32", &[8], &groups));
+            first(&parts, FOUR).map(|read| read.values)
+        };
+        assert_eq!(with([u32::MAX; 8]).expect("values"), even);
+        let other = with([1, 0, 1, 0, 1, 0, 1, 0]).expect("values");
+        assert_eq!(other, [-16.0, -7.0, -12.0, -5.0, -8.0, -3.0, -4.0, -1.0]);
+        let over = with([0, 0, 0, 0, 0, 0, 0, 2]).expect_err("no group").to_string();
+        assert!(over.contains("E002") && over.contains("says group 2"), "{over}");
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused_by_name() {
+        let codes = u32s(&[0x7654_3210]);
+        let (one, lens) = (ones(1), shape(&[1, 8]));
+        let good: [Part<'_>; 3] = [
+            ("up.weight_packed", "I32", &[1, 1], &codes),
+            ("up.weight_scale", "BF16", &[1, 1], &one),
+            ("up.weight_shape", "I64", &[2], &lens),
+        ];
+        assert_eq!(first(&good, FOUR).expect("values").values, EIGHT);
+        let mut of_all = good;
+        of_all[1].2 = &[1];
+        assert_eq!(first(&of_all, FOUR).expect("values").values, EIGHT);
+        let with = |at: usize, part: Option<Part<'_>>| {
+            let mut parts = good.to_vec();
+            match part {
+                Some(part) => parts[at] = part,
+                None => drop(parts.remove(at)),
+            }
+            error(&parts, FOUR)
+        };
+        let [two, nine] = [ones(2), shape(&[1, 9])];
+        let three = ones(3);
+        let huge = shape(&[1, u64::MAX]);
+        let nan = u16s(&[0x7fc0]);
+        for (at, part, code, name) in [
+            (1, None, "E001", "'up.weight_scale'"),
+            (2, None, "E001", "'up.weight_shape'"),
+            (1, Some(("up.weight_scale", "BF16", &[2, 1][..], &two[..])), "E001", "weight_scale"),
+            (1, Some(("up.weight_scale", "BF16", &[1, 3], &three)), "E001", "whole group of 8"),
+            (1, Some(("up.weight_scale", "I16", &[1, 1], &one)), "E001", "'up.weight_scale'"),
+            (1, Some(("up.weight_scale", "BF16", &[1, 1], &nan)), "E002", "'up.weight_scale'"),
+            (2, Some(("up.weight_shape", "I64", &[2], &huge)), "E001", "'up.weight_packed'"),
+            (2, Some(("up.weight_shape", "F64", &[2], &nine)), "E001", "'up.weight_shape'"),
+        ] {
+            let error = with(at, part);
+            assert!(error.contains(code) && error.contains(name), "{error}");
+        }
+    }
+}
