@@ -139,4 +139,5 @@ kinds! {
     integers_of_eetq_are_what_their_formula_says: "eetq8";
     int8_of_torchao_is_its_own: "torchao-int8-bin";
     packed_integers_are_what_compressed_tensors_reads: "ct-w4a16" "ct-w4a16-asym" "ct-w8a16";
+    every_mode_of_mlx_is_its_own: "mlx-affine4" "mlx-affine6" "mlx-affine8" "mlx-mxfp44";
 }

@@ -8,8 +8,8 @@ use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
 use super::{
-    awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, gptq, hqq, packed, quanto, scaled,
-    sparse24,
+    awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, gptq, hqq, mlx, packed, quanto,
+    scaled, sparse24,
 };
 
 /// A way in which weights are stored in several tensors.
@@ -37,6 +37,7 @@ pub(super) const KINDS: &[Kind] = &[
     eetq::KIND,
     sparse24::KIND,
     packed::KIND,
+    mlx::KIND,
     scaled::FP8,
     scaled::INT8,
 ];

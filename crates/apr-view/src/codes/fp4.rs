@@ -97,6 +97,16 @@ fn of_modelopt(tensors: &Tensors<'_>, stated: &Stated, stem: &str, codes: usize)
     parts.weight(tensors, (DType::F4_E2M1, NV_GROUP), &[DType::F8_E4M3])
 }
 
+/// Decodes elements, packed in whatever tensor, with one scale for each group.
+pub(super) fn of_one_scale(
+    (codes, element): (usize, DType),
+    (scale, scale_dtype): (usize, DType),
+    groups: Groups,
+) -> Box<dyn Decode> {
+    let columns = groups.group * groups.along;
+    Box::new(Fp4 { codes, element, scale, scale_dtype, second: None, groups, rows: 1, columns })
+}
+
 /// What a weight is stored in.
 struct Parts<'a> {
     stem: &'a str,

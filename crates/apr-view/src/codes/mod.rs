@@ -28,6 +28,7 @@ mod find;
 mod fp4;
 mod gptq;
 mod hqq;
+mod mlx;
 mod packed;
 mod quanto;
 mod qweight;

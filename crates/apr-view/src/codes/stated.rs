@@ -51,6 +51,19 @@ impl Stated {
         self.entries.get(key)?.as_u64()
     }
 
+    /// What is stated of one module, under its name or one that has more or fewer parts in front.
+    pub(super) fn module(&self, name: &str) -> Option<&Value> {
+        let ends = |long: &str, short: &str| {
+            long.strip_suffix(short).is_some_and(|front| front.ends_with('.'))
+        };
+        let is_same = |key: &str| key.contains('.') && (ends(key, name) || ends(name, key));
+        let entry = self.entries.get(name).filter(|entry| entry.is_object());
+        entry.or_else(|| {
+            let mut entries = self.entries.iter().filter(|(_, entry)| entry.is_object());
+            entries.find(|(key, _)| is_same(key)).map(|(_, entry)| entry)
+        })
+    }
+
     /// Any entry.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.entries.get(key)
