@@ -137,7 +137,7 @@ impl Idle<'_> {
         (choices.pure && self.is_same(&Choices { pure: false, ..choices.clone() })).then(|| {
             let why = match choices.scheme.kind() {
                 SchemeKind::Blocks => "the mix has the same type for every tensor",
-                SchemeKind::Rows | SchemeKind::Cast => "there is no mix",
+                SchemeKind::Rows | SchemeKind::Cast | SchemeKind::Layout => "there is no mix",
             };
             format!("`pure` changed nothing: {why} with {}", choices.scheme)
         })

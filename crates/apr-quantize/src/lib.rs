@@ -29,6 +29,7 @@ mod choices;
 mod facts;
 mod idle;
 mod imatrix;
+mod layout;
 mod mix;
 mod plan;
 pub mod plugin;
@@ -48,6 +49,7 @@ pub use category::Kept;
 pub use choices::{Casts, Choices};
 pub use facts::ModelFacts;
 pub use imatrix::{ColumnSums, Imatrix, ImatrixSums, Importance};
+pub use layout::{Laid, LaidErrors, Layout};
 pub use mix::{Decision, DecisionReason, assign};
 pub use plan::{Quantization, QuantizationPlan, Weighting, importance, plan};
 pub use quality::{

@@ -18,6 +18,9 @@ pub enum SchemeKind {
     Rows,
     /// Weights become ggml's blocks by llama.cpp's rules, which give some tensors another type.
     Blocks,
+    /// Weights become codes and scales that other libraries load: a
+    /// [`Layout`](crate::Layout) of safetensors folders.
+    Layout,
 }
 
 macro_rules! schemes {
@@ -84,6 +87,18 @@ schemes! {
     Int8 = "int8", I8_ROW, Rows, None;
     /// Groups of 32 4-bit integers with one scale a group.
     Int4 = "int4", I4_ROW, Rows, None;
+    /// 8-bit floats with a scale a row, as compressed-tensors has them.
+    Fp8 = "fp8", F8_E4M3, Layout, None;
+    /// 8-bit integers with a scale a row, as compressed-tensors has them.
+    W8A8 = "w8a8", I8_ROW, Layout, None;
+    /// 4-bit integers in groups of 128, as compressed-tensors has them.
+    W4A16 = "w4a16", I4_ROW, Layout, None;
+    /// 4-bit integers in groups of 64, as MLX has them.
+    Mlx4 = "mlx-4", I4_ROW, Layout, None;
+    /// 6-bit integers in groups of 64, as MLX has them.
+    Mlx6 = "mlx-6", I8_ROW, Layout, None;
+    /// 8-bit integers in groups of 64, as MLX has them.
+    Mlx8 = "mlx-8", I8_ROW, Layout, None;
     /// 8.5 bits a weight.
     Q8_0 = "q8_0", Q8_0, Blocks, Some(7);
     /// 4.5 bits a weight.

@@ -1,6 +1,6 @@
 //! A model under the names and in the layout of its target.
 
-use apr_quantize::place;
+use apr_quantize::{Laid, Layout, place};
 use apr_registry::{
     CheckpointReader, Computes, Convention, DType, PlanOptions, QuantizedTypes,
     Result as ModelResult,
@@ -22,6 +22,17 @@ const NAME: &str = "model_name";
 /// The companion without which libraries find no model in a folder.
 const CONFIG: &str = "config.json";
 const NO_CONFIG: &str = "no config.json in the folder, which libraries need: pass `config` FILE";
+
+/// That matrices stay in floats, as the configuration says.
+fn left_dense(modules: &[String]) -> Option<String> {
+    const SHOWN: usize = 3;
+    let names: Vec<&str> = modules.iter().take(SHOWN).map(String::as_str).collect();
+    let more = match modules.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!modules.is_empty()).then(|| format!("left in floats: {}{more}", names.join(", ")))
+}
 
 /// The content with the parts of experts in MXFP4 in place of their values: GGUF has blocks of the
 /// same numbers.
@@ -116,6 +127,9 @@ impl Job {
         let options = self.weights.apply(&mut prepared.view, dtypes, self.target.format, source)?;
         let (mapping, parts) = Parts::of(prepared, options, losses);
         let content = mapping.over(Base::owning(selected));
+        if let Some(layout) = self.weights.layout(self.target.format) {
+            return self.plan_laid(layout, content, parts, source);
+        }
         if self.unpacks()? && Unpacked::is_needed(&content) {
             return self.plan_unpacked(content, parts, source);
         }
@@ -143,6 +157,43 @@ impl Job {
     fn unpacks(&self) -> ModelResult<bool> {
         let stays_quantized = self.weights.dequantize.is_none() && self.weights.quantize.is_none();
         Ok(stays_quantized && self.target.target()?.quantized == QuantizedTypes::Unpacked)
+    }
+
+    /// Plans a folder with codes and scales in place of weights, as servers load them.
+    fn plan_laid<'a>(
+        &self,
+        layout: Layout,
+        content: View<'a>,
+        mut parts: Parts,
+        source: &Source<'a>,
+    ) -> Result<Planned<'a>, JobError> {
+        let scheme = self.weights.quantize.as_ref().map(|asked| asked.choices.scheme.to_string());
+        let scheme = scheme.unwrap_or_default();
+        if !self.target.folder {
+            let message = format!(
+                "{scheme} in safetensors is a folder: its config.json says how the weights are \
+                 read. Name a folder as the output"
+            );
+            return Err(JobError::Request(message));
+        }
+        let family = source.family_in(&content)?;
+        let (chosen, ignored) = layout.choose(&content, family.as_ref());
+        drop(family);
+        if !chosen.contains(&true) {
+            let message = format!(
+                "nothing to quantize: the model has no matrices of floats that {scheme} takes"
+            );
+            return Err(JobError::Request(message));
+        }
+        parts.warnings.extend(left_dense(&ignored));
+
+        let laid = Laid::new(Base::owning(content), layout, &chosen, &ignored)?;
+        parts.options.targets = Vec::new();
+        parts.validator = parts.validator.placed(laid.places());
+        let errors = laid.errors();
+        let mapping = View::new(&laid).into_mapping();
+        let planned = Planned::new(self, source, mapping.over(Base::owning(laid)), parts)?;
+        Ok(planned.measured_by(errors))
     }
 
     /// Plans a folder with integers and scales in place of quantized tensors.

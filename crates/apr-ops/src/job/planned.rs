@@ -1,9 +1,10 @@
 //! A job that is planned.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use apr_core::{Layout, Progress, StoredRange};
-use apr_quantize::TensorTarget;
+use apr_quantize::{LaidErrors, TensorTarget};
 use apr_registry::{
     CheckpointReader, Loss, Pipeline, PlanOptions, Result as ModelResult, Sink, TensorInfo, apr2,
 };
@@ -38,6 +39,8 @@ pub struct Planned<'a> {
     adapter: Option<Adapter>,
     misfits: Vec<ValidationError>,
     coded: Option<CodedWeights>,
+    /// How far weights move that are encoded as they are read.
+    errors: Option<Arc<LaidErrors>>,
     stops: bool,
 }
 
@@ -150,8 +153,14 @@ impl<'a> Planned<'a> {
             adapter,
             misfits,
             coded,
+            errors: None,
             stops,
         })
+    }
+
+    /// With what measures how far weights move, where they are encoded as they are read.
+    pub(super) fn measured_by(self, errors: Arc<LaidErrors>) -> Self {
+        Self { errors: Some(errors), ..self }
     }
 
     /// What will be done.
@@ -251,7 +260,11 @@ impl<'a> Planned<'a> {
         let prefix = self.prefix.as_deref();
         let source_tensor =
             |tensor: &str| source_tensor(&self.content, self.source, prefix, tensor);
-        let conversion = run.map_err(|error| JobError::of(error, self.name, source_tensor))?;
+        let mut conversion = run.map_err(|error| JobError::of(error, self.name, source_tensor))?;
+        if let Some(errors) = &self.errors {
+            conversion.quantization = errors.report();
+            conversion.elements = errors.elements();
+        }
         Ok(JobReport {
             conversion,
             family: self.family,

@@ -1,10 +1,10 @@
 //! What a job does to the weights: casts, quantization, and back.
 
 use apr_quantize::{
-    Casts, Choices, QualityGate, Quantization, Scheme, SchemeKind, TensorTarget, Weighting, plan,
-    record, record_cast, record_dequantized,
+    Casts, Choices, Layout, QualityGate, Quantization, Scheme, SchemeKind, TensorTarget, Weighting,
+    plan, record, record_cast, record_dequantized,
 };
-use apr_registry::{CheckpointReader, Convention, DType, Format, QuantizedTypes};
+use apr_registry::{CheckpointReader, Convention, DType, Format, QuantizedTypes, safetensors};
 use apr_source::Source;
 use apr_tensor::cast::can_cast;
 use apr_view::View;
@@ -44,6 +44,12 @@ impl Weights {
     /// Whether tensors are to get other dtypes than they have.
     pub(super) fn change_dtypes(&self) -> bool {
         self.quantize.is_some() || self.dequantize.is_some() || self.precision.is_some()
+    }
+
+    /// The layout of codes and scales that the weights get in this format.
+    pub(super) fn layout(&self, format: &Format) -> Option<Layout> {
+        let scheme = self.quantize.as_ref()?.choices.scheme;
+        Layout::of(scheme).filter(|_| *format == safetensors::FORMAT)
     }
 
     /// Readers of llama.cpp's files count on norms in single precision: a cast is then one of the
@@ -95,7 +101,9 @@ impl Weights {
         let has_blocks = infos.any(|(at, info)| fixed.is_decoded(at, info));
         let idle = self.idle(view, &options);
         options.warnings.extend(idle);
-        if let Some(quantize) = self.quantize.as_ref().or(cast.as_ref()) {
+        if self.layout(format).is_some() {
+            // What is laid out is a reader of its own.
+        } else if let Some(quantize) = self.quantize.as_ref().or(cast.as_ref()) {
             quantize_into(quantize, view, &mut options, format, source)?;
         } else if let Some(dtype) = self.dequantize.filter(|_| has_blocks) {
             record_dequantized(view, dtype)?;
@@ -207,29 +215,28 @@ fn check_types(scheme: Scheme, format: &Format) -> Result<(), JobError> {
     let is_quantized = matches!(scheme.kind(), SchemeKind::Rows | SchemeKind::Blocks);
     let Some(target) = format.target else { return Ok(()) };
     let advice = match target.quantized {
+        _ if scheme.kind() == SchemeKind::Layout => format!(
+            "{scheme} is a layout of safetensors folders: write one with `format` safetensors; \
+             {} has blocks, such as q8_0 and q4_k_m",
+            format.name
+        ),
         QuantizedTypes::Ggml if scheme.file_type().is_none() => format!(
             "{} has no type like {scheme}: q8_0 and q4_0 are near int8 and int4, fp16 and bf16 are \
              floats",
             format.name
         ),
-        // Blocks of other schemes, or of the types that their mixes have, are more than that.
-        QuantizedTypes::Unpacked if is_quantized && is_integers_with_scales(scheme) => format!(
-            "{} has no type like {scheme}: write an .apr or .gguf file; `apr export` makes \
-             integers and scales of it",
+        QuantizedTypes::Unpacked if is_quantized => format!(
+            "{} has no type like {scheme}: write an .apr or .gguf file, or one of the layouts that \
+             servers load: fp8, w8a8, w4a16, nvfp4, mlx-4",
             format.name
         ),
-        QuantizedTypes::Unpacked | QuantizedTypes::None if is_quantized => {
+        QuantizedTypes::None if is_quantized => {
             format!("{} has no type like {scheme}: write an .apr or .gguf file", format.name)
         }
         _ => return Ok(()),
     };
 
     Err(JobError::Request(advice))
-}
-
-/// Whether all tensors of the scheme can be written as integers with scales.
-fn is_integers_with_scales(scheme: Scheme) -> bool {
-    scheme.kind() == SchemeKind::Rows || scheme == Scheme::Q8_0
 }
 
 /// Bits that an element of the tensors that get quantized takes, scales included.

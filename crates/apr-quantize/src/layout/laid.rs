@@ -1,0 +1,332 @@
+//! A checkpoint whose weights are encoded as they are read.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use apr_core::{
+    CheckpointReader, Companion, Container, Error, Metadata, Result, Stored, TensorInfo, keys,
+    pass_on,
+};
+use apr_tensor::drift::Drift;
+use apr_tensor::element::widen_f32;
+use apr_view::Base;
+use serde_json::{Map, Value};
+
+use super::row::Row;
+use super::{Layout, Part};
+use crate::quality::{QualityLog, QuantizationReport};
+
+/// Elements of rows that are encoded at a time.
+const AT_ONCE: u64 = 1 << 18;
+
+/// The configuration that says how the weights are read.
+const CONFIG: &str = "config.json";
+
+/// A checkpoint with codes and scales in place of weights.
+pub struct Laid<'a> {
+    base: Base<'a>,
+    layout: Layout,
+    tensors: Vec<TensorInfo>,
+    origins: Vec<Origin>,
+    metadata: Metadata,
+    companions: Vec<Companion>,
+    /// The configuration, by position among the companions.
+    config: Option<(usize, Vec<u8>)>,
+    /// For each tensor of the base, which of [`largest`](Self::largest) it shares with others.
+    sets: Vec<usize>,
+    /// The largest magnitude of all weights that servers join.
+    largest: Vec<OnceLock<f32>>,
+    errors: Arc<LaidErrors>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Origin {
+    tensor: usize,
+    part: Option<Part>,
+}
+
+/// How far weights moved that were read to the end.
+#[derive(Debug)]
+pub struct LaidErrors {
+    layout: Layout,
+    /// By position in the base.
+    drifts: Mutex<BTreeMap<usize, Drift>>,
+    names: Vec<String>,
+    bytes: Vec<u64>,
+    elements: u64,
+}
+
+impl LaidErrors {
+    /// Elements of all tensors as weights.
+    #[must_use]
+    pub fn elements(&self) -> u64 {
+        self.elements
+    }
+
+    /// The report on all weights; `None` where none was laid out.
+    #[must_use]
+    pub fn report(&self) -> Option<QuantizationReport> {
+        let mut log = QualityLog::default();
+        let drifts = self.drifts.lock().unwrap_or_else(PoisonError::into_inner);
+        for (&tensor, drift) in drifts.iter() {
+            log.add(&self.names[tensor], self.layout.reported(), self.bytes[tensor], drift);
+        }
+        log.finish()
+    }
+}
+
+impl<'a> Laid<'a> {
+    /// Lays out the chosen weights of a checkpoint, by position; `ignored` are modules that other
+    /// libraries would take for quantized ones.
+    ///
+    /// # Errors
+    /// E001 where a configuration is no JSON or the model has none, E007 when it can't be read.
+    pub fn new(
+        base: Base<'a>,
+        layout: Layout,
+        chosen: &[bool],
+        ignored: &[String],
+    ) -> Result<Self> {
+        let (mut tensors, mut origins) = (Vec::new(), Vec::new());
+        let mut bytes = vec![0; base.tensors().len()];
+        for (tensor, info) in base.tensors().iter().enumerate() {
+            if !chosen.get(tensor).copied().unwrap_or(false) {
+                tensors.push(info.clone());
+                origins.push(Origin { tensor, part: None });
+                continue;
+            }
+            for (part, info) in layout.parts(info) {
+                bytes[tensor] += info.byte_len()?;
+                tensors.push(info);
+                origins.push(Origin { tensor, part: Some(part) });
+            }
+        }
+
+        let mut metadata = base.metadata().clone();
+        let mut architecture = metadata.object(keys::ARCHITECTURE).cloned().unwrap_or_default();
+        layout.state(&mut architecture, ignored);
+        metadata.set(keys::ARCHITECTURE, architecture);
+        let mut companions = base.companions().to_vec();
+        let config = companions.iter().position(|companion| companion.name == CONFIG);
+        let config = config.ok_or_else(|| {
+            Error::format("there is no config.json, which has to say how the weights are read")
+        })?;
+        let text = base.read_companion(config)?;
+        let mut stated: Map<String, Value> = serde_json::from_slice(&text)
+            .map_err(|error| Error::format(format!("no configuration: {error}")).in_file(CONFIG))?;
+        layout.state(&mut stated, ignored);
+        let mut text = serde_json::to_vec_pretty(&stated).unwrap_or_default();
+        text.push(b'\n');
+        companions[config].len = text.len() as u64;
+
+        let sets = sets(base.tensors());
+        let count = sets.iter().max().map_or(0, |last| last + 1);
+        let names = base.tensors().iter().map(|info| info.name.clone()).collect();
+        let drifts = Mutex::default();
+        let elements = base.tensors().iter().filter_map(|info| info.shape.elements());
+        let elements = elements.fold(0, u64::saturating_add);
+        Ok(Self {
+            layout,
+            tensors,
+            origins,
+            metadata,
+            companions,
+            config: Some((config, text)),
+            largest: (0..count).map(|_| OnceLock::new()).collect(),
+            sets,
+            errors: Arc::new(LaidErrors { layout, drifts, names, bytes, elements }),
+            base,
+        })
+    }
+
+    /// How far the weights moved, once they were read.
+    #[must_use]
+    pub fn errors(&self) -> Arc<LaidErrors> {
+        Arc::clone(&self.errors)
+    }
+
+    /// For each tensor, the one of the base that it is, and whether it is a part of that.
+    pub fn places(&self) -> impl Iterator<Item = (usize, bool)> {
+        self.origins.iter().map(|origin| (origin.tensor, origin.part.is_some()))
+    }
+
+    /// Values of rows of a weight.
+    fn rows(&self, tensor: usize, first: u64, count: u64) -> Result<Vec<f32>> {
+        let info = &self.base.tensors()[tensor];
+        let row = info.shape.row_len() * info.dtype.block_bytes();
+        let mut bytes = vec![0; usize_of(row * count)?];
+        self.base.read_tensor(tensor, first * row, &mut bytes)?;
+        let mut values = Vec::new();
+        widen_f32(info.dtype, &bytes, &mut values);
+        if values.iter().any(|value| !value.is_finite()) {
+            let message = "NaN or infinite values, which codes can't represent";
+            return Err(Error::format(message).for_tensor(&info.name));
+        }
+        Ok(values)
+    }
+
+    /// Rows of a weight that are read at once.
+    fn at_once(&self, tensor: usize) -> u64 {
+        (AT_ONCE / self.base.tensors()[tensor].shape.row_len().max(1)).max(1)
+    }
+
+    /// What the scales of a weight are multiplied by before they are stored: the same for all
+    /// weights that servers join, and 1 in layouts without such a number.
+    fn global(&self, tensor: usize) -> Result<f32> {
+        if self.layout != Layout::NvFp4 {
+            return Ok(1.0);
+        }
+        let set = self.sets[tensor];
+        if let Some(largest) = self.largest[set].get() {
+            return Ok(448.0 * 6.0 / largest);
+        }
+        let mut largest = 0.0_f32;
+        let of_set = (0..self.sets.len()).filter(|other| self.sets[*other] == set);
+        for other in of_set.filter(|other| self.layout.takes(&self.base.tensors()[*other])) {
+            let rows = self.base.tensors()[other].shape.dims().first().copied().unwrap_or(0);
+            let mut first = 0;
+            while first < rows {
+                let count = self.at_once(other).min(rows - first);
+                let values = self.rows(other, first, count)?;
+                largest = values.iter().fold(largest, |largest, value| largest.max(value.abs()));
+                first += count;
+            }
+        }
+        let largest = if largest > 0.0 { largest } else { 1.0 };
+        Ok(448.0 * 6.0 / self.largest[set].get_or_init(|| largest))
+    }
+
+    /// Fills `buf` with bytes of a part that has some for each row, from `offset` on.
+    fn encode(&self, origin: Origin, offset: u64, buf: &mut [u8], part: Part) -> Result<()> {
+        let info = &self.base.tensors()[origin.tensor];
+        let parts = self.layout.parts(info);
+        let own = parts.iter().find(|(of, _)| *of == part).map(|(_, info)| info);
+        let rows = info.shape.dims().first().copied().unwrap_or(1).max(1);
+        let width = own.map(TensorInfo::byte_len).transpose()?.unwrap_or_default() / rows;
+        let global = self.global(origin.tensor)?;
+        let (mut at, mut rest) = (offset, buf);
+        while !rest.is_empty() && width > 0 {
+            let first = at / width;
+            let last = (at + rest.len() as u64).div_ceil(width).min(rows);
+            let count = self.at_once(origin.tensor).min(last.saturating_sub(first)).max(1);
+            let values = self.rows(origin.tensor, first, count)?;
+            let mut made = Vec::new();
+            for values in values.chunks_exact(usize_of(info.shape.row_len())?) {
+                let row = Row::of(self.layout, info.dtype, global, values);
+                match part {
+                    Part::Scales => made.extend(row.scales),
+                    Part::Biases => made.extend(row.biases),
+                    _ => {
+                        self.note(origin.tensor, &Drift::of(values, &row.values));
+                        made.extend(row.codes);
+                    }
+                }
+            }
+            let skipped = usize_of(at - first * width)?;
+            let len = made.len().saturating_sub(skipped).min(rest.len());
+            let (now, later) = rest.split_at_mut(len);
+            now.copy_from_slice(&made[skipped..skipped + len]);
+            if len == 0 {
+                let message = "the read ends past the tensor";
+                return Err(Error::corrupt(message).for_tensor(&info.name).at(offset));
+            }
+            at += len as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn note(&self, tensor: usize, drift: &Drift) {
+        let mut drifts = self.errors.drifts.lock().unwrap_or_else(PoisonError::into_inner);
+        drifts.entry(tensor).or_default().merge(drift);
+    }
+}
+
+/// Numbers for tensors; those of weights that servers join are the same.
+fn sets(tensors: &[TensorInfo]) -> Vec<usize> {
+    const JOINED: [(&str, &str); 5] = [
+        ("q_proj.weight", "qkv"),
+        ("k_proj.weight", "qkv"),
+        ("v_proj.weight", "qkv"),
+        ("gate_proj.weight", "gate_up"),
+        ("up_proj.weight", "gate_up"),
+    ];
+    let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
+    let of = |info: &TensorInfo| {
+        let joined =
+            JOINED.iter().find_map(|(end, set)| Some([info.name.strip_suffix(end)?, set].concat()));
+        let next = numbers.len();
+        *numbers.entry(joined.unwrap_or_else(|| info.name.clone())).or_insert(next)
+    };
+    tensors.iter().map(of).collect()
+}
+
+fn usize_of(len: u64) -> Result<usize> {
+    usize::try_from(len).map_err(|_| Error::memory("a row is larger than memory can be"))
+}
+
+/// Copies a part of `bytes`.
+fn copy(bytes: &[u8], offset: u64, buf: &mut [u8], name: &str) -> Result<()> {
+    let from = usize::try_from(offset).ok().and_then(|start| bytes.get(start..)?.get(..buf.len()));
+    let from = from.ok_or_else(|| {
+        Error::corrupt("the read ends past the tensor").for_tensor(name).at(offset)
+    })?;
+    buf.copy_from_slice(from);
+    Ok(())
+}
+
+impl CheckpointReader for Laid<'_> {
+    pass_on!(base: format, files, left_out, warnings);
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        let origin = self.origins[tensor];
+        match origin.part {
+            Some(_) => Stored::derived_from(&*self.base, &[origin.tensor]),
+            None => self.base.stored(origin.tensor),
+        }
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let (origin, name) = (self.origins[tensor], &self.tensors[tensor].name);
+        match origin.part {
+            None => self.base.read_tensor(origin.tensor, offset, buf),
+            Some(Part::Shape) => {
+                let dims = self.base.tensors()[origin.tensor].shape.dims().iter();
+                let bytes: Vec<u8> = dims.flat_map(|dim| dim.to_le_bytes()).collect();
+                copy(&bytes, offset, buf, name)
+            }
+            Some(Part::Global) => {
+                copy(&self.global(origin.tensor)?.to_le_bytes(), offset, buf, name)
+            }
+            Some(part) => self.encode(origin, offset, buf, part),
+        }
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        let origin = self.origins[tensor];
+        if origin.part.is_some() { None } else { self.base.tensor_slice(origin.tensor) }
+    }
+
+    fn container(&self) -> Container<'_> {
+        self.base.container().altered()
+    }
+
+    fn companions(&self) -> &[Companion] {
+        &self.companions
+    }
+
+    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
+        match &self.config {
+            Some((position, text)) if *position == companion => Ok(text.clone()),
+            _ => self.base.read_companion(companion),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Layouts of quantized weights that servers and libraries load from safetensors folders: codes and
+//! scales in tensors of their own, and a configuration that says how they are read.
+//!
+//! | layout | method | tensors of a weight `X.weight` | loaded by |
+//! |---|---|---|---|
+//! | [`Fp8`](Layout::Fp8) | compressed-tensors, `float-quantized` | `X.weight` (`f8_e4m3`), `X.weight_scale` (`bf16`, a row) | vLLM, SGLang, transformers |
+//! | [`W8A8`](Layout::W8A8) | compressed-tensors, `int-quantized` | `X.weight` (`i8`), `X.weight_scale` (`bf16`, a row) | vLLM, SGLang, transformers |
+//! | [`W4A16`](Layout::W4A16) | compressed-tensors, `pack-quantized` | `X.weight_packed` (`i32`), `X.weight_scale` (`bf16`, groups of 128), `X.weight_shape` | vLLM, SGLang, transformers |
+//! | [`NvFp4`](Layout::NvFp4) | compressed-tensors, `nvfp4-pack-quantized` | `X.weight_packed` (`u8`), `X.weight_scale` (`f8_e4m3`, groups of 16), `X.weight_global_scale` | vLLM, transformers |
+//! | [`Mlx`](Layout::Mlx) | MLX, affine | `X.weight` (`u32`), `X.scales`, `X.biases` (groups of 64) | mlx-lm |
+//!
+//! Values are rounded to the nearest code; of 4-bit integers, the scale of each group is searched.
+//! [`Laid`] is a checkpoint with these tensors in place of the weights, which are encoded as they
+//! are read, some rows at a time.
+
+mod laid;
+mod row;
+mod stated;
+
+use apr_arch::FamilyModel;
+use apr_core::{CheckpointReader, DType, Shape, TensorInfo};
+
+use crate::role::{Role, roles_of};
+use crate::scheme::Scheme;
+
+pub use laid::{Laid, LaidErrors};
+
+/// How the weights of a model are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Layout {
+    /// 8-bit floats, a scale for each row.
+    Fp8,
+    /// 8-bit integers, a scale for each row.
+    W8A8,
+    /// 4-bit integers, a scale for each group of 128.
+    W4A16,
+    /// 4-bit floats, an 8-bit float as the scale of 16, one for all.
+    NvFp4,
+    /// Integers of so many bits (4, 6 or 8), a scale and a bias for each group of 64.
+    Mlx(u32),
+}
+
+impl Layout {
+    /// The layout that a scheme means in a safetensors folder; `None` where it means none.
+    #[must_use]
+    pub fn of(scheme: Scheme) -> Option<Self> {
+        Some(match scheme {
+            Scheme::Fp8 | Scheme::F8_E4M3 => Self::Fp8,
+            Scheme::W8A8 | Scheme::Int8 => Self::W8A8,
+            Scheme::W4A16 | Scheme::Int4 => Self::W4A16,
+            Scheme::NVFP4 => Self::NvFp4,
+            Scheme::Mlx4 => Self::Mlx(4),
+            Scheme::Mlx6 => Self::Mlx(6),
+            Scheme::Mlx8 => Self::Mlx(8),
+            _ => return None,
+        })
+    }
+
+    /// Columns with one scale; `None` for those of a row.
+    const fn group(self) -> Option<u64> {
+        match self {
+            Self::Fp8 | Self::W8A8 => None,
+            Self::W4A16 => Some(128),
+            Self::NvFp4 => Some(16),
+            Self::Mlx(_) => Some(64),
+        }
+    }
+
+    /// The dtype by which reports name what weights become.
+    pub(crate) const fn reported(self) -> DType {
+        match self {
+            Self::Fp8 => DType::F8_E4M3,
+            Self::W8A8 | Self::Mlx(6 | 8) => DType::I8,
+            Self::W4A16 | Self::Mlx(_) => DType::I4_ROW,
+            Self::NvFp4 => DType::NVFP4,
+        }
+    }
+
+    /// Whether a weight of this dtype and shape can be laid out so.
+    fn takes(self, info: &TensorInfo) -> bool {
+        let &[rows, columns] = info.shape.dims() else { return false };
+        let is_whole = self.group().is_none_or(|group| columns.is_multiple_of(group));
+        info.name.ends_with(".weight")
+            && info.dtype.is_float()
+            && rows > 0
+            && columns > 0
+            && is_whole
+    }
+
+    /// The weights that are laid out, by position, and the modules that other libraries would take
+    /// for quantized ones.
+    ///
+    /// Embeddings and output matrices stay as they are but in MLX, as servers expect them.
+    #[must_use]
+    pub fn choose(
+        self,
+        reader: &dyn CheckpointReader,
+        model: Option<&FamilyModel<'_>>,
+    ) -> (Vec<bool>, Vec<String>) {
+        let mut ignored = Vec::new();
+        let roles = roles_of(reader, model);
+        let chosen = reader.tensors().iter().zip(roles).map(|(info, role)| {
+            let is_wanted = match role {
+                Some(Role::Matrix) => !is_router(&info.name),
+                Some(Role::TokenEmbedding | Role::Output) => matches!(self, Self::Mlx(_)),
+                _ => false,
+            };
+            let is_chosen = is_wanted && self.takes(info);
+            let is_matrix = matches!(role, Some(Role::Matrix | Role::Output));
+            if let Some(module) = info.name.strip_suffix(".weight").filter(|_| !is_chosen) {
+                ignored.extend(is_matrix.then(|| module.to_owned()));
+            }
+            is_chosen
+        });
+        let chosen = chosen.collect();
+        (chosen, ignored)
+    }
+
+    /// The tensors that a weight becomes.
+    fn parts(self, info: &TensorInfo) -> Vec<(Part, TensorInfo)> {
+        let (rows, columns) = match info.shape.dims() {
+            &[rows, columns] => (rows, columns),
+            _ => (1, info.shape.row_len()),
+        };
+        let stem = info.name.strip_suffix("weight").unwrap_or(&info.name);
+        let part = |part: Part, name: &str, dtype: DType, shape: &[u64]| {
+            let shape = Shape::from(shape.to_vec());
+            (part, TensorInfo { name: format!("{stem}{name}"), dtype, shape })
+        };
+        let along = |group: u64| columns / group;
+        match self {
+            Self::Fp8 | Self::W8A8 => {
+                let dtype = if self == Self::Fp8 { DType::F8_E4M3 } else { DType::I8 };
+                vec![
+                    part(Part::Codes, "weight", dtype, &[rows, columns]),
+                    part(Part::Scales, "weight_scale", DType::BF16, &[rows, 1]),
+                ]
+            }
+            Self::W4A16 => vec![
+                part(Part::Codes, "weight_packed", DType::I32, &[rows, columns / 8]),
+                part(Part::Scales, "weight_scale", DType::BF16, &[rows, along(128)]),
+                part(Part::Shape, "weight_shape", DType::I64, &[2]),
+            ],
+            Self::NvFp4 => vec![
+                part(Part::Codes, "weight_packed", DType::U8, &[rows, columns / 2]),
+                part(Part::Scales, "weight_scale", DType::F8_E4M3, &[rows, along(16)]),
+                part(Part::Global, "weight_global_scale", DType::F32, &[1]),
+            ],
+            Self::Mlx(bits) => {
+                let words = columns * u64::from(bits) / 32;
+                let dtype = scale_dtype(info.dtype);
+                vec![
+                    part(Part::Codes, "weight", DType::U32, &[rows, words]),
+                    part(Part::Scales, "scales", dtype, &[rows, along(64)]),
+                    part(Part::Biases, "biases", dtype, &[rows, along(64)]),
+                ]
+            }
+        }
+    }
+}
+
+/// The dtype of MLX's scales: that of the model.
+const fn scale_dtype(weight: DType) -> DType {
+    match weight {
+        DType::F16 | DType::BF16 => weight,
+        _ => DType::F32,
+    }
+}
+
+/// What a tensor is of a weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Codes,
+    Scales,
+    Biases,
+    /// The weight's shape.
+    Shape,
+    /// The scale of all scales.
+    Global,
+}
+
+/// Whether a matrix chooses experts: servers have it in floats.
+fn is_router(name: &str) -> bool {
+    const ENDS: [&str; 4] =
+        [".gate.weight", ".router.weight", ".router.layer.weight", ".wg.weight"];
+    ENDS.iter().any(|end| name.ends_with(end))
+}
