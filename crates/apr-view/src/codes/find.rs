@@ -8,8 +8,8 @@ use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
 use super::{
-    awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, gptq, hqq, mlx, packed, quanto,
-    scaled, sparse24,
+    awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, gptq, hqq, marlin24, mlx, packed,
+    quanto, scaled, sparse24,
 };
 
 /// A way in which weights are stored in several tensors.
@@ -36,10 +36,7 @@ pub(super) const KINDS: &[Kind] = &[
     awq::KIND,
     eetq::KIND,
     sparse24::KIND,
-    packed::KIND,
-    mlx::KIND,
-    scaled::FP8,
-    scaled::INT8,
+    &[packed::KIND, mlx::KIND, marlin24::KIND, scaled::FP8, scaled::INT8],
 ];
 
 /// What decodes a weight.

@@ -28,6 +28,7 @@ mod find;
 mod fp4;
 mod gptq;
 mod hqq;
+mod marlin24;
 mod mlx;
 mod packed;
 mod quanto;
