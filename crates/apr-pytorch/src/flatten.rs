@@ -155,8 +155,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A tensor in several parts: `up.weight` becomes `up._weight_qdata` and so on, as torchao names
-    /// them in safetensors files.
+    /// A tensor in several parts: `up.weight` becomes `up._weight_qdata` and so on, the names that
+    /// torchao gives them in safetensors files.
     fn parts(&mut self, parts: &[(&'static str, Id)]) -> Result<()> {
         let name = self.name().to_owned();
         let (layer, last) = name.rsplit_once('.').map_or(("", &*name), |parts| parts);

@@ -1,12 +1,12 @@
 //! Codes of four bits of bitsandbytes: NF4 and FP4.
 //!
 //! ```text
-//! X.weight                                u8 [n/2, 1]       two codes a byte, the first in the high half
-//! X.weight.quant_map                      f32 [16]          what the codes stand for
-//! X.weight.absmax                         f32 [blocks]      a factor for each block of elements
-//! X.weight.quant_state.bitsandbytes__nf4  u8                JSON: shape, dtype, length of a block
+//! X.weight                                u8 [n/2, 1]   two codes a byte, the first in the high half
+//! X.weight.quant_map                      f32 [16]      what the codes stand for
+//! X.weight.absmax                         f32 [blocks]  a factor for each block of elements
+//! X.weight.quant_state.bitsandbytes__nf4  u8            JSON: shape, dtype, length of a block
 //!
-//! X.weight.absmax                         u8 [blocks]       where the factors are codes themselves
+//! X.weight.absmax                         u8 [blocks]   where the factors are codes themselves
 //! X.weight.nested_quant_map               f32 [256]
 //! X.weight.nested_absmax                  f32 [blocks/256]
 //! ```

@@ -320,7 +320,9 @@ mod tests {
         scales: [u64; 2],
         shape: [i64; 2],
     ) -> Result<(Vec<u64>, Vec<f32>)> {
-        let tens: Vec<f32> = (0..scales[0] * scales[1]).map(|at| 10_f32.powi(at as i32)).collect();
+        let tens = std::iter::successors(Some(1.0_f32), |ten| Some(ten * 10.0));
+        let tens: Vec<f32> =
+            tens.take(usize::try_from(scales[0] * scales[1]).expect("few")).collect();
         let (scale, zero) = (f32s(&tens), f32s(&vec![0.0; tens.len()]));
         let parts: [Part<'_>; 4] = [
             ("up.W_q", codes.0, &codes.1, codes.2),
@@ -390,7 +392,7 @@ mod tests {
         assert_eq!((read.dtype, read.values), (DType::F16, vec![2548.0]));
         let settings: [Part<'_>; 1] = [("up.compute_dtype", "U8", &[14], b"torch.bfloat16")];
         let read = first(&one(half, &shape, &settings), "").expect("values");
-        assert_eq!((read.dtype, read.values), (DType::F32, vec![2549.000_2]));
+        assert_eq!((read.dtype, read.values), (DType::F32, vec![2_549.000_2]));
     }
 
     #[test]

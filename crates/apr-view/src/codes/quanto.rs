@@ -1,9 +1,10 @@
 //! Weights of quanto in two and four bits.
 //!
 //! ```text
-//! X.weight._data._data  u8 [.., group]   codes, folded: the first rows of the matrix in the lowest bits
-//! X.weight._scale       [n, 1]           a scale for each row of the matrix [n, group]
-//! X.weight._shift       [n, 1]           float: scale * code - shift; integer: scale * (code - shift)
+//! X.weight._data._data  u8 [.., group]  codes, folded: the first rows in the lowest bits
+//! X.weight._scale       [n, 1]          a scale for each row of the matrix [n, group]
+//! X.weight._shift       [n, 1]          float: scale * code - shift
+//!                                       integer: scale * (code - shift)
 //! ```
 //!
 //! The elements of the matrix are those of the weight in turn. The weight's shape is not stored: it
