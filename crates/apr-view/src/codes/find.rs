@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 
-use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
+use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo, keys};
 
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
@@ -305,6 +305,11 @@ impl<'a> Tensors<'a> {
     /// The shape that a weight has by the model's family and configuration.
     pub(super) fn expected_shape(&self, weight: &str) -> Option<&Shape> {
         self.expected.get_or_init(|| expected::shapes(self.base)).get(weight)
+    }
+
+    /// An entry of a safetensors header's `__metadata__`.
+    pub(super) fn header_text(&self, key: &str) -> Option<&'a str> {
+        self.base.metadata().object(keys::SAFETENSORS)?.get("metadata")?.get(key)?.as_str()
     }
 
     /// All bytes of a small part, which says what the others are.

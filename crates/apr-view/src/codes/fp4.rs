@@ -86,7 +86,8 @@ fn of_modelopt(tensors: &Tensors<'_>, stated: &Stated, stem: &str, codes: usize)
     let scale = tensors.required(stem, ".weight_scale")?;
     let is_modelopt = stated.method().is_none_or(|method| method.starts_with("modelopt"));
     let for_kernels = tensors.beside(stem, &[".comfy_quant"]);
-    if !is_modelopt || for_kernels.is_some() {
+    let is_comfy = tensors.header_text("_quantization_metadata").is_some();
+    if !is_modelopt || is_comfy || for_kernels.is_some() {
         // Others store these parts with the scales in the order of a GPU's matrix product.
         let part = &tensors.info(for_kernels.unwrap_or(scale)).name;
         return Err(stated.undecodable(part).for_tensor(format!("{stem}.weight")));
@@ -238,7 +239,7 @@ impl Decode for Fp4 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Part, error, f32s, first};
+    use super::super::testing::{Part, error, f32s, first, folder};
     use super::*;
 
     /// Sixteen codes, of which the first is 1 (a half).
@@ -293,6 +294,9 @@ mod tests {
             ("up.weight_scale_2", "F32", &[], &four),
             ("up.pre_quant_scale", "F32", &[1], &four),
         ];
+        let comfy: Part<'_> = ("up.comfy_quant", "U8", &[2], b"{}");
+        let found = error(&[smoothed[0], scale, smoothed[2], comfy], "");
+        assert!(found.contains("E003") && found.contains("'up.comfy_quant'"), "{found}");
         let error = error(&smoothed, "");
         assert!(error.contains("E003") && error.contains("'up.pre_quant_scale'"), "{error}");
         let other = modelopt(r#"{"quantization_config":{"quant_method":"fouroversix"}}"#);
@@ -344,6 +348,24 @@ mod tests {
         ];
         let read = first(&parts, "").expect("values");
         assert_eq!(read.values, [0.25, 2.0, 15.0, -0.25].repeat(8));
+    }
+
+    #[test]
+    fn a_row_may_be_longer_than_what_is_decoded_at_once() {
+        let columns = (1 << 18) + 64;
+        let codes = CODES.repeat(columns / 16);
+        let exponents: Vec<u8> = (0..columns / 32).map(|at| [127, 128][at % 2]).collect();
+        let parts: [Part<'_>; 2] = [
+            ("x.weight_packed", "U8", &[1, columns as u64 / 2], &codes),
+            ("x.weight_scale", "U8", &[1, columns as u64 / 32], &exponents),
+        ];
+        let model = folder(&parts, "");
+        let mut bytes = vec![0; 2 * columns];
+        model.read_tensor(0, 0, &mut bytes).expect("values");
+        let repeated = bytes.chunks(128).all(|chunk| chunk == &bytes[..128]);
+        assert!(repeated);
+        assert_eq!(bytes[..4], [0x00, 0x3f, 0x80, 0x3f]);
+        assert_eq!(bytes[64..68], [0x80, 0x3f, 0x00, 0x40]);
     }
 
     #[test]

@@ -214,7 +214,7 @@ impl Decode for Sparse {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Part, error, f32s, first};
+    use super::super::testing::{Part, error, f32s, first, folder};
     use super::*;
 
     /// A known row of compressed-tensors: columns 1, 2, 6, 7, 8, 9, 12 and 14 are kept.
@@ -291,6 +291,30 @@ mod tests {
         let offsets = i64s(&[0, 7]);
         wrong[2].3 = &offsets;
         has(&error(&wrong, ""), &["E002", "past"]);
+    }
+
+    #[test]
+    fn a_row_may_be_longer_than_what_is_decoded_at_once() {
+        // Every fourth column is kept, more than two reads of the mask hold.
+        let columns = 589_824;
+        let numbers =
+            (0..columns / 4).map(|at| f32::from(u16::try_from(at % 65_536).expect("small")));
+        let kept: Vec<f32> = numbers.collect();
+        let (kept, shape) = (f32s(&kept), i64s(&[1, 589_824]));
+        let mask = vec![0x11; columns / 8];
+        let parts: [Part<'_>; 4] = [
+            ("x.weight.compressed", "F32", &[kept.len() as u64 / 4], &kept),
+            ("x.weight.bitmask", "U8", &[1, mask.len() as u64], &mask),
+            ("x.weight.row_offsets", "I64", &[1], &[0; 8]),
+            ("x.weight.shape", "I64", &[2, 1], &shape),
+        ];
+        let model = folder(&parts, "");
+        let mut value = [0; 4];
+        for column in [0_u32, 262_140, 262_144, 262_148, 589_820] {
+            model.read_tensor(0, u64::from(column) * 4, &mut value).expect("a value");
+            let known = f32::from(u16::try_from(column / 4 % 65_536).expect("small"));
+            assert_eq!(f32::from_le_bytes(value), known);
+        }
     }
 
     #[test]
