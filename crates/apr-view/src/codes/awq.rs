@@ -1,10 +1,11 @@
 //! AWQ: codes of four bits in three layouts, with zero points as they are.
 //!
-//! | layout | codes | zero points | scales |
-//! |---|---|---|---|
-//! | gemm | `X.qweight` `i32 [in, out / 8]` | `X.qzeros` `i32 [groups, out / 8]` | `X.scales` `[groups, out]` |
-//! | gemv | `i32 [out, in / 8]` | `i32 [out, zw]` | `[out, 8 * zw]` |
-//! | gemv_fast | `i16 [out / 4, in]` | `f16 [8 * zw, out]` | `[8 * zw, out]` |
+//! ```text
+//!              gemm                    gemv              gemv_fast
+//! X.qweight    i32 [in, out / 8]       i32 [out, in / 8] i16 [out / 4, in]
+//! X.qzeros     i32 [groups, out / 8]   i32 [out, zw]     f16 [8 * zw, out]
+//! X.scales     f16 [groups, out]       f16 [out, 8 * zw] f16 [8 * zw, out]
+//! ```
 //!
 //! `zw` are the words of eight zero points that the groups of a row are padded to. A weight is
 //! `(code - zero) * scale`, rounded to the scale's dtype; gemv_fast stores `-(zero * scale)` as its

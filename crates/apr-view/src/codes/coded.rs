@@ -212,8 +212,8 @@ pub fn check_decodable(reader: &dyn CheckpointReader) -> Result<()> {
 /// stand for, as one with a graph does.
 fn may_be_coded(base: &dyn CheckpointReader) -> bool {
     let is_code = |info: &TensorInfo| {
-        use DType::{F8_E4M3, F8_E4M3FNUZ, F8_E5M2, I8, I16, I32, U8, U32};
-        [F8_E4M3, F8_E4M3FNUZ, F8_E5M2, I8, I16, I32, U8, U32].contains(&info.dtype)
+        use DType::{F8_E4M3, F8_E4M3FNUZ, F8_E5M2, I8, I16, I32, I64, U8, U32};
+        [F8_E4M3, F8_E4M3FNUZ, F8_E5M2, I8, I16, I32, I64, U8, U32].contains(&info.dtype)
     };
     let convention = base.format().convention;
     let is_of_framework = matches!(convention, Convention::Framework | Convention::Canonical);

@@ -9,7 +9,7 @@ use super::read::{Tile, bytes_of};
 use super::stated::Stated;
 use super::{
     awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, gptq, hqq, marlin24, mlx, packed,
-    quanto, scaled, sparse24,
+    quanto, refused, scaled, sparse24,
 };
 
 /// A way in which weights are stored in several tensors.
@@ -26,6 +26,8 @@ pub(super) struct Kind {
 
 /// All kinds, in the order in which they are asked.
 pub(super) const KINDS: &[Kind] = &[
+    marlin24::KIND,
+    sparse24::KIND,
     fp4::KIND,
     bitsandbytes::KIND,
     bitnet::KIND,
@@ -35,8 +37,10 @@ pub(super) const KINDS: &[Kind] = &[
     gptq::KIND,
     awq::KIND,
     eetq::KIND,
-    sparse24::KIND,
-    &[packed::KIND, mlx::KIND, marlin24::KIND, scaled::FP8, scaled::INT8],
+    packed::KIND,
+    mlx::KIND,
+    scaled::FP8,
+    scaled::INT8,
 ];
 
 /// What decodes a weight.
@@ -77,7 +81,8 @@ pub(super) fn find(tensors: &Tensors<'_>, stated: &Stated) -> Vec<Found> {
     for position in 0..tensors.tensors.len() {
         let asked = KINDS.iter().find_map(|kind| {
             let found = (kind.find)(tensors, stated, position)?;
-            Some((kind.id, found.and_then(|weight| tensors.without_factors(weight))))
+            let found = found.and_then(|weight| tensors.without_factors(weight));
+            Some((kind.id, found.and_then(|weight| refused::without_transforms(stated, weight))))
         });
         match asked {
             Some((kind, Ok(weight))) if weight.parts.iter().all(|part| !taken.contains(part)) => {
@@ -98,7 +103,7 @@ pub(super) fn find(tensors: &Tensors<'_>, stated: &Stated) -> Vec<Found> {
     }
     give_marker(tensors, &mut found, &mut taken);
     give_cache_scales(tensors, &mut found, &mut taken);
-    found.extend(left_over(tensors, stated, &taken));
+    refused::add_left_over(tensors, stated, &taken, &mut found);
     found
 }
 
@@ -147,53 +152,6 @@ fn give_marker(tensors: &Tensors<'_>, found: &mut [Found], taken: &mut BTreeSet<
     }
 }
 
-/// Codes that no kind took, with a tensor beside them that must be a scale of theirs.
-fn left_over(tensors: &Tensors<'_>, stated: &Stated, taken: &BTreeSet<usize>) -> Vec<Found> {
-    let mut stems: HashMap<&str, Vec<usize>> = HashMap::new();
-    for (position, info) in tensors.tensors.iter().enumerate() {
-        if let Some((stem, _)) = info.name.rsplit_once('.').filter(|_| !taken.contains(&position)) {
-            stems.entry(stem).or_default().push(position);
-        }
-    }
-    let mut found: Vec<(usize, Found)> = Vec::new();
-    for (stem, parts) in stems {
-        let last = |&part: &usize| tensors.tensors[part].name.rsplit('.').next().unwrap_or("");
-        let codes = parts
-            .iter()
-            .copied()
-            .find(|part| is_of_codes(tensors.tensors[*part].dtype) && !is_scale(last(part)));
-        let scale = parts.iter().find(|part| is_scale(last(part)));
-        if let (Some(codes), Some(&scale)) = (codes, scale) {
-            let error = stated.undecodable(&tensors.tensors[scale].name).for_tensor(stem);
-            found.push((codes, Found::Refused(parts, error)));
-        }
-    }
-    found.sort_by_key(|(codes, _)| *codes);
-    found.into_iter().map(|(_, found)| found).collect()
-}
-
-fn is_of_codes(dtype: DType) -> bool {
-    use DType::{F8_E4M3, F8_E5M2, I8, I16, I32, U8, U32};
-    [F8_E4M3, F8_E5M2, I8, I16, I32, U8, U32].contains(&dtype)
-}
-
-/// Whether the last part of a name is one that quantizers give scales and zero points.
-fn is_scale(name: &str) -> bool {
-    const NAMES: [&str; 10] = [
-        "scales",
-        "qzeros",
-        "absmax",
-        "SCB",
-        "codebooks",
-        "centroids",
-        "SU",
-        "SV",
-        "Qidxs",
-        "zero",
-    ];
-    NAMES.contains(&name) || name.contains("_scale") || name.starts_with("scale_")
-}
-
 /// Ends of the names of what belongs to activations, after the layer's.
 const OF_ACTIVATIONS: [&str; 12] = [
     ".input_scale",
@@ -231,6 +189,10 @@ impl<'a> Tensors<'a> {
         let named = tensors.iter().enumerate();
         let positions = named.map(|(position, info)| (info.name.as_str(), position)).collect();
         Self { base, tensors, positions, expected: OnceCell::new() }
+    }
+
+    pub(super) fn all(&self) -> &'a [TensorInfo] {
+        self.tensors
     }
 
     pub(super) fn info(&self, position: usize) -> &'a TensorInfo {

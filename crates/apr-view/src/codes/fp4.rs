@@ -13,6 +13,7 @@ use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 
 use super::find::{Decode, Kind, Tensors, Weight};
 use super::read::{Groups, Tile, packed_of, scales_of, usize_of};
+use super::refused;
 use super::stated::Stated;
 
 pub(super) const KIND: Kind = Kind { id: "fp4", find };
@@ -89,8 +90,8 @@ fn of_modelopt(tensors: &Tensors<'_>, stated: &Stated, stem: &str, codes: usize)
     let is_comfy = tensors.header_text("_quantization_metadata").is_some();
     if !is_modelopt || is_comfy || for_kernels.is_some() {
         // Others store these parts with the scales in the order of a GPU's matrix product.
-        let part = &tensors.info(for_kernels.unwrap_or(scale)).name;
-        return Err(stated.undecodable(part).for_tensor(format!("{stem}.weight")));
+        let part = for_kernels.unwrap_or(scale);
+        return Err(refused::of_part(tensors, stated, stem, part));
     }
     let second = tensors.required(stem, ".weight_scale_2")?;
     let second = Some(Second { tensor: second, divides: false });

@@ -81,7 +81,7 @@ fn zeros_less_one(stated: &Stated, bits: u64) -> Result<bool> {
     };
     let is_auto_round = stated.get("autoround_version").is_some();
     match stated.method().as_deref() {
-        Some("auto-round") => {
+        Some("auto-round" | "auto_round") => {
             return match stated.text("packing_format").unwrap_or("auto") {
                 "auto" | "auto_round:auto_gptq" | "auto_round:gptq" => Ok(true),
                 "auto_round" | "auto_round:gptqmodel" => Ok(false),

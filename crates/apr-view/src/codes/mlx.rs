@@ -1,12 +1,18 @@
 //! MLX: codes in words of 32 bits, a stream along the inputs, also of embeddings and of stacked
 //! experts.
 //!
-//! | mode | `X.weight`, `u32 [.., out, words]` | `X.scales` `[.., out, groups]` | product |
-//! |---|---|---|---|
-//! | affine | integers of 2, 3, 4, 5, 6 or 8 bits | the model's dtype, and `X.biases` | `code * scale + bias`, rounded after each |
-//! | mxfp4 | floats of 4 bits | `u8`, exponents, groups of 32 | `bf16`, exact |
-//! | nvfp4 | floats of 4 bits | `u8`, E4M3, groups of 16 | `bf16`, exact |
-//! | mxfp8 | E4M3 | `u8`, exponents, groups of 32 | `bf16`, exact |
+//! ```text
+//! X.weight     u32 [.., out, words]    codes
+//! X.scales         [.., out, groups]   the model's dtype, or u8 for floats
+//! X.biases         [.., out, groups]   beside integers: code * scale + bias, rounded after each
+//! ```
+//!
+//! | mode | codes | scales | group | product |
+//! |---|---|---|---|---|
+//! | affine | integers of 2, 3, 4, 5, 6 or 8 bits | the model's dtype | 32, 64, 128 | that dtype |
+//! | mxfp4 | floats of 4 bits | exponents | 32 | `bf16`, exact |
+//! | nvfp4 | floats of 4 bits | E4M3 | 16 | `bf16`, exact |
+//! | mxfp8 | E4M3 | exponents | 32 | `bf16`, exact |
 //!
 //! Shapes tell bits times group. That is enough for the floats; for integers the configuration says
 //! which two numbers it is the product of, for a module or for all.
@@ -41,7 +47,9 @@ fn find(tensors: &Tensors<'_>, stated: &Stated, codes: usize) -> Option<Result<W
     }
     let stem = tensors.stem(codes, ".weight")?;
     let scales = tensors.beside(stem, &[".scales"])?;
-    Some(weight(tensors, stated, stem, (codes, scales)))
+    // What transformers writes of MLX has other names, and was not there to compare with.
+    let is_other = tensors.beside(stem, &[".qbiases"]).is_some();
+    (!is_other).then(|| weight(tensors, stated, stem, (codes, scales)))
 }
 
 fn weight(
@@ -242,7 +250,7 @@ mod tests {
         let codes = u32s(&[0xcccc_cccc; 4]);
         let (scales, biases) = (u16s(&[0x3f81]), u16s(&[0x3d80]));
         let read = first(&affine(&codes, &scales, &biases), FOUR).expect("values");
-        // 12 times 1.0078125 is 12.125 in bf16; one rounding of the whole gives 12.125.
+        // 12 times 1.0078125 is 12.125 in bf16; rounding the sum alone gives 12.125.
         assert_eq!(read.values, [12.1875; 32]);
     }
 

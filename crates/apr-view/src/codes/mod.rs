@@ -34,6 +34,7 @@ mod packed;
 mod quanto;
 mod qweight;
 mod read;
+mod refused;
 mod scaled;
 mod sparse24;
 mod stated;

@@ -138,8 +138,8 @@ impl Shapes {
                 let said = match stated.method().as_deref() {
                     Some("awq") if version.is_some_and(|version| version == "gemv") => Layout::Gemv,
                     Some("awq") => Layout::Gemm,
-                    Some("auto-round") if packing.ends_with("awq") => Layout::Gemm,
-                    Some("gptq" | "auto-round") => Layout::Gptq,
+                    Some("auto-round" | "auto_round") if packing.ends_with("awq") => Layout::Gemm,
+                    Some("gptq" | "auto-round" | "auto_round") => Layout::Gptq,
                     _ => return Err(Unclear::Many),
                 };
                 several.contains(&said).then_some(said).ok_or(Unclear::Many)

@@ -1,6 +1,6 @@
 //! What a checkpoint's configuration says of how its weights are stored.
 
-use apr_core::{CheckpointReader, Error, Escaped, Metadata, keys};
+use apr_core::{CheckpointReader, Metadata, keys};
 use serde_json::{Map, Value};
 
 /// Files that state a quantization beside or in place of `config.json`.
@@ -28,19 +28,6 @@ impl Stated {
     /// The method, in lower case: `gptq`.
     pub(super) fn method(&self) -> Option<String> {
         self.text("quant_method").map(str::to_ascii_lowercase)
-    }
-
-    /// That weights with this part are none of the kinds that can be decoded.
-    pub(super) fn undecodable(&self, part: &str) -> Error {
-        let method = match self.method() {
-            Some(method) => format!("by the method '{}'", Escaped::short(&method)),
-            None => "by a method that no configuration names".to_owned(),
-        };
-        let message = format!(
-            "the weight is quantized {method}, with '{part}' beside its codes: this can't be \
-             decoded here, and no value was read; the program that made the file dequantizes it"
-        );
-        Error::version(message)
     }
 
     pub(super) fn text(&self, key: &str) -> Option<&str> {

@@ -1,0 +1,368 @@
+//! Methods of quantization that are recognised and not decoded.
+//!
+//! Some need a transform of a layer's inputs, some store weights in the order of one kind of GPU,
+//! and of some there was no file to check a decoder against. Their weights are refused by name:
+//! codes that are read as numbers would be wrong without a word.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use apr_core::{DType, Error, Escaped, Result, counted};
+
+use super::find::{Found, Tensors, Weight};
+use super::stated::Stated;
+
+/// A method that nothing here decodes.
+struct Method {
+    /// Its name for people.
+    name: &'static str,
+    /// What configurations call it, in lower case.
+    ids: &'static [&'static str],
+    /// Ends of the names of parts that, together, no other method has.
+    marks: &'static [&'static str],
+    /// What reads it.
+    reader: &'static str,
+}
+
+const fn method(
+    name: &'static str,
+    ids: &'static [&'static str],
+    marks: &'static [&'static str],
+    reader: &'static str,
+) -> Method {
+    Method { name, ids, marks, reader }
+}
+
+/// Programs that read several of them.
+const TRANSFORMERS: &str = "transformers";
+const GPTQMODEL: &str = "GPTQModel";
+const EXLLAMA: &str = "ExLlama";
+
+const METHODS: [Method; 19] = [
+    method("AQLM", &["aqlm"], &["codes", "codebooks"], "transformers with the package aqlm"),
+    method(
+        "VPTQ",
+        &["vptq"],
+        &["indices", "centroids.weight"],
+        "transformers with the package vptq",
+    ),
+    method("QuIP#", &["quip", "quip#", "quip_sharp"], &["Qidxs", "SU", "SV"], "quip-sharp"),
+    method("SpQR", &["spqr"], &["dense_weights", "col_vals"], "transformers with spqr_quant"),
+    method("HIGGS", &["higgs"], &["tables", "tables2"], "transformers with flute"),
+    method("EXL2", &["exl2"], &["q_weight", "q_scale"], EXLLAMA),
+    method("EXL3", &["exl3"], &["trellis", "suh"], EXLLAMA),
+    method("QQQ", &["qqq"], &["B", "s_channel"], GPTQMODEL),
+    method("GPTQ in Marlin's order", &["marlin"], &["B", "s"], "vLLM"),
+    method("2:4 in Marlin's order", &["marlin-24"], &["scale_packed", "meta"], "vLLM"),
+    method("BitBLAS", &["bitblas"], &["qweight", "zeros", "scales"], GPTQMODEL),
+    method("MLX under transformers", &["metal"], &["qbiases"], TRANSFORMERS),
+    method("FP-Quant", &["fp_quant"], &["forward_hadamard_matrix"], TRANSFORMERS),
+    method("Quark", &["quark"], &[], "Quark"),
+    method("SINQ", &["sinq"], &[], TRANSFORMERS),
+    method("GGUF blocks", &["gguf"], &[], GPTQMODEL),
+    method("Four over Six", &["fouroversix"], &[], TRANSFORMERS),
+    method("ParoQuant", &["paroquant"], &[], GPTQMODEL),
+    method("NVFP4 of transformers", &["nvfp4"], &[], TRANSFORMERS),
+];
+
+/// How configurations call the methods that are decoded: what is left of their files is no codes
+/// for being of integers alone.
+const DECODED: [&str; 15] = [
+    "auto-round",
+    "auto_round",
+    "awq",
+    "bitnet",
+    "bitsandbytes",
+    "compressed-tensors",
+    "eetq",
+    "fbgemm_fp8",
+    "fp8",
+    "gptq",
+    "hqq",
+    "mxfp4",
+    "mxfp8",
+    "quanto",
+    "torchao",
+];
+
+/// Adds what no kind took and what is codes or belongs to them: to the weight that was refused, or
+/// as one of its own.
+pub(super) fn add_left_over(
+    tensors: &Tensors<'_>,
+    stated: &Stated,
+    taken: &BTreeSet<usize>,
+    found: &mut Vec<Found>,
+) {
+    let stem_of = |position: usize| tensors.info(position).name.rsplit_once('.');
+    let mut refused: HashMap<&str, usize> = HashMap::new();
+    for (number, found) in found.iter().enumerate() {
+        if let Found::Refused(parts, _) = found {
+            let stem = parts.first().and_then(|&part| stem_of(part));
+            refused.extend(stem.map(|(stem, _)| (stem, number)));
+        }
+    }
+    let mut stems: BTreeMap<&str, Vec<Part<'_>>> = BTreeMap::new();
+    for (position, info) in tensors.all().iter().enumerate() {
+        let stem = stem_of(position).filter(|_| !taken.contains(&position));
+        if let Some((stem, last)) = stem.filter(|(_, last)| *last != "bias") {
+            stems.entry(stem).or_default().push(Part { position, last, dtype: info.dtype });
+        }
+    }
+
+    let is_undecoded = is_undecoded(stated);
+    for (stem, parts) in stems {
+        if let Some(Found::Refused(all, _)) = refused.get(stem).map(|&number| &mut found[number]) {
+            let belonging = parts.iter().filter(|part| part.is_of_codes() || part.is_scale());
+            all.extend(belonging.map(|part| part.position));
+            continue;
+        }
+        if !parts.iter().any(Part::is_integer) {
+            continue;
+        }
+        let marked = marked(tensors, stem);
+        let has_scale = parts.iter().any(Part::is_scale);
+        let are_codes = |part: &Part<'_>| {
+            let needs_no_scale = has_scale || is_undecoded || CODES.contains(&part.last);
+            part.is_of_codes() && !part.is_scale() && needs_no_scale
+        };
+        if marked.is_some() || parts.iter().any(are_codes) {
+            let method = marked.or_else(|| stated_method(stated));
+            let names: Vec<&str> =
+                parts.iter().map(|part| &*tensors.info(part.position).name).collect();
+            let error = error(method, stated, &names).for_tensor(stem);
+            let positions = parts.iter().map(|part| part.position).collect();
+            found.push(Found::Refused(positions, error));
+        }
+    }
+}
+
+/// Ends of names that codes alone have.
+const CODES: [&str; 6] = ["qweight", "q_weight", "weight_packed", "W_q", "trellis", "qzeros"];
+
+/// Ends of names that quantizers give scales, zero points and tables.
+const SCALES: [&str; 13] = [
+    "scales",
+    "qzeros",
+    "absmax",
+    "SCB",
+    "codebooks",
+    "centroids",
+    "SU",
+    "SV",
+    "suh",
+    "svh",
+    "Qidxs",
+    "zero",
+    "qbiases",
+];
+
+/// A tensor that no kind took.
+struct Part<'a> {
+    position: usize,
+    /// The end of its name.
+    last: &'a str,
+    dtype: DType,
+}
+
+impl Part<'_> {
+    fn is_of_codes(&self) -> bool {
+        use DType::{F8_E4M3, F8_E5M2, I8, I16, I32, U8, U32};
+        [F8_E4M3, F8_E5M2, I8, I16, I32, U8, U32].contains(&self.dtype)
+    }
+
+    fn is_integer(&self) -> bool {
+        self.is_of_codes() || matches!(self.dtype, DType::I64 | DType::U64 | DType::U16)
+    }
+
+    fn is_scale(&self) -> bool {
+        let last = self.last;
+        SCALES.contains(&last) || last.contains("_scale") || last.starts_with("scale_")
+    }
+}
+
+/// The method that is told by what else a layer has.
+fn marked(tensors: &Tensors<'_>, stem: &str) -> Option<&'static Method> {
+    let has = |mark: &&str| tensors.beside(stem, &[&format!(".{mark}")]).is_some();
+    METHODS.iter().find(|method| !method.marks.is_empty() && method.marks.iter().all(has))
+}
+
+/// The method that the configuration states, if it is one of these.
+fn stated_method(stated: &Stated) -> Option<&'static Method> {
+    let format = stated.text("checkpoint_format").map(str::to_ascii_lowercase);
+    let named = [format, stated.method()].into_iter().flatten();
+    named.filter_map(|id| METHODS.iter().find(|method| method.ids.contains(&&*id))).next()
+}
+
+/// Whether the configuration states a method that is not decoded.
+fn is_undecoded(stated: &Stated) -> bool {
+    let is_decoded = |method: &str| DECODED.contains(&method) || method.starts_with("modelopt");
+    stated_method(stated).is_some() || stated.method().is_some_and(|method| !is_decoded(&method))
+}
+
+/// That the weight of a layer is quantized by a method that is not decoded, and that this part
+/// shows it.
+pub(super) fn of_part(tensors: &Tensors<'_>, stated: &Stated, stem: &str, part: usize) -> Error {
+    let method = marked(tensors, stem).or_else(|| stated_method(stated));
+    error(method, stated, &[&tensors.info(part).name]).for_tensor(format!("{stem}.weight"))
+}
+
+/// That a weight is quantized by a method that is not decoded, with the names of its parts.
+fn error(method: Option<&Method>, stated: &Stated, parts: &[&str]) -> Error {
+    let id = stated.method();
+    let by = match (method, id.as_deref().map(Escaped::short)) {
+        (Some(method), Some(id)) => format!("by {} ('{id}')", method.name),
+        (Some(method), None) => format!("by {}", method.name),
+        (None, Some(id)) => format!("by the method '{id}'"),
+        (None, None) => "by a method that no configuration names".to_owned(),
+    };
+    let reader = method.map_or("the program that made the file", |method| method.reader);
+    let named: Vec<String> = parts.iter().take(3).map(|part| format!("'{part}'")).collect();
+    let more = parts.len().saturating_sub(named.len()) as u64;
+    let and = if more > 0 { format!(" and {}", counted(more, "more part")) } else { "".into() };
+    let message = format!(
+        "the weight is quantized {by}, in {}{and}: this can't be decoded here, and no value was \
+         read; {reader} dequantizes it; listing, inspecting, checking and copying the file work",
+        named.join(", ")
+    );
+    Error::version(message)
+}
+
+/// The weight, unless the configuration states transforms that are made while the model runs: then
+/// the weight alone is not what its layer computes with.
+///
+/// # Errors
+/// E003 with the place of such a transform.
+pub(super) fn without_transforms(stated: &Stated, weight: Weight) -> Result<Weight> {
+    /// Places whose transforms are in the weights already.
+    const IN_WEIGHTS: [&str; 2] = ["weight_input", "weight_output"];
+    let groups = stated.get("transform_config").and_then(|config| config.get("config_groups"));
+    let groups = groups.and_then(|groups| groups.as_object()).into_iter().flatten();
+    let places = groups.flat_map(|(name, group)| {
+        let applied = group.get("apply").and_then(|apply| apply.as_array()).into_iter().flatten();
+        applied.filter_map(move |apply| Some((name, group, apply.get("location")?.as_str()?)))
+    });
+    let mut online = places.filter(|(_, _, place)| !IN_WEIGHTS.contains(place));
+    let Some((name, group, place)) = online.next() else { return Ok(weight) };
+    let kind = group.get("type").and_then(|kind| kind.as_str()).unwrap_or("transform");
+    let message = format!(
+        "the configuration states a transform that is made while the model runs ('{}' of group \
+         '{}', at '{}'), which can't be done here: without it the weights compute something else",
+        Escaped::short(kind),
+        Escaped::short(name),
+        Escaped::short(place)
+    );
+    Err(Error::version(message).for_tensor(&weight.info.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Part, folder};
+
+    /// The error of reading each tensor of a folder, with its code in front; empty where there is
+    /// none.
+    fn errors(parts: &[Part<'_>], config: &str) -> Vec<(String, String)> {
+        let model = folder(parts, config);
+        let read = |(tensor, info): (usize, &apr_core::TensorInfo)| {
+            let mut bytes =
+                vec![0; usize::try_from(info.byte_len().expect("a length")).expect("small")];
+            let error = model.read_tensor(tensor, 0, &mut bytes).err();
+            let error = error.map(|error| format!("{:?} {error}", error.code()));
+            (info.name.clone(), error.unwrap_or_default())
+        };
+        model.tensors().iter().enumerate().map(read).collect()
+    }
+
+    #[test]
+    fn methods_are_told_by_their_parts() {
+        for (name, parts) in [
+            ("AQLM", &[("codes", "I16"), ("codebooks", "F16"), ("scales", "F16")][..]),
+            ("VPTQ", &[("indices", "I32"), ("centroids.weight", "F16")]),
+            ("QuIP#", &[("Qidxs", "I64"), ("SU", "F16"), ("SV", "F16")]),
+            ("SpQR", &[("dense_weights", "I64"), ("col_vals", "I32"), ("row_offsets", "I32")]),
+            (
+                "HIGGS",
+                &[("weight", "I16"), ("scales", "F16"), ("tables", "F16"), ("tables2", "F16")],
+            ),
+            ("EXL2", &[("q_weight", "I32"), ("q_scale", "I32"), ("q_groups", "I16")]),
+            ("EXL3", &[("trellis", "I16"), ("suh", "F16"), ("svh", "F16")]),
+            ("QQQ", &[("B", "I32"), ("s_channel", "F32"), ("s_group", "F16")]),
+            ("GPTQ in Marlin's order", &[("B", "I32"), ("s", "F16")]),
+            ("MLX under transformers", &[("weight", "U32"), ("scales", "F16"), ("qbiases", "F16")]),
+        ] {
+            let named: Vec<String> = parts.iter().map(|(end, _)| format!("a.up.{end}")).collect();
+            let mut tensors: Vec<Part<'_>> = named
+                .iter()
+                .zip(parts)
+                .map(|(named, (_, dtype))| {
+                    let bytes: &[u8] = match &dtype[1..] {
+                        "64" => &[1; 8],
+                        "32" => &[1; 4],
+                        _ => &[1; 2],
+                    };
+                    (&**named, *dtype, &[1, 1][..], bytes)
+                })
+                .collect();
+            tensors.push(("a.up.bias", "F16", &[1], &[0; 2]));
+            tensors.push(("a.norm.weight", "F16", &[1], &[0; 2]));
+            let errors = errors(&tensors, "");
+            let first = &errors[0].1;
+            assert!(first.contains("E003") && first.contains(&format!("by {name},")), "{first}");
+            assert!(first.contains("'a.up."), "{first}");
+            let plain =
+                errors.iter().filter(|(_, error)| error.is_empty()).map(|(name, _)| &**name);
+            let plain: Vec<&str> = plain.filter(|name| !name.contains("centroids")).collect();
+            assert_eq!(plain, ["a.up.bias", "a.norm.weight"], "{name}");
+        }
+    }
+
+    #[test]
+    fn methods_that_nobody_knows_are_refused_by_the_name_they_have() {
+        let codes: &[Part<'_>] = &[("up.weight", "I32", &[1, 1], &[0; 4])];
+        assert_eq!(errors(codes, "")[0].1, "");
+        for (method, needed) in [
+            ("quark", "by Quark ('quark'), in 'up.weight'"),
+            ("Brand-New", "by the method 'brand-new', in 'up.weight'"),
+            ("gptq", ""),
+        ] {
+            let config = serde_json::json!({"quantization_config": {"quant_method": method}});
+            let error = &errors(codes, &config.to_string())[0].1;
+            assert!(error.contains(needed) && error.is_empty() == needed.is_empty(), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_weight_that_is_refused_takes_its_parts_with_it() {
+        let parts: &[Part<'_>] = &[
+            ("up.qweight", "I32", &[1, 8], &[0; 32]),
+            ("up.qzeros", "I32", &[1, 1], &[0; 4]),
+            ("up.g_idx", "I32", &[8], &[0; 32]),
+            ("up.bias", "F16", &[1], &[0; 2]),
+        ];
+        let model = folder(parts, r#"{"quantization_config":{"quant_method":"gptq"}}"#);
+        let [warning] = model.warnings() else { panic!("{:?}", model.warnings()) };
+        assert!(warning.starts_with("1 weight in codes") && warning.contains("'up.scales'"));
+        let mut bytes = [0; 4];
+        let error = model.read_tensor(1, 0, &mut bytes).expect_err("a part");
+        assert!(error.to_string().contains("'up.scales'"), "{error}");
+        model.read_tensor(3, 0, &mut bytes[..2]).expect("no part");
+    }
+
+    #[test]
+    fn transforms_that_are_made_while_a_model_runs_are_refused() {
+        let config = |place: &str| {
+            let apply = serde_json::json!([{"targets": ["Linear"], "location": place}]);
+            serde_json::json!({"quantization_config": {
+                "quant_method": "compressed-tensors",
+                "transform_config": {"config_groups": {"u": {"type": "hadamard", "apply": apply}}},
+            }})
+        };
+        let parts: &[Part<'_>] = &[
+            ("up.weight", "I8", &[1, 2], &[1, 2]),
+            ("up.weight_scale", "F32", &[1, 1], &[0, 0, 0x80, 0x3f]),
+        ];
+        assert_eq!(errors(parts, &config("weight_input").to_string())[0].1, "");
+        for place in ["input", "output", "q_attn", "k_cache"] {
+            let error = &errors(parts, &config(place).to_string())[0].1;
+            assert!(error.contains("E003") && error.contains(&format!("at '{place}'")), "{error}");
+        }
+    }
+}
