@@ -46,7 +46,7 @@ pub use error::ImportError;
 pub use foreign::{Foreign, restore, restore_to};
 pub(crate) use structure::{
     COMPARED, expected_mels, false_claim, family_misfits, filterbank_misfit, graph_misfits,
-    inline_misfits, vocabulary_misfit,
+    inline_misfits, misfits_of_graphs, vocabulary_misfit,
 };
 
 /// How a checkpoint is prepared.

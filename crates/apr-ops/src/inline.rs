@@ -97,6 +97,13 @@ pub enum Claim {
     },
     /// The graph of the file contradicts itself: no runtime takes it.
     Graph,
+    /// The graph of the file can't be read.
+    UnreadableGraph {
+        /// Why: the code of the error.
+        code: &'static str,
+        /// Where, in the file that holds the graph.
+        offset: Option<u64>,
+    },
     /// The ONNX file has norms plus a constant, which the exporter computed.
     FoldedNorms {
         /// How many norms there are.
@@ -131,7 +138,7 @@ pub enum Claim {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ValidationError {
-    /// Name in the source; of a node, where it is about the graph ([`Claim::Graph`]).
+    /// Name in the source; of a node, where it is about one of the graph ([`Claim::Graph`]).
     pub tensor: String,
     /// How bad it is.
     pub level: Level,
@@ -177,7 +184,14 @@ impl ValidationError {
 
     /// Whether it is about the graph and not about a tensor.
     pub(crate) fn is_of_graph(&self) -> bool {
-        matches!(*self.reason, ValidationReason::Claim(Claim::Graph))
+        let of_graph =
+            |claim: &Claim| matches!(claim, Claim::Graph | Claim::UnreadableGraph { .. });
+        matches!(&*self.reason, ValidationReason::Claim(claim) if of_graph(claim))
+    }
+
+    /// Whether it is about a graph that can't be read.
+    pub(crate) fn is_of_unreadable_graph(&self) -> bool {
+        matches!(*self.reason, ValidationReason::Claim(Claim::UnreadableGraph { .. }))
     }
 
     pub(crate) fn of_structure(mismatch: Mismatch) -> Self {

@@ -9,12 +9,16 @@ use apr_graph::{
 };
 use apr_registry::tflite::lower::Affine;
 use apr_registry::{
-    CheckpointReader, Error, Escaped, Format, Limits, Result, TensorInfo, coreml, graphs_of, keras,
-    keys, onnx, tensorflow, tflite,
+    CheckpointReader, Code, Error, Escaped, Format, Limits, Result, TensorInfo, coreml, graphs_of,
+    keras, keys, onnx, tensorflow, tflite,
 };
 use apr_source::Source;
 use apr_source::naming::original;
 use serde_json::Value;
+
+use crate::graph::GraphPart;
+use crate::import::graph_misfits;
+use crate::inline::ValidationError;
 
 /// The graphs of the file that a model came from.
 pub(crate) struct OwnGraphs {
@@ -33,7 +37,7 @@ pub(crate) struct OwnGraphs {
 pub(crate) fn own_graphs(source: &Source<'_>) -> Result<Option<OwnGraphs>> {
     let reader = source.reader();
     let limits = Limits::default();
-    let Some((format, _)) = graphs_of(reader, &limits)? else { return Ok(None) };
+    let Some((format, mut parts)) = graphs_of(reader, &limits)? else { return Ok(None) };
     let auxiliary = reader.metadata().auxiliary_tensor();
     let now = || {
         reader
@@ -43,10 +47,17 @@ pub(crate) fn own_graphs(source: &Source<'_>) -> Result<Option<OwnGraphs>> {
             .filter(|name| Some(*name) != auxiliary)
     };
 
-    // Graphs refer to tensors by the names that the file gives them.
+    // Graphs refer to tensors by the names that the file gives them. Most models have those names
+    // still, and their graphs are read once.
     let before = original(source, format)?;
-    let parts = graphs_of(&before, &limits)?.map(|(_, parts)| parts);
-    let mut parts = parts.unwrap_or_default();
+    let is_as_read = before
+        .tensors()
+        .iter()
+        .map(|info| &info.name)
+        .eq(reader.tensors().iter().map(|info| &info.name));
+    if !is_as_read {
+        parts = graphs_of(&before, &limits)?.map(|(_, parts)| parts).unwrap_or_default();
+    }
     let names = before.tensors().iter().map(|info| info.name.as_str()).zip(now()).collect();
     let mut renaming = Renaming { names, used: HashSet::new() };
     for (_, graph) in &mut parts {
@@ -62,6 +73,18 @@ pub(crate) fn own_graphs(source: &Source<'_>) -> Result<Option<OwnGraphs>> {
     Ok(Some(OwnGraphs { parts, unused, format }))
 }
 
+/// The graphs, or what is wrong with the bytes that they are read from: what needs no graph goes on,
+/// and says so ([`unreadable`](crate::graph::unreadable)).
+///
+/// # Errors
+/// E007 when reading fails, E008 over the limits.
+pub(crate) fn own_graphs_or_damage(source: &Source<'_>) -> Result<Result<Option<OwnGraphs>>> {
+    match own_graphs(source) {
+        Err(error) if matches!(error.code(), Code::Io | Code::Memory) => Err(error),
+        found => Ok(found),
+    }
+}
+
 /// Names of the tensors that have the scales and zero points of those that are used.
 fn scales<'r>(reader: &'r dyn CheckpointReader, used: &HashSet<String>) -> HashSet<&'r str> {
     let entries = reader.metadata().object(keys::AFFINE).into_iter().flatten();
@@ -73,6 +96,12 @@ fn scales<'r>(reader: &'r dyn CheckpointReader, used: &HashSet<String>) -> HashS
 }
 
 impl OwnGraphs {
+    /// What makes them graphs that no runtime takes.
+    pub(crate) fn misfits(&self) -> Vec<ValidationError> {
+        let judged = |(name, graph): &(String, Graph)| GraphPart::new(name, graph.clone());
+        graph_misfits(self.parts.iter().map(judged))
+    }
+
     /// Whether the format states shapes for all inputs, or may leave them away.
     pub(crate) fn may_lack_shapes(&self) -> bool {
         [&tensorflow::GRAPH, &tensorflow::SAVED_MODEL].contains(&self.format)

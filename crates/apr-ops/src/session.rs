@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use apr_arch::{FamilyModel, TensorKind};
 use apr_blocks::GraphOptions;
 use apr_core::{Progress, StoredRange};
-use apr_registry::{CheckpointReader, Code, Error, Pipeline, Result};
+use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 use apr_source::Source;
 use serde::Serialize;
 
@@ -19,7 +19,7 @@ use crate::diff::{
     diff_units,
 };
 use crate::explain::{ModelExplanation, TensorExplanation, explain_model, explain_tensor};
-use crate::graph::{Computed, GraphReport, ReportOptions, computed, of_file, report};
+use crate::graph::{Computed, GraphReport, ReportOptions, computed, of_file_or_damage, report};
 use crate::inspect::{InspectReport, inspect};
 use crate::lint::{LintReport, lint};
 use crate::physics::{Physics, Violation, expectation};
@@ -61,11 +61,7 @@ impl Graphs {
     /// # Errors
     /// E007 when reading fails, E008 over the limits.
     fn own(&self, source: &Source<'_>) -> Result<Option<Result<&Computed, &Error>>> {
-        let found = kept(&self.own, || match of_file(source) {
-            Err(error) if matches!(error.code(), Code::Io | Code::Memory) => Err(error),
-            found => Ok(found),
-        })?;
-        Ok(match found {
+        Ok(match kept(&self.own, || of_file_or_damage(source))? {
             Ok(graphs) => graphs.as_ref().map(Ok),
             Err(error) => Some(Err(error)),
         })

@@ -76,6 +76,35 @@ fn a_graph_that_contradicts_itself_is_refused_by_whoever_validates_and_writes() 
     }
 }
 
+/// What a command needs no graph for is done with `--relaxed`; `validate` has the same words.
+#[test]
+fn a_graph_that_cannot_be_read_is_refused_and_let_pass_where_nothing_needs_it() {
+    /// A list of an operator's inputs.
+    const DAMAGED: usize = 1950;
+
+    let sandbox = Sandbox::new();
+    let mut bytes = std::fs::read(fixture("tflite").join("lowered.tflite")).expect("the fixture");
+    bytes[DAMAGED] ^= 0x7f;
+    sandbox.write("damaged.tflite", bytes);
+    let found =
+        ["the graph can't be read: an operator names a tensor beyond the 28 that there are"];
+    sandbox.apr("validate damaged.tflite").fails(5, &found);
+    for (command, out) in [
+        ("import damaged.tflite -o", "out.apr"),
+        ("convert damaged.tflite -o", "out.safetensors"),
+        ("convert damaged.tflite -o", "out.pt"),
+    ] {
+        let command = format!("{command} {out}");
+        let title = "damaged.tflite: its graph is damaged or not supported";
+        sandbox.apr(&command).fails(5, &[title, found[0], "--relaxed"]);
+        assert!(!sandbox.path(out).exists(), "{out}");
+        sandbox.apr(&format!("{command} --relaxed")).ok().says(&found);
+    }
+    // Nothing else says what an ONNX file would compute.
+    sandbox.apr("convert damaged.tflite -o out.onnx --relaxed").fails(4, &["E002"]);
+    assert!(!sandbox.path("out.onnx").exists());
+}
+
 /// Files behind a model may count their places from where the model begins.
 #[test]
 fn a_model_with_files_behind_it_has_its_graph_for_every_command() {

@@ -30,7 +30,7 @@ pub use runnable::{Runnable, with_graphs};
 
 use crate::import::restore;
 use crate::inline::ValidationConfig;
-use crate::own_graph::own_graphs;
+use crate::own_graph::{OwnGraphs, own_graphs, own_graphs_or_damage};
 use crate::tensors::{TensorRow, TensorsOptions, list};
 
 /// The graphs of a model.
@@ -128,11 +128,20 @@ const ROTARY: &str = "rope_";
 /// # Errors
 /// E002 where it is damaged, E007 when reading fails, E008 over the limits.
 pub fn of_file(source: &Source<'_>) -> Result<Option<Computed>> {
-    Ok(own_graphs(source)?.map(|own| Computed {
-        origin: GraphOrigin::File,
-        parts: own.parts.into_iter().map(|(name, graph)| GraphPart::new(&name, graph)).collect(),
-        unused: own.unused,
-    }))
+    Ok(own_graphs(source)?.map(Computed::of_own))
+}
+
+/// The graphs of the model's file, or what is wrong with them: see [`own_graphs_or_damage`].
+///
+/// # Errors
+/// E007 when reading fails, E008 over the limits.
+pub(crate) fn of_file_or_damage(source: &Source<'_>) -> Result<Result<Option<Computed>>> {
+    Ok(own_graphs_or_damage(source)?.map(|own| own.map(Computed::of_own)))
+}
+
+/// What is said of a model whose graph can't be read.
+pub(crate) fn unreadable(error: &Error) -> String {
+    format!("the graph can't be read: {}", error.message())
 }
 
 /// The size that costs are told for where nobody says another: one text, image or sound, 128 tokens
@@ -189,6 +198,11 @@ fn without_graph(reader: &dyn CheckpointReader) -> Option<String> {
 }
 
 impl Computed {
+    fn of_own(own: OwnGraphs) -> Self {
+        let parts = own.parts.into_iter().map(|(name, graph)| GraphPart::new(&name, graph));
+        Self { origin: GraphOrigin::File, parts: parts.collect(), unused: own.unused }
+    }
+
     /// The same in operators of ONNX, where the file has another program's.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use apr_source::{Architecture, Source, is_unpacked};
 use apr_view::{View, nearest};
 use serde_json::Value;
 
-use crate::graph::of_file;
+use crate::graph::{GraphPart, of_file_or_damage, unreadable};
 use crate::inline::{Claim, ValidationError, ValidationReason};
 use crate::physics::Level;
 
@@ -34,21 +34,39 @@ pub(super) fn structural_misfits(
     misfits
 }
 
-/// What makes the graphs of the file ones that no runtime takes. `validate` has the same errors of
-/// them, with what is odd beside.
+/// What makes the graphs of the file ones that no runtime takes, or can't be read at all. `validate`
+/// has the same errors, with its warnings beside.
 ///
 /// # Errors
-/// E002 where one is damaged, E007 when reading fails, E008 over the limits.
-pub(crate) fn graph_misfits(source: &Source<'_>) -> Result<Vec<ValidationError>> {
-    let graphs = of_file(source)?;
-    let errors = graphs.iter().flat_map(|graphs| &graphs.parts);
-    let errors = errors.flat_map(|part| part.findings.errors()).map(|finding| ValidationError {
-        tensor: finding.node.clone(),
+/// E007 when reading fails, E008 over the limits.
+pub(crate) fn misfits_of_graphs(source: &Source<'_>) -> Result<Vec<ValidationError>> {
+    Ok(match of_file_or_damage(source)? {
+        Ok(graphs) => graph_misfits(graphs.into_iter().flat_map(|graphs| graphs.parts)),
+        Err(error) => {
+            let claim = Claim::UnreadableGraph { code: error.code().id(), offset: error.offset() };
+            vec![graph_misfit("", unreadable(&error), claim)]
+        }
+    })
+}
+
+/// The same for graphs that were read.
+pub(crate) fn graph_misfits(parts: impl Iterator<Item = GraphPart>) -> Vec<ValidationError> {
+    let misfits_of = |part: GraphPart| -> Vec<ValidationError> {
+        let errors = part.findings.errors();
+        errors
+            .map(|finding| graph_misfit(&finding.node, finding.message.clone(), Claim::Graph))
+            .collect()
+    };
+    parts.flat_map(misfits_of).collect()
+}
+
+fn graph_misfit(node: &str, message: String, claim: Claim) -> ValidationError {
+    ValidationError {
+        tensor: node.to_owned(),
         level: Level::Error,
-        message: finding.message.clone(),
-        reason: Box::new(ValidationReason::Claim(Claim::Graph)),
-    });
-    Ok(errors.collect())
+        message,
+        reason: Box::new(ValidationReason::Claim(claim)),
+    }
 }
 
 /// What a checkpoint that no family was found for says of itself, and is not: its configuration

@@ -23,7 +23,8 @@ use super::wishes::WITH_BLOCKS;
 
 use crate::graph::{BoundGraphs, bound_graphs, without_family};
 use crate::import::{Foreign, Prepared};
-use crate::own_graph::{check_inputs, is_skeleton, left_out, own_graphs};
+use crate::inline::ValidationError;
+use crate::own_graph::{OwnGraphs, check_inputs, is_skeleton, left_out, own_graphs_or_damage};
 
 /// The first version of ONNX's format in which weights need not be inputs.
 const WITH_FREE_WEIGHTS: i64 = 4;
@@ -51,7 +52,15 @@ impl Job {
         storage.dequantize = self.weights.dequantize;
         storage.blocks = self.graph.blocks;
         let known = source.through(&restored);
-        let Computation { mut view, models, mut warnings } = self.computation(&known, &storage)?;
+        let own = match own_graphs_or_damage(&known)? {
+            Ok(own) => own,
+            Err(error) if known.family()?.is_none() => return Err(error.into()),
+            // What the family computes can be written, if damage is let pass.
+            Err(_) => None,
+        };
+        let graph_misfits = self.misfits_of(own.as_ref());
+        let Computation { mut view, models, mut warnings } =
+            self.computation(&known, own, &storage)?;
         let (models, idle) = self.graph.merge(models)?;
         warnings.extend(idle);
 
@@ -112,9 +121,19 @@ impl Job {
         let bound_view = View::of(&unpacked, bound.tensors).read_in_order(WINDOW);
         let warnings = said.into_iter().chain(bound.warnings).collect();
         let tensors = (bound_view.tensors(), bound.targets);
-        let parts = Parts::with_program(self, (family, misfits), tensors, losses, warnings);
+        let parts = Parts {
+            graph_misfits,
+            ..Parts::with_program(self, (family, misfits), tensors, losses, warnings)
+        };
         let content = bound_view.into_mapping().over(Base::owning(unpacked));
         Planned::new(&job, source, content, parts)
+    }
+
+    /// What is wrong with the graphs that planning has read; `None` if the file's are to be read for
+    /// that. Some of the tensors are not all that a graph names.
+    pub(super) fn misfits_of(&self, own: Option<&OwnGraphs>) -> Option<Vec<ValidationError>> {
+        let is_whole = self.prefix.is_none();
+        own.filter(|_| is_whole && self.validation.structure).map(OwnGraphs::misfits)
     }
 
     /// Refuses what blocks that are made on the way do not go along with.
@@ -139,9 +158,10 @@ impl Job {
     fn computation<'v>(
         &self,
         source: &Source<'v>,
+        own: Option<OwnGraphs>,
         storage: &Storage,
     ) -> Result<Computation<'v>, JobError> {
-        if let Some(own) = own_graphs(source)? {
+        if let Some(own) = own {
             let may_lack_shapes = own.may_lack_shapes();
             let widened = own.widened();
             match own.in_onnx(source.reader()) {

@@ -49,7 +49,9 @@ pub enum JobError {
 #[must_use]
 pub fn misfit_title(family: Option<&str>, misfits: &[ValidationError]) -> String {
     if !misfits.is_empty() && misfits.iter().all(ValidationError::is_of_graph) {
-        return "its graph contradicts itself".to_owned();
+        let is_unread = misfits.iter().any(ValidationError::is_of_unreadable_graph);
+        let wrong = if is_unread { "is damaged or not supported" } else { "contradicts itself" };
+        return format!("its graph {wrong}");
     }
     match family {
         Some(family) => format!("the tensors do not match the {} family", Escaped(family)),

@@ -66,6 +66,7 @@ impl Job {
             validator: InlineValidator::for_checkpoint(values, view.tensors(), None),
             family,
             misfits,
+            graph_misfits: None,
             warnings,
         };
 

@@ -65,6 +65,7 @@ impl Job {
             validator: InlineValidator::new(self.validation),
             family: None,
             misfits: Vec::new(),
+            graph_misfits: None,
             warnings: Vec::new(),
         };
         Planned::new(self, source, selected, parts)

@@ -18,7 +18,7 @@ use super::description::Job;
 use super::error::JobError;
 use crate::convert::{Conversion, ConvertOptions, ConvertReport, plan};
 use crate::diff::DriftReport;
-use crate::import::{FamilyNote, Prepared, graph_misfits};
+use crate::import::{FamilyNote, Prepared, misfits_of_graphs};
 use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
 use crate::parts::smallest_size;
 use crate::physics::Physics;
@@ -76,6 +76,8 @@ pub(super) struct Parts {
     pub(super) validator: InlineValidator,
     pub(super) family: Option<FamilyNote>,
     pub(super) misfits: Vec<ValidationError>,
+    /// What is wrong with the graphs of the file, if planning has read them.
+    pub(super) graph_misfits: Option<Vec<ValidationError>>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -104,6 +106,7 @@ impl Parts {
             validator: InlineValidator::for_checkpoint(values, tensors, None),
             family,
             misfits,
+            graph_misfits: None,
             warnings,
         }
     }
@@ -115,7 +118,9 @@ impl Parts {
         losses: Vec<Loss>,
     ) -> (Mapping, Self) {
         let Prepared { view, validator, family, misfits, warnings } = prepared;
-        (view.into_mapping(), Self { options, losses, validator, family, misfits, warnings })
+        let parts =
+            Self { options, losses, validator, family, misfits, graph_misfits: None, warnings };
+        (view.into_mapping(), parts)
     }
 }
 
@@ -128,9 +133,10 @@ impl<'a> Planned<'a> {
         parts: Parts,
     ) -> Result<Self, JobError> {
         let (content, parts, coded) = with_codes(content, source.reader(), parts)?;
-        let Parts { options, losses, validator, family, mut misfits, mut warnings } = parts;
+        let Parts { options, losses, validator, family, mut misfits, graph_misfits, mut warnings } =
+            parts;
         if job.validation.structure {
-            misfits.extend(graph_misfits(source)?);
+            misfits.extend(graph_misfits.map_or_else(|| misfits_of_graphs(source), Ok)?);
         }
         // A shard is judged with the others, once they are together.
         let is_gated = job.weights.gate.is_some() && job.target.shard.is_none();

@@ -9,7 +9,7 @@ use apr_graph::{
 };
 use apr_quantize::TensorTarget;
 use apr_registry::onnx::write::Model;
-use apr_registry::{CheckpointReader, Code, DType};
+use apr_registry::{CheckpointReader, Code, DType, Result as ModelResult};
 use apr_source::Source;
 use apr_source::naming::canonical;
 use apr_tensor::cast::can_cast;
@@ -19,9 +19,9 @@ use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
 
-use crate::graph::{bound_graphs, unknown_family};
+use crate::graph::{bound_graphs, unknown_family, unreadable};
 use crate::import::{Foreign, Prepared};
-use crate::own_graph::{is_skeleton, own_graphs};
+use crate::own_graph::{OwnGraphs, is_skeleton, own_graphs_or_damage};
 
 /// Version of ONNX's operators that programs are written from, or a newer one.
 const OPSET: i64 = 17;
@@ -53,7 +53,10 @@ impl Job {
             ..
         } = self.foreign(&source.through(&selected))?.stating_configuration();
         let mut target = self.target.clone();
-        match self.program(&source.through(&view), &mut warnings)? {
+        let known = source.through(&view);
+        let own = own_graphs_or_damage(&known)?;
+        let graph_misfits = self.misfits_of(own.as_ref().ok().and_then(Option::as_ref));
+        match self.program(&known, own, &mut warnings)? {
             Program::Graphs(graphs) => {
                 warnings.extend(self.graph.idle_past(&graphs));
                 let models = graphs.into_iter().map(|(name, graph)| Model::new(&name, graph));
@@ -70,7 +73,10 @@ impl Job {
         warnings.extend(dequantized);
         let job = Self { target, ..self.clone() };
         let tensors = (view.tensors(), targets);
-        let parts = Parts::with_program(self, (family, misfits), tensors, losses, warnings);
+        let parts = Parts {
+            graph_misfits,
+            ..Parts::with_program(self, (family, misfits), tensors, losses, warnings)
+        };
         let content = view.into_mapping().over(Base::owning(selected));
         Planned::new(&job, source, content, parts)
     }
@@ -101,9 +107,17 @@ impl Job {
     fn program(
         &self,
         source: &Source<'_>,
+        own: ModelResult<Option<OwnGraphs>>,
         warnings: &mut Vec<String>,
     ) -> Result<Program, JobError> {
-        if let Some(own) = own_graphs(source)? {
+        let own = match own {
+            Ok(own) => own,
+            Err(error) if source.family()?.is_none() => {
+                return Ok(Program::Unknown(unreadable(&error)));
+            }
+            Err(_) => None,
+        };
+        if let Some(own) = own {
             match own.in_onnx(source.reader()) {
                 Ok(graphs) => return self.own_program(graphs),
                 Err(error) if source.family()?.is_none() => {

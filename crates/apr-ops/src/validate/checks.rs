@@ -10,6 +10,7 @@ use apr_tensor::stats::{Moments, Scratch};
 
 use super::pass::Pass;
 use super::{Check, Level, hyperparameters};
+use crate::graph::unreadable;
 use crate::import::{
     expected_mels, false_claim, family_misfits, filterbank_misfit, inline_misfits,
     vocabulary_misfit,
@@ -75,8 +76,7 @@ impl Pass<'_> {
 
         let graphs = match self.known.graphs {
             Some(Err(error)) => {
-                let message = format!("the graph can't be read: {}", error.message());
-                let finding = self.find(Level::Error, Check::Graph, None, message);
+                let finding = self.find(Level::Error, Check::Graph, None, unreadable(error));
                 (finding.code, finding.offset) = (Some(error.code().id()), error.offset());
                 return;
             }
