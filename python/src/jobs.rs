@@ -211,7 +211,7 @@ fn writer<'a>(
         writer = writer.tensor_read(name, dtype, shape, len, move |offset, piece| {
             Python::attach(|py| {
                 let bytes = read.call1(py, (position, offset, piece.len()))?;
-                let bytes = bytes.downcast_bound::<PyBytes>(py)?.as_bytes();
+                let bytes = bytes.cast_bound::<PyBytes>(py)?.as_bytes();
                 if bytes.len() != piece.len() {
                     return Err(PyValueError::new_err("the array changed while it was written"));
                 }

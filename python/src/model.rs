@@ -452,7 +452,7 @@ impl ByteSource for PythonFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> apr::Result<()> {
         Python::attach(|py| {
             let bytes = self.read.call1(py, (offset, buf.len()))?;
-            let bytes = bytes.downcast_bound::<PyBytes>(py)?.as_bytes();
+            let bytes = bytes.cast_bound::<PyBytes>(py)?.as_bytes();
             if bytes.len() != buf.len() {
                 return Err(pyo3::exceptions::PyEOFError::new_err("the file object ended early"));
             }
