@@ -13,6 +13,12 @@ use crate::tools::Tool;
 /// The version CI installs.
 pub(crate) const CARGO_DENY: Tool = Tool::new("cargo-deny", "0.20.2");
 
+/// Security advisories about crates.
+const ADVISORIES: &str = "https://github.com/RustSec/advisory-db";
+
+/// Workspaces, each with a lock file. The package for Python is in the first.
+const LOCKED: [&str; 2] = ["Cargo.toml", "fuzz/Cargo.toml"];
+
 /// Git's hashes of the files that dependencies follow from, as they were when cargo-deny last
 /// agreed with them. It takes minutes to build and a second to run, so it is asked again only when
 /// one of them has changed.
@@ -46,6 +52,7 @@ pub(crate) fn run(steps: &mut Steps) {
     });
     steps.run("libraries name settings, not options", no_library_spells_an_option);
     steps.run("dependencies: bans, licences, sources", dependencies);
+    steps.run("dependencies: security advisories", advisories_if_reachable);
     steps.run("features: the table is true", features::check);
     steps.run("manifests and readmes of published crates", package::check);
     steps.run("documentation", || {
@@ -57,9 +64,42 @@ pub(crate) fn run(steps: &mut Steps) {
     });
 }
 
-/// Apart from `run`: its verdict changes when an advisory appears, without a change here.
-pub(crate) fn advisories(steps: &mut Steps) {
-    steps.run("dependencies: bans, licences, sources, advisories", || cargo_deny(&["all"]));
+/// Everything at once, and a failure where the database of advisories can't be reached.
+pub(crate) fn all_of_dependencies(steps: &mut Steps) {
+    steps.run("dependencies: bans, licences, sources", || {
+        cargo_deny(&["bans", "licenses", "sources"])
+    });
+    steps.run("dependencies: security advisories", compare_with_advisories);
+}
+
+/// The gate runs on machines that reach registries alone too. The database is in none of them, and
+/// cargo-deny takes minutes to build: it is asked for only if there is something to compare with.
+fn advisories_if_reachable() -> Outcome {
+    if advisories_are_reachable() {
+        compare_with_advisories()
+    } else {
+        Err(Stop::out_of_reach(format!("{ADVISORIES} can't be reached; nothing was compared")))
+    }
+}
+
+pub(crate) fn advisories_are_reachable() -> bool {
+    let mut ask = program("git");
+    ask.args(["ls-remote", "--quiet", ADVISORIES, "HEAD"]).env("GIT_TERMINAL_PROMPT", "0");
+    output(&mut ask).is_some()
+}
+
+/// Holds what ships and the fuzz targets, as their lock files have them, against the advisories of
+/// today and against what was yanked.
+pub(crate) fn compare_with_advisories() -> Outcome {
+    let cargo_deny = CARGO_DENY.installed_or_install()?;
+    LOCKED.into_iter().try_for_each(|manifest| {
+        let mut check = program(&cargo_deny);
+        check.args(["--config", "deny.toml", "--manifest-path", manifest]);
+        if in_ci() {
+            check.arg("--locked");
+        }
+        run_program(check.args(["--log-level", "error", "check", "advisories"]))
+    })
 }
 
 /// rustfmt leaves comments, texts and macros as they are, however long their lines. A row of a

@@ -126,7 +126,7 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             }
         }
-        ["deny"] => lint::advisories(&mut steps),
+        ["deny"] => lint::all_of_dependencies(&mut steps),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             return ExitCode::SUCCESS;
