@@ -15,7 +15,7 @@ use crate::steps::Steps;
 type Part = fn(&mut Steps);
 
 /// The parts, in the order in which they run; each sets up the peers that it asks.
-const PARTS: [(&str, Part); 12] = [
+const PARTS: [(&str, Part); 13] = [
     ("builds", builds::run),
     ("candle", candle),
     ("hub", hub),
@@ -24,6 +24,7 @@ const PARTS: [(&str, Part); 12] = [
     ("graphs", graphs),
     ("distill", distill),
     ("merge", merge),
+    ("codes", codes),
     ("optimum", optimum),
     ("quality", quality),
     ("llama", llama),
@@ -121,6 +122,16 @@ fn graphs(steps: &mut Steps) {
     steps.run("every layer's states and attention within apr run are transformers'", || {
         reference::check_inside(&apr()?)
     });
+}
+
+fn codes(steps: &mut Steps) {
+    if set_up_transformers(steps)
+        && steps.run("compressed-tensors and mlx-lm", reference::set_up_codes).is_some()
+    {
+        steps.run("transformers and mlx-lm load the quantized layouts that apr writes", || {
+            reference::check_codes(&apr()?)
+        });
+    }
 }
 
 fn distill(steps: &mut Steps) {

@@ -380,6 +380,29 @@ pub(crate) fn check_with_optimum(apr: &Path) -> Outcome {
     run(program(optimum_python()).arg("xtask/interop/optimum_check.py").arg(apr))
 }
 
+/// A Python with libraries that load quantized layouts, once it was [set up](set_up_codes).
+fn codes_python() -> PathBuf {
+    std::env::var_os("APR_CODES_PYTHON")
+        .map_or_else(|| folder().join("codes/bin/python"), PathBuf::from)
+}
+
+/// Makes a virtual environment for libraries that load quantized layouts, unless there is a Python
+/// that has them.
+pub(crate) fn set_up_codes() -> Outcome {
+    let has_it = ["-c", "import compressed_tensors, mlx_lm, transformers; print(1)"];
+    if output(program(codes_python()).args(has_it)).is_some() {
+        return Ok(());
+    }
+    share_environment("codes")
+}
+
+/// Lets other libraries load the quantized layouts that apr writes.
+pub(crate) fn check_codes(apr: &Path) -> Outcome {
+    let mut command = program(codes_python());
+    command.arg("xtask/interop/codes_check.py").arg(apr);
+    run(command.args(["fixtures/tiny-llama", "12+34=", "46"]))
+}
+
 /// Looks for a Python with torch, and installs Debian's where there is none: PyPI's needs CUDA
 /// libraries to import.
 pub(crate) fn set_up_torch() -> Outcome {

@@ -1,0 +1,83 @@
+"""Lets other libraries load the quantized layouts that apr writes, and compares their weights with those that apr reads.
+
+    python codes_check.py APR MODEL PROMPT ANSWER
+
+transformers with compressed-tensors loads the layouts for servers, mlx-lm those of MLX, both on the CPU. Each has to
+answer the prompt, and what it makes of the codes has to be what `apr convert --dequantize` makes of them, bit by bit.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+warnings.filterwarnings("ignore")
+logging.disable(logging.CRITICAL)
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+SERVERS = ["fp8", "w8a8", "w4a16", "nvfp4"]
+MLX = ["mlx-4", "mlx-6", "mlx-8"]
+
+
+def of_transformers(folder, plain, prompt):
+    """What transformers answers, and the weights of which it has others than apr."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(prompt, return_tensors="pt").input_ids
+    answer = tokenizer.decode(model.generate(ids, max_new_tokens=3, do_sample=False)[0][ids.shape[1]:])
+    dense = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.bfloat16, quantization_config=transformers.CompressedTensorsConfig(dequantize=True))
+    theirs, ours = dense.state_dict(), load_file(plain / "model.safetensors")
+    assert ours.keys() <= theirs.keys(), ours.keys() - theirs.keys()
+    return answer, len(ours), [name for name in ours if not torch.equal(theirs[name].float(), ours[name].float())]
+
+
+def of_mlx(folder, plain, prompt):
+    """What mlx-lm answers, and the weights of which it has others than apr."""
+    import mlx.core as mx
+    from mlx import nn
+    from mlx_lm import generate, load
+
+    model, tokenizer = load(str(folder))
+    answer = generate(model, tokenizer, prompt, max_tokens=3)
+    ours, compared, others = mx.load(str(plain / "model.safetensors")), 0, []
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.QuantizedLinear, nn.QuantizedEmbedding)):
+            theirs = mx.dequantize(module.weight, module.scales, module.biases, module.group_size, module.bits)
+            compared += 1
+            if not mx.array_equal(theirs, ours[f"{name}.weight"]):
+                others.append(name)
+    return answer, compared, others
+
+
+def main():
+    apr, model, prompt, expected = sys.argv[1:]
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for layout in SERVERS + MLX:
+            coded, plain = Path(folder) / layout, Path(folder) / f"{layout}-plain"
+            run = [apr, "quantize", model, "--type", layout, "--format", "safetensors", "-o", coded]
+            subprocess.run(run, check=True, capture_output=True)
+            run = [apr, "convert", coded, "--dequantize", "bf16", "--format", "safetensors", "-o", plain]
+            subprocess.run(run, check=True, capture_output=True)
+            ask = of_mlx if layout in MLX else of_transformers
+            answer, compared, others = ask(coded, plain, prompt)
+            good = answer.strip() == expected and compared > 0 and not others
+            failed += not good
+            said = "" if good else f", {others[:4]} differ, answer {answer!r}"
+            print(f"{layout:6} {compared} weights compared{said}", flush=True)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
