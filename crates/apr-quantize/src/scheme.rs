@@ -93,6 +93,8 @@ schemes! {
     W8A8 = "w8a8", I8_ROW, Layout, None;
     /// 4-bit integers in groups of 128, as compressed-tensors has them.
     W4A16 = "w4a16", I4_ROW, Layout, None;
+    /// 4-bit integers in groups of 128, as GPTQ has them.
+    Gptq4 = "gptq-4", I4_ROW, Layout, None;
     /// 4-bit integers in groups of 64, as MLX has them.
     Mlx4 = "mlx-4", I4_ROW, Layout, None;
     /// 6-bit integers in groups of 64, as MLX has them.

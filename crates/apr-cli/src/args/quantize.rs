@@ -181,7 +181,7 @@ Types:
   tq1_0 tq2_0 q1_0 q2_0           ternary weights; signs; 2 bits
   mxfp4 nvfp4                     4-bit floats
   int8 int4                       apr's own: a scale a row, a scale a group of 32
-  fp8 w8a8 w4a16 nvfp4            folders of safetensors that vLLM and transformers load
+  fp8 w8a8 w4a16 nvfp4 gptq-4     folders of safetensors that vLLM and transformers load
   mlx-4 mlx-6 mlx-8               folders of safetensors that mlx-lm loads
   f8_e4m3 f8_e5m2 fp16 bf16 fp32  floats";
 

@@ -49,8 +49,8 @@ struct Origin {
 #[derive(Debug)]
 pub struct LaidErrors {
     layout: Layout,
-    /// By position in the base.
-    drifts: Mutex<BTreeMap<usize, Drift>>,
+    /// Of pieces, by position in the base and offset: sums are the same whichever thread is faster.
+    drifts: Mutex<BTreeMap<(usize, u64), Drift>>,
     names: Vec<String>,
     bytes: Vec<u64>,
     elements: u64,
@@ -68,8 +68,12 @@ impl LaidErrors {
     pub fn report(&self) -> Option<QuantizationReport> {
         let mut log = QualityLog::default();
         let drifts = self.drifts.lock().unwrap_or_else(PoisonError::into_inner);
-        for (&tensor, drift) in drifts.iter() {
-            log.add(&self.names[tensor], self.layout.reported(), self.bytes[tensor], drift);
+        let mut weights: BTreeMap<usize, Drift> = BTreeMap::new();
+        for ((tensor, _), drift) in drifts.iter() {
+            weights.entry(*tensor).or_default().merge(drift);
+        }
+        for (tensor, drift) in weights {
+            log.add(&self.names[tensor], self.layout.reported(), self.bytes[tensor], &drift);
         }
         log.finish()
     }
@@ -158,10 +162,7 @@ impl<'a> Laid<'a> {
         self.base.read_tensor(tensor, first * row, &mut bytes)?;
         let mut values = Vec::new();
         widen_f32(info.dtype, &bytes, &mut values);
-        if values.iter().any(|value| !value.is_finite()) {
-            let message = "NaN or infinite values, which codes can't represent";
-            return Err(Error::format(message).for_tensor(&info.name));
-        }
+        check_finite(&values, &info.name)?;
         Ok(values)
     }
 
@@ -204,6 +205,7 @@ impl<'a> Laid<'a> {
         let rows = info.shape.dims().first().copied().unwrap_or(1).max(1);
         let width = own.map(TensorInfo::byte_len).transpose()?.unwrap_or_default() / rows;
         let global = self.global(origin.tensor)?;
+        let mut drift = Drift::default();
         let (mut at, mut rest) = (offset, buf);
         while !rest.is_empty() && width > 0 {
             let first = at / width;
@@ -211,13 +213,17 @@ impl<'a> Laid<'a> {
             let count = self.at_once(origin.tensor).min(last.saturating_sub(first)).max(1);
             let values = self.rows(origin.tensor, first, count)?;
             let mut made = Vec::new();
-            for values in values.chunks_exact(usize_of(info.shape.row_len())?) {
+            let rows_of = values.chunks_exact(usize_of(info.shape.row_len())?);
+            for (number, values) in (first..).zip(rows_of) {
                 let row = Row::of(self.layout, info.dtype, global, values);
                 match part {
                     Part::Scales => made.extend(row.scales),
                     Part::Biases => made.extend(row.biases),
                     _ => {
-                        self.note(origin.tensor, &Drift::of(values, &row.values));
+                        // A row that is read in two pieces counts where it begins.
+                        if number * width >= offset {
+                            drift.merge(&Drift::of(values, &row.values));
+                        }
                         made.extend(row.codes);
                     }
                 }
@@ -227,18 +233,90 @@ impl<'a> Laid<'a> {
             let (now, later) = rest.split_at_mut(len);
             now.copy_from_slice(&made[skipped..skipped + len]);
             if len == 0 {
-                let message = "the read ends past the tensor";
-                return Err(Error::corrupt(message).for_tensor(&info.name).at(offset));
+                return Err(past_end(&info.name, offset));
             }
             at += len as u64;
             rest = later;
         }
+        self.note(origin.tensor, offset, drift);
         Ok(())
     }
 
-    fn note(&self, tensor: usize, drift: &Drift) {
-        let mut drifts = self.errors.drifts.lock().unwrap_or_else(PoisonError::into_inner);
-        drifts.entry(tensor).or_default().merge(drift);
+    /// Fills `buf` with bytes of a part that has inputs as rows, from `offset` on: groups of inputs
+    /// are encoded for all outputs, and turned.
+    fn encode_columns(
+        &self,
+        origin: Origin,
+        offset: u64,
+        buf: &mut [u8],
+        part: Part,
+    ) -> Result<()> {
+        let info = &self.base.tensors()[origin.tensor];
+        let &[outputs, columns] = info.shape.dims() else {
+            return Err(past_end(&info.name, offset));
+        };
+        let group = self.layout.group().unwrap_or(columns).max(1);
+        // Bytes of an output in a group: 16 words of eight codes, or a scale.
+        let (words, width) = if part == Part::Codes { (group / 8, 4) } else { (1, 2) };
+        let of_group = words * outputs * width;
+        let mut drift = Drift::default();
+        let (mut at, mut rest) = (offset, buf);
+        while !rest.is_empty() {
+            let number = at / of_group;
+            if number * group >= columns {
+                return Err(past_end(&info.name, at));
+            }
+            let (made, moved) = self.turned_group(origin.tensor, (number, group), part)?;
+            if part == Part::Codes && number * of_group >= offset {
+                drift.merge(&moved);
+            }
+            let skipped = usize_of(at - number * of_group)?;
+            let len = (made.len() - skipped).min(rest.len());
+            let (now, later) = rest.split_at_mut(len);
+            now.copy_from_slice(&made[skipped..skipped + len]);
+            at += len as u64;
+            rest = later;
+        }
+        self.note(origin.tensor, offset, drift);
+        Ok(())
+    }
+
+    /// A group of inputs of all outputs: its words, or its scales, with an output's after another's;
+    /// and how far it moves.
+    fn turned_group(
+        &self,
+        tensor: usize,
+        (number, group): (u64, u64),
+        part: Part,
+    ) -> Result<(Vec<u8>, Drift)> {
+        let info = &self.base.tensors()[tensor];
+        let (width, columns) = (info.dtype.block_bytes(), info.shape.row_len());
+        let outputs = info.shape.dims().first().copied().unwrap_or(0);
+        let (mut rows, mut moved) = (Vec::new(), Drift::default());
+        let (mut bytes, mut values) = (vec![0; usize_of(group * width)?], Vec::new());
+        for output in 0..outputs {
+            let start = (output * columns + number * group) * width;
+            self.base.read_tensor(tensor, start, &mut bytes)?;
+            widen_f32(info.dtype, &bytes, &mut values);
+            check_finite(&values, &info.name)?;
+            let row = Row::of(self.layout, info.dtype, 1.0, &values);
+            moved.merge(&Drift::of(&values, &row.values));
+            rows.push(if part == Part::Codes { row.codes } else { row.scales });
+        }
+        let width = if part == Part::Codes { 4 } else { 2 };
+        let count = rows.first().map_or(0, Vec::len) / width;
+        let words = (0..count).flat_map(|word| {
+            rows.iter().flat_map(move |row| row[word * width..(word + 1) * width].iter().copied())
+        });
+        Ok((words.collect(), moved))
+    }
+
+    /// Notes how far the weight moved whose codes are read from `offset` on.
+    fn note(&self, tensor: usize, offset: u64, drift: Drift) {
+        if drift.count > 0 {
+            let mut drifts = self.errors.drifts.lock().unwrap_or_else(PoisonError::into_inner);
+            drifts.insert((tensor, offset), drift);
+        }
     }
 }
 
@@ -265,12 +343,22 @@ fn usize_of(len: u64) -> Result<usize> {
     usize::try_from(len).map_err(|_| Error::memory("a row is larger than memory can be"))
 }
 
+fn past_end(name: &str, offset: u64) -> Error {
+    Error::corrupt("the read ends past the tensor").for_tensor(name).at(offset)
+}
+
+fn check_finite(values: &[f32], name: &str) -> Result<()> {
+    if values.iter().all(|value| value.is_finite()) {
+        return Ok(());
+    }
+    let message = "NaN or infinite values, which codes can't represent";
+    Err(Error::format(message).for_tensor(name))
+}
+
 /// Copies a part of `bytes`.
 fn copy(bytes: &[u8], offset: u64, buf: &mut [u8], name: &str) -> Result<()> {
     let from = usize::try_from(offset).ok().and_then(|start| bytes.get(start..)?.get(..buf.len()));
-    let from = from.ok_or_else(|| {
-        Error::corrupt("the read ends past the tensor").for_tensor(name).at(offset)
-    })?;
+    let from = from.ok_or_else(|| past_end(name, offset))?;
     buf.copy_from_slice(from);
     Ok(())
 }
@@ -305,6 +393,24 @@ impl CheckpointReader for Laid<'_> {
             }
             Some(Part::Global) => {
                 copy(&self.global(origin.tensor)?.to_le_bytes(), offset, buf, name)
+            }
+            Some(Part::Zeros) => {
+                // 8, which version 1 stores less one.
+                let len = self.tensors[tensor].byte_len()?;
+                if offset.checked_add(buf.len() as u64).is_none_or(|end| end > len) {
+                    return Err(past_end(name, offset));
+                }
+                buf.fill(0x77);
+                Ok(())
+            }
+            Some(Part::Groups) => {
+                let columns = self.base.tensors()[origin.tensor].shape.row_len();
+                let groups = (0..columns).map(|column| column / self.layout.group().unwrap_or(1));
+                let numbers = groups.flat_map(|group| (group as u32).to_le_bytes());
+                copy(&numbers.collect::<Vec<u8>>(), offset, buf, name)
+            }
+            Some(part) if self.layout == Layout::Gptq4 => {
+                self.encode_columns(origin, offset, buf, part)
             }
             Some(part) => self.encode(origin, offset, buf, part),
         }

@@ -7,6 +7,7 @@
 //! | [`W8A8`](Layout::W8A8) | compressed-tensors, `int-quantized` | `X.weight` (`i8`), `X.weight_scale` (`bf16`, a row) | vLLM, SGLang, transformers |
 //! | [`W4A16`](Layout::W4A16) | compressed-tensors, `pack-quantized` | `X.weight_packed` (`i32`), `X.weight_scale` (`bf16`, groups of 128), `X.weight_shape` | vLLM, SGLang, transformers |
 //! | [`NvFp4`](Layout::NvFp4) | compressed-tensors, `nvfp4-pack-quantized` | `X.weight_packed` (`u8`), `X.weight_scale` (`f8_e4m3`, groups of 16), `X.weight_global_scale` | vLLM, transformers |
+//! | [`Gptq4`](Layout::Gptq4) | GPTQ, version 1, symmetric | `X.qweight` and `X.qzeros` (`i32`), `X.scales` (`f16`, groups of 128), `X.g_idx` | vLLM, SGLang, GPTQModel, llama.cpp's converter |
 //! | [`Mlx`](Layout::Mlx) | MLX, affine | `X.weight` (`u32`), `X.scales`, `X.biases` (groups of 64) | mlx-lm |
 //!
 //! Values are rounded to the nearest code; of 4-bit integers, the scale of each group is searched.
@@ -37,6 +38,8 @@ pub enum Layout {
     W4A16,
     /// 4-bit floats, an 8-bit float as the scale of 16, one for all.
     NvFp4,
+    /// 4-bit integers, a scale for each group of 128; inputs are rows.
+    Gptq4,
     /// Integers of so many bits (4, 6 or 8), a scale and a bias for each group of 64.
     Mlx(u32),
 }
@@ -50,6 +53,7 @@ impl Layout {
             Scheme::W8A8 | Scheme::Int8 => Self::W8A8,
             Scheme::W4A16 | Scheme::Int4 => Self::W4A16,
             Scheme::NVFP4 => Self::NvFp4,
+            Scheme::Gptq4 => Self::Gptq4,
             Scheme::Mlx4 => Self::Mlx(4),
             Scheme::Mlx6 => Self::Mlx(6),
             Scheme::Mlx8 => Self::Mlx(8),
@@ -61,7 +65,7 @@ impl Layout {
     const fn group(self) -> Option<u64> {
         match self {
             Self::Fp8 | Self::W8A8 => None,
-            Self::W4A16 => Some(128),
+            Self::W4A16 | Self::Gptq4 => Some(128),
             Self::NvFp4 => Some(16),
             Self::Mlx(_) => Some(64),
         }
@@ -72,7 +76,7 @@ impl Layout {
         match self {
             Self::Fp8 => DType::F8_E4M3,
             Self::W8A8 | Self::Mlx(6 | 8) => DType::I8,
-            Self::W4A16 | Self::Mlx(_) => DType::I4_ROW,
+            Self::W4A16 | Self::Gptq4 | Self::Mlx(_) => DType::I4_ROW,
             Self::NvFp4 => DType::NVFP4,
         }
     }
@@ -80,7 +84,8 @@ impl Layout {
     /// Whether a weight of this dtype and shape can be laid out so.
     fn takes(self, info: &TensorInfo) -> bool {
         let &[rows, columns] = info.shape.dims() else { return false };
-        let is_whole = self.group().is_none_or(|group| columns.is_multiple_of(group));
+        let is_whole = self.group().is_none_or(|group| columns.is_multiple_of(group))
+            && (self != Self::Gptq4 || rows.is_multiple_of(32));
         info.name.ends_with(".weight")
             && info.dtype.is_float()
             && rows > 0
@@ -147,6 +152,12 @@ impl Layout {
                 part(Part::Scales, "weight_scale", DType::F8_E4M3, &[rows, along(16)]),
                 part(Part::Global, "weight_global_scale", DType::F32, &[1]),
             ],
+            Self::Gptq4 => vec![
+                part(Part::Codes, "qweight", DType::I32, &[columns / 8, rows]),
+                part(Part::Scales, "scales", DType::F16, &[along(128), rows]),
+                part(Part::Zeros, "qzeros", DType::I32, &[along(128), rows / 8]),
+                part(Part::Groups, "g_idx", DType::I32, &[columns]),
+            ],
             Self::Mlx(bits) => {
                 let words = columns * u64::from(bits) / 32;
                 let dtype = scale_dtype(info.dtype);
@@ -178,6 +189,10 @@ enum Part {
     Shape,
     /// The scale of all scales.
     Global,
+    /// Zero points, all the same.
+    Zeros,
+    /// The group of each column.
+    Groups,
 }
 
 /// Whether a matrix chooses experts: servers have it in floats.

@@ -25,7 +25,12 @@ impl Row {
         match layout {
             Layout::Fp8 => row.fp8(values),
             Layout::W8A8 => row.w8a8(values),
-            Layout::W4A16 => values.chunks(128).for_each(|group| row.w4a16(group)),
+            Layout::W4A16 => {
+                values.chunks(128).for_each(|group| row.four_bits(group, DType::BF16));
+            }
+            Layout::Gptq4 => {
+                values.chunks(128).for_each(|group| row.four_bits(group, DType::F16));
+            }
             Layout::NvFp4 => values.chunks(16).for_each(|group| row.nvfp4(group, global)),
             Layout::Mlx(bits) => row.mlx(bits, scale_dtype(dtype), values),
         }
@@ -57,25 +62,25 @@ impl Row {
         }
     }
 
-    /// A group of 4-bit integers, with the scale by which it is nearest.
-    fn w4a16(&mut self, values: &[f32]) {
+    /// A group of 4-bit integers, with the scale of this dtype by which it is nearest.
+    fn four_bits(&mut self, values: &[f32], dtype: DType) {
         let code = |value: f32, scale: f32| nearest(value / scale).clamp(-8.0, 7.0);
         let error = |scale: f32| -> f64 {
             let of = |value: &f32| f64::from(value - code(*value, scale) * scale).powi(2);
             values.iter().map(of).sum()
         };
         let whole = unless_zero(largest(values) / 7.5);
-        let tried = STEPS.iter().map(|step| stored(whole * step, DType::BF16).1);
+        let tried = STEPS.iter().map(|step| stored(whole * step, dtype).1);
         let best = tried
             .filter(|scale| *scale > 0.0)
             .map(|scale| (error(scale), scale))
             .min_by(|(a, _), (b, _)| a.total_cmp(b));
-        let scale = self.scale(best.map_or(whole, |(_, scale)| scale), DType::BF16);
+        let scale = self.scale(best.map_or(whole, |(_, scale)| scale), dtype);
         for pair in values.chunks(2) {
             let mut byte = 0;
             for (at, value) in pair.iter().enumerate() {
                 let code = code(*value, scale);
-                self.values.push(rounded(code * scale));
+                self.values.push(stored(code * scale, dtype).1);
                 #[expect(
                     clippy::cast_possible_truncation,
                     clippy::cast_sign_loss,

@@ -13,6 +13,15 @@ impl Layout {
             config.insert("quantization_config".to_owned(), stated);
             return;
         }
+        if self == Self::Gptq4 {
+            let stated = json!({
+                "quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": false,
+                "sym": true, "lm_head": false, "checkpoint_format": "gptq", "pack_dtype": "int32",
+                "damp_percent": 0.01, "true_sequential": true, "dynamic": dynamic(ignored),
+            });
+            config.insert("quantization_config".to_owned(), stated);
+            return;
+        }
         let per_token = |kind: &str| {
             json!({
                 "num_bits": 8, "type": kind, "symmetric": true, "strategy": "token",
@@ -35,7 +44,7 @@ impl Layout {
                 });
                 ("nvfp4-pack-quantized", weights, Value::Null)
             }
-            Self::W4A16 | Self::Mlx(_) => {
+            Self::W4A16 | Self::Gptq4 | Self::Mlx(_) => {
                 let weights = json!({
                     "num_bits": 4, "type": "int", "symmetric": true, "strategy": "group",
                     "group_size": 128, "dynamic": false,
@@ -59,4 +68,12 @@ impl Layout {
         });
         config.insert("quantization_config".to_owned(), stated);
     }
+}
+
+/// That modules are left in floats, as GPTQ's configurations say it: a pattern for each.
+fn dynamic(ignored: &[String]) -> Value {
+    let modules = ignored.iter().filter(|module| *module != "lm_head");
+    let pattern = |module: &String| (format!("-:^{}$", module.replace('.', "\\.")), json!({}));
+    let patterns: Map<String, Value> = modules.map(pattern).collect();
+    if patterns.is_empty() { Value::Null } else { Value::Object(patterns) }
 }
