@@ -1,18 +1,34 @@
 //! A checkpoint whose bytes are compared with what its file states of them, before anybody computes
 //! with them.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apr_core::{CheckpointReader, Result, StoredPart, StoredRange, pass_on};
 
 use crate::integrity::mismatch_of;
 
 /// The parts of a model's files that were compared with their checksums, for all readers of these
-/// files: by file, offset and length.
+/// files. Whoever needs a part waits for who reads it already, and for nobody else.
 #[derive(Debug, Default)]
-pub struct Checked(Mutex<BTreeSet<(usize, u64, u64)>>);
+pub struct Checked(Mutex<BTreeMap<Place, Arc<Mutex<bool>>>>);
+
+/// File, offset and length.
+type Place = (usize, u64, u64);
+
+impl Checked {
+    /// Whether a part was compared; locked while it is.
+    fn part(&self, range: StoredRange) -> Arc<Mutex<bool>> {
+        let place = (range.file, range.offset, range.len);
+        Arc::clone(lock(&self.0).entry(place).or_default())
+    }
+}
+
+/// What a thread that panicked held says no more than what it had done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A checkpoint that compares each tensor with its digest or CRC-32, and with those of the parts
 /// that it is made of, when its first byte is asked for: by one pass over the bytes in the file, a
@@ -44,17 +60,16 @@ impl<'a> Verified<'a> {
             return Ok(());
         };
 
-        // Held while bytes are read: whoever needs the same part waits for it.
-        let mut checked = self.checked.0.lock().unwrap_or_else(PoisonError::into_inner);
         for part in self.parts(tensor) {
-            let StoredRange { file, offset, len } = part.range;
-            if checked.contains(&(file, offset, len)) {
+            let state = self.checked.part(part.range);
+            let mut is_compared = lock(&state);
+            if *is_compared {
                 continue;
             }
             if let Some(mismatch) = mismatch_of(&part)? {
                 return Err(mismatch.into_error(self.base, tensor, part.place));
             }
-            checked.insert((file, offset, len));
+            *is_compared = true;
         }
         done.store(true, Ordering::Release);
         Ok(())
@@ -102,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// Two tensors of four bytes, with digests of other bytes or the same; counts reads.
+    /// Tensors of four bytes, with digests of other bytes or the same; counts reads.
     struct Counted {
         base: Box<dyn CheckpointReader>,
         digest: apr_core::digest::Digest,
@@ -129,9 +144,13 @@ mod tests {
 
     fn counted(of: &[u8]) -> Counted {
         let header = br#"{"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
+        with_digest(header, b"abcd", of)
+    }
+
+    fn with_digest(header: &[u8], data: &[u8], of: &[u8]) -> Counted {
         let mut file = (header.len() as u64).to_le_bytes().to_vec();
         file.extend_from_slice(header);
-        file.extend_from_slice(b"abcd");
+        file.extend_from_slice(data);
         let base = apr_registry::open(file, "m.safetensors", &Limits::default()).expect("sound");
         let mut digest = apr_core::digest::TensorDigest::new();
         digest.update(of);
@@ -150,6 +169,41 @@ mod tests {
             }
         }
         assert_eq!(model.reads.load(Ordering::Relaxed), 1 + 4, "once for the digest");
+    }
+
+    /// Two tensors, whose bytes are read to be compared only when both are.
+    struct Meeting {
+        base: Counted,
+        both: std::sync::Barrier,
+    }
+
+    impl CheckpointReader for Meeting {
+        pass_on!(base: format, metadata, tensors, stored, container, files, left_out, warnings);
+        has_no!(companions, slices);
+
+        fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+            if buf.len() > 1 {
+                self.both.wait();
+            }
+            self.base.read_tensor(tensor, offset, buf)
+        }
+    }
+
+    #[test]
+    fn threads_that_need_different_tensors_do_not_wait_for_each_other() {
+        let header = br#"{"v":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},
+            "w":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}}"#;
+        let base = with_digest(header, b"abcdabcd", b"abcd");
+        let model = Meeting { base, both: std::sync::Barrier::new(2) };
+        let checked = Checked::default();
+        let verified = Verified::new(&model, &checked);
+        std::thread::scope(|scope| {
+            for tensor in [0, 1] {
+                let verified = &verified;
+                scope.spawn(move || verified.read_tensor(tensor, 0, &mut [0]).expect("its digest"));
+            }
+        });
+        assert_eq!(model.base.reads.load(Ordering::Relaxed), 4, "one to compare, one to read");
     }
 
     #[test]
