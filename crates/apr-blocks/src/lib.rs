@@ -56,6 +56,9 @@ pub struct GraphOptions {
     /// stands for `past` too; or the end of a class, such as `CausalLM`; no text for no head.
     /// `None`: as `architectures` of the configuration says.
     pub task: Option<String>,
+    /// Whether the task is what the model's own files say, so that nobody chose to leave out what
+    /// another task adds.
+    pub is_own_task: bool,
     /// Canonical names of the heads that differ from the table of tokens which the configuration
     /// ties them to ([`tied_heads`]): they count, as in transformers. `None` where nobody compared
     /// them; they are then taken for copies.
@@ -94,6 +97,7 @@ impl Default for GraphOptions {
             opset: 17,
             latent_cache: LatentCache::default(),
             task: None,
+            is_own_task: false,
             untied: None,
         }
     }
@@ -171,7 +175,7 @@ pub fn graphs(
     }
     let is_latent = past && blocks::latent::is_latent(model.place(""))?;
     let latent_cache = is_latent.then_some(options.latent_cache);
-    let unused = model.unused(tensors, asked.is_some());
+    let unused = model.unused(tensors, asked.is_some() && !options.is_own_task);
     Ok(Graphs { parts, latent_cache, unused })
 }
 

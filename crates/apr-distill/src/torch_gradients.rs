@@ -152,7 +152,7 @@ fn check(model: &Path, gradients: &Path) -> Vec<(String, Result<usize, String>)>
     let source = Source::new(&*reader, &families);
     let facts = Facts::of(&*reader).expect("facts");
     let mut options = RunOptions::reading();
-    options.task = facts.task();
+    options.family_graphs = true;
     let mut results = Vec::new();
     let ran = with_runner(&source, &facts, &options, &NoHost, |runner| {
         for path in gradients_in(gradients) {
@@ -207,7 +207,7 @@ fn importance_is_that_of_torch() {
     let source = Source::new(&*reader, &families);
     let facts = Facts::of(&*reader).expect("facts");
     let mut options = RunOptions::reading();
-    options.task = facts.task();
+    options.family_graphs = true;
     let units = apr_prune::unit_tensors(&source).expect("a known family");
     let found = with_runner(&source, &facts, &options, &NoHost, |runner| {
         // The tokenizer of the fixture: a byte is its token, behind the token 256.

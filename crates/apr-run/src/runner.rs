@@ -28,6 +28,8 @@ pub struct RunOptions {
     /// What the head is for, such as `CausalLM` or `text-classification`; that of the configuration
     /// by default.
     pub task: Option<String>,
+    /// Whether graphs are those of the family, even if the file has one.
+    pub family_graphs: bool,
     /// The part of a model that has several, such as `encoder_model`.
     pub part: Option<String>,
     /// Keys and values of earlier tokens are kept, so that a text is continued token by token.
@@ -59,6 +61,7 @@ impl Default for RunOptions {
     fn default() -> Self {
         Self {
             task: None,
+            family_graphs: false,
             part: None,
             keeps_past: true,
             max_memory: 4 << 30,
@@ -101,9 +104,11 @@ fn with_weights<R, E: From<Error>>(
     host: &dyn Host,
     then: impl FnOnce(&Runner<'_>) -> Result<R, E>,
 ) -> Result<R, E> {
+    let own_task = || facts.task().filter(|_| options.family_graphs || facts.makes_embeddings());
     let graph_options = GraphOptions {
         past: options.keeps_past,
-        task: options.task.clone().or_else(|| facts.makes_embeddings().then(String::new)),
+        task: options.task.clone().or_else(own_task),
+        is_own_task: options.task.is_none(),
         ..GraphOptions::default()
     };
     let (graph_options, warnings) = with_untied(source, &graph_options)?;

@@ -67,7 +67,7 @@ pub(super) fn distilled(
         cut_down(model, asked, (&opened, &args.model, data, &text), changed, context)?;
     let facts = Facts::of(&*model.reader)?;
 
-    let mut options = reading(context, opened.facts());
+    let mut options = reading(context);
     let pairs = pairs(&opened, data, &text, context)?;
     if pairs.is_some() {
         options.part = Some(DECODER.to_owned());
@@ -162,13 +162,12 @@ fn check_output(args: &ConvertArgs) -> Outcome {
     }
 }
 
-pub(super) fn reading(context: &Context, facts: &Facts) -> RunOptions {
+pub(super) fn reading(context: &Context) -> RunOptions {
     let mut options = RunOptions::reading();
     options.max_memory = context.max_memory() / 2;
     // Each run of a graph is a step of a training, which takes as long as it takes.
     options.max_work = Some(u64::MAX);
-    // A head by its task, so that graphs are the family's.
-    options.task = facts.task();
+    options.family_graphs = true;
     options
 }
 

@@ -78,7 +78,7 @@ pub(super) fn on_rows<R>(
 ) -> Outcome<(R, usize)> {
     signals::stop_cleanly(&context.interrupt)?;
     let text = read_text(data)?;
-    let options = reading(context, opened.facts());
+    let options = reading(context);
     let source = context.source(&*opened.model().reader, opened.name())?;
     let found = with_runner(&source, opened.facts(), &options, &terse_host(context), |runner| {
         let (rows, cut) = rows(&text, data, runner)?;

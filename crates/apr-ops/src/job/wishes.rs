@@ -41,7 +41,8 @@ impl GraphWishes {
     pub(super) fn options(&self, opset: i64) -> GraphOptions {
         let past = self.with_past || self.merged;
         let latent_cache = self.latent_cache.unwrap_or_default();
-        GraphOptions { past, opset, latent_cache, task: self.task.clone(), untied: None }
+        let task = self.task.clone();
+        GraphOptions { past, opset, latent_cache, task, ..GraphOptions::default() }
     }
 
     /// The parts of a model as they are wished for: the decoder's two as one, and what to say where

@@ -23,7 +23,7 @@ pub(super) fn of_layers(
     text: &str,
     context: &Context,
 ) -> Outcome<Vec<f64>> {
-    let options = reading(context, opened.facts());
+    let options = reading(context);
     let source = context.source(&*opened.model().reader, opened.name())?;
     let found = with_runner(&source, opened.facts(), &options, &terse_host(context), |runner| {
         let (rows, _) = rows(text, data, runner)?;
