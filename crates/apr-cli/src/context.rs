@@ -45,6 +45,7 @@ pub(crate) struct Context {
     pub(crate) encryption: Option<Encrypt>,
     threads: NonZeroUsize,
     max_memory: u64,
+    has_own_metadata_limit: bool,
     /// Whether tensors are compared with what their file states of them before they are computed
     /// with.
     verifies: bool,
@@ -66,8 +67,8 @@ impl Context {
         options.family = ggml_family(args);
         let password = secrets::given_password(args.password_file.as_deref())?;
         options.keys.unlock = secrets::unlock(args.key.as_deref(), password.as_ref())?;
-        options.limits.max_metadata = args.max_metadata.unwrap_or(options.limits.max_metadata);
         let max_memory = args.max_memory.unwrap_or(DEFAULT_MEMORY);
+        options.limits = limits(args, max_memory);
         options.keys.max_memory = max_memory;
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         if args.no_verify {
@@ -87,6 +88,7 @@ impl Context {
             encryption: None,
             threads: args.threads.unwrap_or(cores),
             max_memory,
+            has_own_metadata_limit: args.max_metadata.is_some(),
             verifies: !args.no_verify,
             hub: hub.clone(),
             arch: args.arch.clone(),
@@ -114,7 +116,7 @@ impl Context {
         let mut options = self.options.clone();
         options.pickle_classes.clone_from(&args.pickle_class);
         options.family = ggml_family(args);
-        options.limits.max_metadata = args.max_metadata.unwrap_or(options.limits.max_metadata);
+        options.limits = limits(args, self.max_memory);
         Self {
             options,
             arch: args.arch.clone(),
@@ -126,10 +128,17 @@ impl Context {
         }
     }
 
+    /// The same for so many models that are open at a time: what is read of each of them takes its
+    /// share of the memory.
+    pub(crate) fn sharing_memory(&self, models: u64) -> Self {
+        let mut options = self.options.clone();
+        options.limits = options.limits.within(self.max_memory / models);
+        Self { options, ..self.clone() }
+    }
+
     /// Whether options say what a model is or how it is read, which a plan keeps with its job.
     pub(crate) fn has_job_options(&self) -> bool {
-        let opens =
-            !self.options.pickle_classes.is_empty() || self.options.limits != Limits::default();
+        let opens = !self.options.pickle_classes.is_empty() || self.has_own_metadata_limit;
         let describes =
             self.arch.is_some() || !self.arch_files.is_empty() || self.model_config.is_some();
         describes || opens || self.hub.chooses()
@@ -221,6 +230,13 @@ impl Context {
     pub(crate) fn pipeline(&self) -> Outcome<Threads> {
         Ok(Threads::new(self.threads, self.max_memory, self.interrupt.clone())?)
     }
+}
+
+/// What is read of files, so that it stays within the memory.
+fn limits(args: &GlobalArgs, max_memory: u64) -> Limits {
+    let mut limits = Limits::default();
+    limits.max_metadata = args.max_metadata.unwrap_or(limits.max_metadata);
+    limits.within(max_memory)
 }
 
 /// The family of `--arch`, where legacy files have it.

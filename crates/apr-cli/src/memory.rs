@@ -19,6 +19,7 @@ use std::os::fd::BorrowedFd;
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use apr_ops::command::FORMAT;
 use rustix::process::{Resource, getrlimit};
 use signal_hook::consts::SIGABRT;
 use signal_hook::low_level;
@@ -109,7 +110,7 @@ pub(crate) fn prepare() -> Result<(), u8> {
     panic::set_hook(Box::new(move |info| {
         if is_about_threads(info) {
             tell();
-            low_level::exit(1);
+            low_level::exit(FORMAT.into());
         }
         before(info);
     }));
@@ -124,7 +125,7 @@ pub(crate) fn tell_as_json(json: bool) {
 fn on_abort() {
     if FAILED.load(Ordering::Relaxed) || LIMITED.load(Ordering::Relaxed) {
         tell();
-        low_level::exit(1);
+        low_level::exit(FORMAT.into());
     }
 }
 

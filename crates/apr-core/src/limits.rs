@@ -23,36 +23,171 @@ pub struct Limits {
     /// Bytes of the companion files (tokenizer, model card) of a folder, or of one inside a
     /// container; 64 MiB.
     pub max_companion: u64,
+    /// Bytes of memory that all of these may take once they are read, with what is made of them; as
+    /// many as it takes by default. [`within`](Self::within) sets it.
+    pub max_memory: u64,
 }
+
+/// Memory that a byte of a header takes while it is read: 5 for the header of 100,000 tensors, more
+/// for lists of numbers. What is made of tensors afterwards is [`OF_TENSOR`].
+const OF_METADATA: u64 = 8;
+
+/// The same of an index, which says in fewer words what values are read.
+const OF_INDEX: u64 = 4;
+
+/// Memory that a byte of a program takes: 5 for a graph of ONNX with 100,000 nodes.
+const OF_PROGRAM: u64 = 6;
+
+/// Memory that a companion file takes: itself, and what is read from it.
+const OF_COMPANION: u64 = 4;
+
+/// Memory that a tensor takes, whatever its size: 1.2 KB in a report and 1.9 KB in a conversion.
+const OF_TENSOR: u64 = 2 << 10;
+
+/// The least memory that headers are held against.
+const LEAST: u64 = 8 << 20;
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_metadata: 100 << 20, max_index: 256 << 20, max_companion: 64 << 20 }
+        Self {
+            max_metadata: 100 << 20,
+            max_index: 256 << 20,
+            max_companion: 64 << 20,
+            max_memory: u64::MAX,
+        }
     }
 }
 
 impl Limits {
+    /// These, or what goes into so many bytes of memory if that is less. A program takes megabytes
+    /// by itself: less than 8 MiB are taken for 8 MiB.
+    ///
+    /// ```
+    /// use apr_core::{Code, Limits};
+    ///
+    /// let limits = Limits::default().within(64 << 20);
+    /// assert!(limits.check_tensors(10_000).is_ok());
+    /// assert_eq!(limits.check_tensors(1_000_000).unwrap_err().code(), Code::Memory);
+    /// ```
+    #[must_use]
+    pub const fn within(self, max_memory: u64) -> Self {
+        const fn lower(one: u64, other: u64) -> u64 {
+            if one < other { one } else { other }
+        }
+        let max_memory = if max_memory < LEAST { LEAST } else { max_memory };
+        Self {
+            max_metadata: lower(self.max_metadata, max_memory / OF_METADATA),
+            max_index: lower(self.max_index, max_memory / OF_INDEX),
+            max_companion: lower(self.max_companion, max_memory / OF_COMPANION),
+            max_memory,
+        }
+    }
+
+    /// Refuses more tensors than [`max_memory`](Self::max_memory) has room for with E008.
+    pub fn check_tensors(&self, count: u64) -> Result<()> {
+        let needed = count.saturating_mul(OF_TENSOR);
+        if needed > self.max_memory {
+            return Err(self.beyond_memory(&format!("{count} tensors"), needed));
+        }
+        Ok(())
+    }
+
     /// Refuses metadata over [`max_metadata`](Self::max_metadata) with E008.
     pub fn check_metadata(&self, len: u64) -> Result<()> {
-        check("metadata", len, self.max_metadata, "; raise the limit with `max_metadata`")
+        let advice = "; raise the limit with `max_metadata`";
+        self.check("metadata", len, (self.max_metadata, OF_METADATA), advice)
     }
 
     /// Refuses a tensor index over [`max_index`](Self::max_index) with E008.
     pub fn check_index(&self, len: u64) -> Result<()> {
-        check("the tensor index", len, self.max_index, "")
+        self.check("the tensor index", len, (self.max_index, OF_INDEX), "")
     }
 
     /// Refuses a companion over [`max_companion`](Self::max_companion) with E008.
     pub fn check_companion(&self, len: u64) -> Result<()> {
-        check("the companion file", len, self.max_companion, "")
+        self.check("the companion file", len, (self.max_companion, OF_COMPANION), "")
+    }
+
+    /// Bytes of a program's description, such as the graph of an ONNX file: those of an index, or
+    /// what goes into memory.
+    #[must_use]
+    pub fn max_program(&self) -> u64 {
+        self.max_index.min(self.max_memory / OF_PROGRAM)
+    }
+
+    /// E008 for a description beyond [`max_program`](Self::max_program).
+    #[must_use]
+    pub fn beyond_program(&self) -> Error {
+        let most = self.max_program();
+        let advice = match most < self.max_index {
+            true => "; raise the limit with `max_memory`",
+            false => "",
+        };
+        Error::memory(format!("the model's description exceeds the limit of {most} bytes{advice}"))
+    }
+
+    /// The setting that raises the limit on metadata.
+    #[must_use]
+    pub const fn metadata_setting(&self) -> &'static str {
+        if self.max_metadata < self.max_memory / OF_METADATA {
+            "`max_metadata`"
+        } else {
+            "`max_memory`"
+        }
+    }
+
+    fn check(&self, what: &str, len: u64, (most, cost): (u64, u64), advice: &str) -> Result<()> {
+        if len <= most {
+            return Ok(());
+        }
+        let needed = len.saturating_mul(cost);
+        let what = format!("{what} takes {len} bytes");
+        Err(match needed > self.max_memory {
+            true => self.beyond_memory(&what, needed),
+            false => Error::memory(format!("{what}, more than the limit of {most}{advice}")),
+        })
+    }
+
+    fn beyond_memory(&self, what: &str, needed: u64) -> Error {
+        Error::memory(format!(
+            "{what}: some {needed} bytes of memory are needed, more than the limit of {}; raise \
+             the limit with `max_memory`",
+            self.max_memory
+        ))
     }
 }
 
-fn check(what: &str, len: u64, limit: u64, advice: &str) -> Result<()> {
-    if len > limit {
-        return Err(Error::memory(format!(
-            "{what} takes {len} bytes, more than the limit of {limit}{advice}"
-        )));
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn memory_lowers_what_is_larger_and_nothing_else() {
+        let limits = Limits { max_companion: 100, ..Limits::default() }.within(16 << 20);
+        assert_eq!((limits.max_metadata, limits.max_index), (2 << 20, 4 << 20));
+        assert_eq!((limits.max_companion, limits.max_memory), (100, 16 << 20));
+        assert_eq!(limits.max_program(), (16 << 20) / OF_PROGRAM);
+        assert_eq!(Limits::default().within(u64::MAX), Limits::default());
+        assert_eq!(Limits::default().within(0), Limits::default().within(LEAST));
     }
-    Ok(())
+
+    #[test]
+    fn an_error_names_what_is_needed_and_the_setting_that_allows_it() {
+        let limits = Limits { max_metadata: 100, ..Limits::default() }.within(10_000_000);
+        let says = |checked: Result<()>| checked.unwrap_err().to_string();
+        let narrow = says(limits.check_metadata(101));
+        assert!(
+            narrow.ends_with("more than the limit of 100; raise the limit with `max_metadata`")
+        );
+        let large = says(limits.check_metadata(2_000_000));
+        assert!(large.contains("some 16000000 bytes of memory are needed"), "{large}");
+        assert!(large.ends_with("limit of 10000000; raise the limit with `max_memory`"), "{large}");
+        let many = says(limits.check_tensors(5_000));
+        assert!(many.contains("5000 tensors: some 10240000 bytes of memory"), "{many}");
+        assert!(limits.check_tensors(4_000).is_ok());
+        assert_eq!(limits.metadata_setting(), "`max_metadata`");
+        assert_eq!(Limits::default().within(LEAST).metadata_setting(), "`max_memory`");
+    }
 }

@@ -262,6 +262,11 @@ impl Parameter {
         WeightRef { tensor: self.tensor.clone(), views: self.views.clone() }
     }
 
+    /// How many elements it has.
+    pub(crate) fn elements(&self) -> u64 {
+        self.shape.iter().copied().fold(1, u64::saturating_mul)
+    }
+
     /// Dimensions of the input.
     fn viewed_shape(&self) -> Vec<u64> {
         let mut shape = self.shape.clone();

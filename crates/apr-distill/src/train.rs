@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use apr_core::{Code, Error, Result};
-use apr_graph::{Intermediates, Node};
+use apr_core::{Code, Error, Result, counted};
+use apr_graph::{Graph, Intermediates, Node};
 use apr_infer::{Flow, Step, Tap, Tensor, Value};
 use apr_lowrank::FactorStore;
 use apr_ops::graph::Runnable;
@@ -16,7 +16,7 @@ use crate::encoded::Encoded;
 use crate::evaluate::Sums;
 use crate::graph::{LOSS, Terms, TrainingGraph};
 use crate::pairs::ENCODER;
-use crate::parameters::initial;
+use crate::parameters::{Parameter, initial};
 use crate::report::{DistillReport, Scores};
 use crate::state::State;
 use crate::targets::{Goal, Targets};
@@ -136,9 +136,12 @@ pub fn distill(
         intermediates: Intermediates::Kept,
     };
     let layers = student.teacher_layers(&terms.layers, teacher_part.graph())?;
+    check_memory(student, &part.graph, &goal, &terms, events.saves() || resumed.is_some())?;
     let count = rows.len();
     let mut done = |rows: usize| events.progress(&Progress::Teacher { rows, of: count });
     let targets = Targets::new(&teacher_part, goal, student, &layers, store, &mut done)?;
+    // What it keeps of its weights is room for the student.
+    drop(teacher_part);
 
     // What does not fit shall not be found out after hours.
     if let Err(error) = try_out(student, &terms, &targets) {
@@ -151,7 +154,7 @@ pub fn distill(
     let mut graph = TrainingGraph::new(&part.graph, &targets.goal, &terms, runner.weights())?;
     let runnable = Runnable::new(part.name.clone(), std::mem::take(&mut graph.graph));
     let prepared = runner.prepared_with(&runnable, runner.weights())?;
-    let parameters = initial(&graph.parameters, runner.weights(), options.max_memory)?;
+    let parameters = initial(&graph.parameters, runner.weights(), options.max_memory / 2)?;
     let run = run_of(student, &graph, &parameters)?;
     let mut training =
         Training { student, prepared, graph: &graph, targets: &targets, held: &held, run };
@@ -199,6 +202,41 @@ pub fn distill(
     Ok((values, report))
 }
 
+/// Counts what a training keeps of its parameters, before the teacher is run for hours. The other
+/// half of the memory is for the runs.
+///
+/// # Errors
+/// E008 where it is more than half of the memory.
+fn check_memory(
+    student: &Student<'_>,
+    graph: &Graph,
+    goal: &Goal,
+    terms: &Terms,
+    saves: bool,
+) -> RunResult<()> {
+    /// Their values, the best ones so far, two moments, and gradients.
+    const KEPT: u64 = 5;
+    /// What of these is in a state that is saved or read, which is put together in memory.
+    const SAVED: u64 = 4;
+
+    let graph = TrainingGraph::new(graph, goal, terms, student.student.weights())?;
+    let count = graph.parameters.iter().map(Parameter::elements).fold(0, u64::saturating_add);
+    let times = if saves { KEPT + SAVED } else { KEPT };
+    let needed = count.saturating_mul(times).saturating_mul(size_of::<f32>() as u64);
+    let most = student.options.max_memory / 2;
+    if needed <= most {
+        return Ok(());
+    }
+    Err(Error::memory(format!(
+        "training {} needs a memory limit of {} bytes at least, and it is {}: {needed} bytes are \
+         kept between steps, and as many are for the runs",
+        counted(count, "parameter"),
+        needed.saturating_mul(2),
+        student.options.max_memory
+    ))
+    .into())
+}
+
 /// Computes the gradients of the longest rows.
 ///
 /// # Errors
@@ -209,7 +247,7 @@ fn try_out(student: &Student<'_>, terms: &Terms, targets: &Targets) -> RunResult
     let mut graph = TrainingGraph::new(&part.graph, &targets.goal, terms, runner.weights())?;
     let runnable = Runnable::new(part.name.clone(), std::mem::take(&mut graph.graph));
     let prepared = runner.prepared_with(&runnable, runner.weights())?;
-    let parameters = initial(&graph.parameters, runner.weights(), student.options.max_memory)?;
+    let parameters = initial(&graph.parameters, runner.weights(), student.options.max_memory / 2)?;
     let mut longest: Vec<usize> = (0..rows.len()).collect();
     longest.sort_by_key(|row| std::cmp::Reverse(student.len(*row)));
     longest.truncate(student.options.batch);

@@ -56,6 +56,10 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    pub(crate) fn limits(&self) -> &'a Limits {
+        self.limits
+    }
+
     pub(crate) fn position(&self) -> u64 {
         self.buffered_from + self.at as u64
     }
@@ -138,8 +142,9 @@ impl<'a> Cursor<'a> {
     pub(crate) fn count_items(&mut self, count: u64) -> Result<()> {
         let Some(left) = self.items_left.checked_sub(count) else {
             let message = format!(
-                "arrays hold more than {} items; raise the limit with `max_metadata`",
-                self.most_items()
+                "arrays hold more than {} items; raise the limit with {}",
+                self.most_items(),
+                self.limits.metadata_setting()
             );
             return Err(Error::memory(message).at(self.position()));
         };

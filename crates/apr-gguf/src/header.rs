@@ -271,6 +271,7 @@ fn read_array(cursor: &mut Cursor<'_>, depth: usize, out: &mut Vec<u8>) -> Resul
 fn read_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>> {
     // Name's length, number of dimensions, type, offset.
     cursor.expect("the list of tensors", count, cursor.length_len() + 4 + 4 + 8)?;
+    cursor.limits().check_tensors(count).map_err(|error| error.at(cursor.position()))?;
     let mut entries = Vec::with_capacity(reserved(count));
     for _ in 0..count {
         let name = cursor.text("the name of a tensor")?;

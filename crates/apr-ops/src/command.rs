@@ -8,7 +8,7 @@ pub const GENERAL: u8 = 1;
 pub const ARGUMENTS: u8 = 2;
 /// Exit code of a file that is not there.
 pub const NOT_FOUND: u8 = 3;
-/// Exit code of a file that can't be read as what it is.
+/// Exit code of a file that can't be read as what it is, or within the limits.
 pub const FORMAT: u8 = 4;
 /// Exit code of a check that failed.
 pub const VALIDATION: u8 = 5;
@@ -24,8 +24,6 @@ pub fn exit_code(error: &Error) -> u8 {
         (_, Some(IoCause::Interrupted)) => INTERRUPTED,
         (_, Some(IoCause::BrokenPipe)) => 0,
         (Code::Io, _) => GENERAL,
-        // Without a file it is the budget that is too small.
-        (Code::Memory, _) if error.file().is_none() => GENERAL,
         (Code::Checksum | Code::Signature, _) => VALIDATION,
         _ => FORMAT,
     }
@@ -71,6 +69,28 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As `docs/json.md` lists them.
+    #[test]
+    fn every_code_has_an_exit_code() {
+        let codes = [
+            (Error::format(""), 4),
+            (Error::corrupt(""), 4),
+            (Error::version(""), 4),
+            (Error::checksum(""), 5),
+            (Error::new(Code::Decrypt, ""), 4),
+            (Error::new(Code::Signature, ""), 5),
+            (Error::io(IoCause::Other, ""), 1),
+            (Error::io(IoCause::NotFound, ""), 3),
+            (Error::io(IoCause::Interrupted, ""), 130),
+            (Error::io(IoCause::BrokenPipe, ""), 0),
+            (Error::memory(""), 4),
+            (Error::memory("").in_file("m"), 4),
+        ];
+        for (error, code) in codes {
+            assert_eq!(exit_code(&error), code, "{error}");
+        }
+    }
 
     #[test]
     fn sizes_have_decimal_and_binary_units() {

@@ -17,6 +17,8 @@ pub(crate) struct Input<'a> {
     end: u64,
     /// Where the limit on pickled bytes, rather than the file, ends the stream.
     budget_end: u64,
+    /// What raises that limit.
+    setting: &'static str,
     window: Vec<u8>,
     window_start: u64,
 }
@@ -25,13 +27,14 @@ impl<'a> Input<'a> {
     /// The bytes from `start` to `end`, which must lie within the source.
     pub(crate) fn new(source: &'a dyn ByteSource, start: u64, end: u64, limits: &Limits) -> Self {
         let budget_end = start.saturating_add(limits.max_metadata);
-        Self { source, position: start, end, budget_end, window: Vec::new(), window_start: start }
+        let (setting, window) = (limits.metadata_setting(), Vec::new());
+        Self { source, position: start, end, budget_end, setting, window, window_start: start }
     }
 
     /// The same without a limit on pickled bytes, for who keeps nothing of them.
     pub(crate) fn unlimited(source: &'a dyn ByteSource, start: u64, end: u64) -> Self {
-        let (window, budget_end) = (Vec::new(), u64::MAX);
-        Self { source, position: start, end, budget_end, window, window_start: start }
+        let (window, budget_end, setting) = (Vec::new(), u64::MAX, "");
+        Self { source, position: start, end, budget_end, setting, window, window_start: start }
     }
 
     /// The same bytes from `start` on, without a limit.
@@ -63,8 +66,10 @@ impl<'a> Input<'a> {
         }
 
         if end > self.budget_end {
-            let message =
-                "the pickle is longer than the limit on metadata; raise it with `max_metadata`";
+            let message = format!(
+                "the pickle is longer than the limit on metadata; raise it with {}",
+                self.setting
+            );
             return Err(Error::memory(message).at(self.position));
         }
 

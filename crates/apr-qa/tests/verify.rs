@@ -90,7 +90,7 @@ fn the_score_alone_has_no_points() {
 #[test]
 fn memory_and_threads_are_those_that_are_given() {
     let tiny = verify(&llama(), &["--category", "physics", "--max-memory", "1KiB"]);
-    assert_eq!(tiny.status.code(), Some(1), "{tiny:?}");
+    assert_eq!(tiny.status.code(), Some(4), "{tiny:?}");
     assert!(String::from_utf8_lossy(&tiny.stderr).starts_with("error: E008: "), "{tiny:?}");
     for wrong in [["--max-memory", "much"], ["--threads", "0"]] {
         assert_eq!(verify(&llama(), &wrong).status.code(), Some(2), "{wrong:?}");

@@ -77,7 +77,19 @@ pub fn open<S: ByteSource + 'static>(
     let Some(open) = entry.open else {
         return Err(Error::format(unread::refusal(entry.format, &head)).in_file(name));
     };
-    open(Box::new(source), name, &options.into())
+    let options = options.into();
+    fitting(open(Box::new(source), name, &options)?, &options.limits, name)
+}
+
+/// A model that was opened, if there is memory for what is made of so many tensors.
+fn fitting(
+    reader: Box<dyn CheckpointReader>,
+    limits: &Limits,
+    name: &str,
+) -> Result<Box<dyn CheckpointReader>> {
+    let count = reader.tensors().len() as u64;
+    limits.check_tensors(count).map_err(|error| error.in_file(name))?;
+    Ok(reader)
 }
 
 /// Whether a file is the manifest of a sharded APR2 model, by its name and its first bytes.
@@ -97,6 +109,14 @@ pub fn open_in(
     options: impl Into<OpenOptions>,
 ) -> Result<Box<dyn CheckpointReader>> {
     let options = options.into();
+    fitting(open_any_in(set, name, &options)?, &options.limits, name)
+}
+
+fn open_any_in(
+    set: &dyn SourceSet,
+    name: &str,
+    options: &OpenOptions,
+) -> Result<Box<dyn CheckpointReader>> {
     let limits = &options.limits;
     let source = set.open(name).map_err(|error| error.in_file(name))?;
     if extension(name) != "json" {
@@ -106,7 +126,7 @@ pub fn open_in(
         if let Some(open_set) =
             entry_of(&head).or_else(by_extension).and_then(|entry| entry.open_set)
         {
-            return open_set(set, name, &options);
+            return open_set(set, name, options);
         }
         if is_manifest(name, &head) {
             let json = read_json(&source, limits).map_err(|error| error.in_file(name))?;
@@ -128,7 +148,7 @@ pub fn open_in(
     let open_index =
         shard_extension(&json).and_then(|extension| entry_by_extension(&extension)?.open_index);
     match open_index {
-        Some(open_index) => open_index(&json, name, set, &options),
+        Some(open_index) => open_index(&json, name, set, options),
         // The reader of the format that most of them have reports what is wrong.
         None => Ok(Box::new(apr_safetensors::open_index(&json, name, set, limits)?)),
     }

@@ -55,6 +55,7 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
 
 /// Both models.
 pub(super) fn open(args: &DiffArgs, context: &Context) -> Outcome<[Model; 2]> {
+    let context = &context.sharing_memory(2);
     let left = model::open_with_companions(&args.left, context)?;
     Ok([left, model::open_with_companions(&args.right, context)?])
 }

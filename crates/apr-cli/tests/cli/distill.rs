@@ -263,7 +263,7 @@ fn a_step_that_does_not_fit_the_memory_is_computed_again_layer_by_layer() {
     assert_eq!(sandbox.read("again.safetensors"), sandbox.read("whole.safetensors"));
     sandbox
         .apr(&format!("{line} -o less.safetensors --max-memory 20M"))
-        .fails(1, &["E008", "fewer than 120 rows"]);
+        .fails(4, &["E008", "fewer than 120 rows"]);
 }
 
 /// A folder with a fixture of two parts.

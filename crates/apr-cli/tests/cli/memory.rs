@@ -45,7 +45,7 @@ fn little_memory_ends_with_an_error_and_no_signal() {
             let run = limited(&sandbox, enough + (more << 10), line);
             match run.code {
                 Some(0) => {}
-                Some(1) => {
+                Some(4) => {
                     refused += 1;
                     assert!(run.stderr.contains("E008"), "{line}: {run}");
                 }

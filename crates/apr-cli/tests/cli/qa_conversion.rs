@@ -220,8 +220,8 @@ fn qa_99_a_memory_limit_that_is_too_low_is_e008() {
         "convert m.safetensors -o m.apr",
     ] {
         let run = sandbox.with_env(&[("APR_RAM_LIMIT", "1M")], line);
-        run.fails(1, &["E008", "1048576", "--max-memory", "APR_RAM_LIMIT"]);
-        sandbox.apr(&format!("{line} --max-memory 1M -q")).fails(1, &["E008"]);
+        run.fails(4, &["E008", "1048576", "--max-memory", "APR_RAM_LIMIT"]);
+        sandbox.apr(&format!("{line} --max-memory 1M -q")).fails(4, &["E008"]);
         // An option wins over the environment.
         sandbox.with_env(&[("APR_RAM_LIMIT", "1M")], &format!("{line} --max-memory 64M")).clean();
         let _ = std::fs::remove_file(sandbox.path("m.apr"));

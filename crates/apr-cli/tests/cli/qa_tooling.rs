@@ -268,7 +268,7 @@ fn qa_73_every_report_is_one_json_document() {
         ("convert m.apr -o m.safetensors", 1),
         ("convert m.apr -o m.what", 2),
         ("inspect http://example.com/m.apr", 1),
-        ("validate m.apr --max-memory 1K", 1),
+        ("validate m.apr --max-memory 1K", 4),
     ];
     for (line, code) in bad {
         let run = sandbox.apr(&format!("{line} --json")).fails(code, &[]);

@@ -122,7 +122,7 @@ fn what_does_not_fit_is_said_with_its_name() {
         .fails(4, &["odd.json", "input_ids", "nested lists have different lengths"]);
     run("-i x.json").fails(2, &["no input 'nobody'"]);
     run("-i ids.json --want nothing").fails(1, &["no value 'nothing'"]);
-    run("-i ids.json --max-memory 4KB").fails(1, &["E008", "node '"]);
+    run("-i ids.json --max-memory 4KB").fails(4, &["E008", "node '"]);
 }
 
 #[test]

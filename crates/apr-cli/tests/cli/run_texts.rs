@@ -294,7 +294,7 @@ fn chats_go_through_the_models_template() {
         "m/chat_template.jinja",
         "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}",
     );
-    sandbox.apr("run m --prompt hi --chat").fails(1, &["E008", "chat template"]);
+    sandbox.apr("run m --prompt hi --chat").fails(4, &["E008", "chat template"]);
     sandbox.write("m/chat_template.jinja", "{{ raise_exception('only questions') }}");
     sandbox.apr("run m --prompt hi --chat").fails(4, &["only questions"]);
 }
@@ -404,7 +404,7 @@ fn vectors_are_written_whole_or_not_at_all() {
         sandbox.run(&[&line[..], &[name, "-f"]].concat()).ok();
     }
     sandbox.run(&[&line[..], &["v.txt"]].concat()).fails(2, &[".safetensors"]);
-    sandbox.run(&[&line[..], &["w.npy", "--max-memory", "1KB"]].concat()).fails(1, &["E008"]);
+    sandbox.run(&[&line[..], &["w.npy", "--max-memory", "1KB"]].concat()).fails(4, &["E008"]);
     sandbox
         .run(&[&line[..], &["w.npy", "--task", "SequenceClassification"]].concat())
         .fails(2, &["labels"]);

@@ -45,25 +45,20 @@ impl<'a> Walker<'a> {
     /// A walk over a source.
     #[must_use]
     pub fn new(source: &'a dyn ByteSource, limits: &Limits) -> Self {
-        Self { source, window: Vec::new(), start: 0, budget: limits.max_index, limits: *limits }
+        Self { source, window: Vec::new(), start: 0, budget: limits.max_program(), limits: *limits }
     }
 
     /// Counts bytes that the caller is about to keep in memory.
     ///
     /// # Errors
-    /// E008 when all that was kept exceeds [`Limits::max_index`].
+    /// E008 when all that was kept exceeds [`Limits::max_program`].
     pub fn keep(&mut self, bytes: u64) -> Result<()> {
         match self.budget.checked_sub(bytes) {
             Some(rest) => {
                 self.budget = rest;
                 Ok(())
             }
-            None => {
-                let limit = self.limits.max_index;
-                Err(Error::memory(format!(
-                    "the model's description exceeds the limit of {limit} bytes"
-                )))
-            }
+            None => Err(self.limits.beyond_program()),
         }
     }
 

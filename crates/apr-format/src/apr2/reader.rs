@@ -92,6 +92,8 @@ impl Apr2Reader {
         let metadata_bytes =
             read_vec(&source, header.metadata_offset.into(), header.metadata_size.into())?;
         let index_bytes = read_vec(&source, header.index_offset.into(), header.index_size.into())?;
+        let count = index_bytes.first_chunk().map_or(0, |count| u32::from_le_bytes(*count));
+        limits.check_tensors(count.into()).map_err(|error| error.at(header.index_offset.into()))?;
         let metadata = Metadata::parse(&metadata_bytes)
             .map_err(|error| error.at(header.metadata_offset.into()))?;
         let Index { entries, warnings: index_warnings } = decode_index(&index_bytes, &header)?;

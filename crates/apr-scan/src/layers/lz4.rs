@@ -9,20 +9,24 @@ const WINDOW: usize = 1 << 16;
 /// Largest block of the format.
 const MAX_BLOCK: usize = 4 << 20;
 
-/// Decodes the frames from `start` on, to no more than `most` bytes together; frames that hold no
-/// data are gone past.
+/// Decodes the frames from `start` on, to no more bytes together than the limit, which a setting
+/// raises; frames that hold no data are gone past.
 ///
 /// # Errors
-/// E002 for a damaged frame, E003 for one with a dictionary, E007 when reading fails, E008 over
-/// `most`.
-pub(super) fn decode(source: &dyn ByteSource, start: u64, end: u64, most: u64) -> Result<Vec<u8>> {
+/// E002 for a damaged frame, E003 for one with a dictionary, E007 when reading fails, E008 over the
+/// limit.
+pub(super) fn decode(
+    source: &dyn ByteSource,
+    (start, end): (u64, u64),
+    limit: (u64, &str),
+) -> Result<Vec<u8>> {
     let mut decoded = Vec::new();
     let mut position = start;
     while end.saturating_sub(position) >= 8 {
         let head = read_vec(source, position, 8)?;
         match head[..4] {
             [4, 0x22, 0x4d, 0x18] => {
-                position = frame(source, (position, end), most, &mut decoded)?;
+                position = frame(source, (position, end), limit, &mut decoded)?;
             }
             [0x50..=0x5f, 0x2a, 0x4d, 0x18] => {
                 let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
@@ -38,7 +42,7 @@ pub(super) fn decode(source: &dyn ByteSource, start: u64, end: u64, most: u64) -
 fn frame(
     source: &dyn ByteSource,
     (start, end): (u64, u64),
-    most: u64,
+    (most, setting): (u64, &str),
     decoded: &mut Vec<u8>,
 ) -> Result<u64> {
     let first = decoded.len();
@@ -82,8 +86,7 @@ fn frame(
 
         if decoded.len() as u64 > most {
             let message = format!(
-                "an LZ4 frame decodes to more than {most} bytes; raise the limit with \
-                 `max_metadata`"
+                "an LZ4 frame decodes to more than {most} bytes; raise the limit with {setting}"
             );
             return Err(Error::memory(message).at(start));
         }

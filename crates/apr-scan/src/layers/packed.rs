@@ -108,7 +108,8 @@ impl Scan<'_> {
 
     fn lz4(&mut self, place: &ScannedBytes<'_>) -> Result<()> {
         let most = self.limits.max_metadata.min(self.budget);
-        let decoded = lz4::decode(place.source, place.start, place.end, most);
+        let limit = (most, self.limits.metadata_setting());
+        let decoded = lz4::decode(place.source, (place.start, place.end), limit);
 
         // What is too long was decoded up to there all the same.
         self.pay(decoded.as_ref().map_or(most, |decoded| decoded.len() as u64))?;
