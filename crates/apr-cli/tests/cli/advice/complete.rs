@@ -59,6 +59,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "a_backup_by_hard_links_is_not_changed_through_the_other_name",
     ),
     (
+        "raise the limit with --max-memory",
+        "a_header_that_needs_more_memory_is_refused_with_what_it_needs",
+    ),
+    (
         "; raise it with --max-memory",
         "costs_of_a_password_that_nobody_would_ask_for_are_e008_before_anything_is_computed",
     ),

@@ -10,13 +10,13 @@ use super::{Advice, copy, followed, with_llama};
 pub(super) const RUNS: &[Advice] = &[
     (
         "apr run m.apr --prompt 1+ --max-work 1",
-        1,
+        4,
         "raise --max-work",
         "apr run m.apr --prompt 1+ --max-work 1000000000",
     ),
     (
         "apr run m.apr --prompt 1+ --max-memory 100K",
-        1,
+        4,
         "raise --max-memory or APR_RAM_LIMIT",
         "apr run m.apr --prompt 1+ --max-memory 100M; \
          APR_RAM_LIMIT=100M apr run m.apr --prompt 1+",
@@ -160,7 +160,7 @@ pub(super) const RUNS: &[Advice] = &[
     ),
     (
         "apr run m.apr --input template.txt --max-memory 1",
-        1,
+        4,
         "raise --max-memory",
         "apr run m.apr --input template.txt --max-memory 100M",
     ),
