@@ -191,6 +191,16 @@ impl<'a> FamilyModel<'a> {
         Some(self.member(tensor)?.canonical.as_str())
     }
 
+    /// The canonical name of the tensor at this position, with `#` for the number of its layer:
+    /// the tensors that share it have the same place in their layers. `None` for a tensor of no
+    /// layer.
+    #[must_use]
+    pub fn place_in_layer(&self, tensor: usize) -> Option<String> {
+        let member = self.member(tensor)?;
+        let is_layer = |index: &str| index.ends_with("layer");
+        self.family.tensors[member.tensor].pattern.without(&member.canonical, is_layer)
+    }
+
     /// Which of the family's tensors the one at this position is.
     pub(crate) fn member(&self, tensor: usize) -> Option<&Member> {
         self.members.get(tensor)?.as_ref()

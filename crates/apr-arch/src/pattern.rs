@@ -123,6 +123,21 @@ impl Pattern {
         parts.next().is_none().then_some(numbers)
     }
 
+    /// A name of this form with `#` for the numbers of some placeholders; `None` if the pattern has
+    /// none of these.
+    pub(crate) fn without(&self, name: &str, is_wanted: impl Fn(&str) -> bool) -> Option<String> {
+        let is_left_out = |component: &Component| match component {
+            Component::Index(index) => is_wanted(&self.indices[*index]),
+            Component::Literal(_) => false,
+        };
+        if !self.components.iter().any(is_left_out) {
+            return None;
+        }
+        let parts = self.components.iter().zip(name.split('.'));
+        let parts = parts.map(|(own, part)| if is_left_out(own) { "#" } else { part });
+        Some(parts.collect::<Vec<_>>().join("."))
+    }
+
     /// Whether all names of its skeleton are of this form: none of its own components is a number.
     fn is_told_by_skeleton(&self) -> bool {
         let is_plain = |text: &str| !text.contains('/') && number(text).is_none();

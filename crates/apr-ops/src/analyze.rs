@@ -1,5 +1,7 @@
 //! What a source is like before it is converted: the verdict on each tensor, and nothing written.
 
+use std::collections::HashMap;
+
 use apr_arch::{FamilyModel, TensorExpectation};
 use apr_core::Progress;
 use apr_registry::{CheckpointReader, Pipeline, Result};
@@ -8,7 +10,7 @@ use serde::Serialize;
 
 use crate::import::family_misfits;
 use crate::inline::ValidationError;
-use crate::physics::{Level, Physics, Violation, expectation};
+use crate::physics::{Gain, Level, Physics, Violation, expectation, outliers};
 use crate::tensors::{TensorsOptions, list};
 
 /// A tensor and what is to be said of it.
@@ -58,16 +60,21 @@ pub fn analyze<P: Pipeline>(
 ) -> Result<AnalyzeReport> {
     let options = TensorsOptions { stats: true, ..TensorsOptions::default() };
     let rows = list(reader, file, &options, pipeline, progress)?.tensors;
+    let gains = rows.iter().zip(reader.tensors()).enumerate();
+    let gains: Vec<Gain> = gains
+        .filter_map(|(position, (row, info))| Gain::of(model, position, info, row.stats.as_ref()?))
+        .collect();
+    let outliers: HashMap<&str, Violation> = outliers(&gains).into_iter().collect();
     let tensors: Vec<AnalyzedTensor> = rows
         .into_iter()
         .enumerate()
         .map(|(position, row)| {
             let expected = expectation(model, position, &reader.tensors()[position]);
-            let violations = row
-                .stats
-                .as_ref()
+            let stats = row.stats.as_ref();
+            let mut violations = stats
                 .map(|stats| Physics::ALL.violations(&row.name, stats, expected))
                 .unwrap_or_default();
+            violations.extend(outliers.get(row.name.as_str()).copied());
             AnalyzedTensor {
                 name: model
                     .and_then(|model| model.canonical(position))

@@ -1,5 +1,7 @@
 //! Whether a tensor's values are plausible for a valid model (`docs/families.md`, "Ranges").
 
+mod siblings;
+
 use apr_arch::{FamilyModel, Range, TensorExpectation, TensorKind};
 use apr_registry::{DType, TensorInfo};
 use apr_source::adapter::starts_at_zero;
@@ -7,6 +9,8 @@ use apr_tensor::stats::Stats;
 use serde::{Deserialize, Serialize};
 
 use apr_core::{grouped, number};
+
+pub use siblings::{Gain, outliers};
 
 /// Values a tensor must have before its mean and deviation say anything.
 const FEWEST_VALUES: u64 = 8;
@@ -70,6 +74,15 @@ pub enum Violation {
         /// What the tensor is.
         kind: TensorKind,
     },
+    /// A norm's mean gain is many times that of the same norm in the other layers ([`outliers`]).
+    Siblings {
+        /// The mean of what the model multiplies with.
+        mean: f64,
+        /// The median of these means in all layers.
+        median: f64,
+        /// The number of other layers with this norm.
+        siblings: usize,
+    },
     /// Quants that no symmetric quantizer writes: -128 where values lie in [-127, 127].
     Quants {
         /// How many.
@@ -119,6 +132,7 @@ impl Violation {
             | Self::Zero
             | Self::Mean { .. }
             | Self::Std { .. }
+            | Self::Siblings { .. }
             | Self::Negative { .. } => Level::Warning,
         }
     }
@@ -167,6 +181,16 @@ impl std::fmt::Display for Violation {
                     f,
                     "the standard deviation of this {name} is {std}, outside the expected {}",
                     bounds(*expected)
+                )
+            }
+            Self::Siblings { mean, median, siblings } => {
+                let (kind, times) = (TensorKind::NormGamma.name(), number((mean / median).round()));
+                let (mean, median) = (number(*mean), number(*median));
+                let siblings = apr_core::counted(*siblings as u64, "sibling");
+                write!(
+                    f,
+                    "the mean of this {kind} is {mean}, {times} times the median of this norm in \
+                     all layers, {median} ({siblings})"
                 )
             }
             Self::Negative { min } => {

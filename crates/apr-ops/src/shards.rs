@@ -9,8 +9,8 @@ use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 use crate::coded::{check_parts_apply, validate_coded};
 use crate::validate::{
     Check, CheckOutcome, Finding, Known, Level, PartFindings, Status, ValidateOptions,
-    ValidateReport, check_all, finite_detail, no_such_units, undecoded, validate, validate_part,
-    validate_units, validated,
+    ValidateReport, beside_siblings, check_all, finite_detail, no_such_units, undecoded, validate,
+    validate_part, validate_shard, validate_units, validated,
 };
 
 /// Checks an opened checkpoint as [`validate`] does, and where it is sharded, every shard with all
@@ -100,6 +100,7 @@ pub(crate) fn validated_in_parts<P: Pipeline>(
     let mut found = PartFindings::default();
     for part in parts {
         found.findings.extend(part.findings);
+        found.gains.extend(part.gains);
         found.checks.extend(part.checks);
         found.bytes_read = found.bytes_read.saturating_add(part.bytes_read);
     }
@@ -144,12 +145,13 @@ fn validate_shards<P: Pipeline>(
             family.map(|family| families.apply(family.name(), shard.tensors(), reader.metadata()));
         let part = part.transpose()?;
         let known = Known { model: part.as_ref(), families, graphs: None };
-        let report = validate(shard, name, known, of_a_shard, pipeline, progress)?;
+        let (report, gains) = validate_shard(shard, name, known, of_a_shard, pipeline, progress)?;
         let findings = report.findings.into_iter();
         found.findings.extend(
             findings
                 .map(|finding| Finding { file: finding.file.or(Some(name.to_owned())), ..finding }),
         );
+        found.gains.extend(gains);
         found.checks.extend(report.checks);
         found.bytes_read += report.bytes_read;
     }
@@ -173,6 +175,7 @@ fn put_together(
         whole.findings.retain(|finding| finding.check != Check::Structure);
     }
     whole.findings.extend(found.findings);
+    whole.findings.extend(beside_siblings(reader, &whole.file, &found.gains));
     whole.bytes_read = whole.bytes_read.saturating_add(found.bytes_read);
     let seen = Seen::of(reader, &whole.findings);
     let combine = |outcome: &CheckOutcome| {

@@ -19,8 +19,10 @@ pub(crate) use outcomes::{finite_detail, undecoded};
 pub use parts::PartFindings;
 pub(crate) use parts::{check_all, no_such_units, validate_part, validate_units, validated};
 use pass::Pass;
+pub(crate) use pass::beside_siblings;
 pub use report::{Check, CheckOutcome, Finding, Status, ValidateReport};
 
+use crate::physics::Gain;
 pub use crate::physics::Level;
 
 /// Checks the bytes of an opened checkpoint in one read.
@@ -35,12 +37,43 @@ pub(crate) fn validate<P: Pipeline>(
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<ValidateReport> {
+    let (pass, bytes_read) = read(reader, file, known, options, pipeline, progress)?;
+    Ok(pass.report(bytes_read))
+}
+
+/// Checks a shard as [`validate`] does, but for its norms: their gains are returned, to be compared
+/// with those of the other shards.
+///
+/// # Errors
+/// Those of [`validate`].
+pub(crate) fn validate_shard<P: Pipeline>(
+    reader: &dyn CheckpointReader,
+    file: &str,
+    known: Known<'_>,
+    options: ValidateOptions<'_>,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<(ValidateReport, Vec<Gain>)> {
+    let (mut pass, bytes_read) = read(reader, file, known, options, pipeline, progress)?;
+    let gains = std::mem::take(&mut pass.gains);
+    Ok((pass.report(bytes_read), gains))
+}
+
+/// Reads a checkpoint; returns what was seen, and the number of bytes read.
+fn read<'a, P: Pipeline>(
+    reader: &'a dyn CheckpointReader,
+    file: &'a str,
+    known: Known<'a>,
+    options: ValidateOptions<'a>,
+    pipeline: &P,
+    progress: &dyn Progress,
+) -> Result<(Pass<'a>, u64)> {
     let mut pass = Pass::new(reader, file, known, options);
     pass.check_front()?;
     let tasks = pass.tasks()?;
     let bytes_read = pass.read_tasks(&tasks, pipeline, progress)?;
     pass.check_parts(pipeline)?;
-    Ok(pass.report(bytes_read))
+    Ok((pass, bytes_read))
 }
 
 /// Bytes that a validation will read, for a progress bar.

@@ -273,3 +273,39 @@ fn qa_28_a_beta_in_the_place_of_its_gamma_is_refused() {
         &["encoder.layer.1.output.LayerNorm.", "outside the expected", "nothing was written"],
     );
 }
+
+/// Twelve is a gain that trained norms have; where that of all other layers is one, only the other
+/// layers show that it is wrong.
+#[test]
+fn a_norm_that_is_far_above_those_of_the_other_layers_warns_in_one_file_in_shards_and_in_parts() {
+    let norm = "model.layers.2.input_layernorm.weight";
+    let mut sign = 1.0;
+    let spread = move |value: f32| {
+        sign = -sign;
+        12.0 * value + 1.5 * sign
+    };
+    let model = TinyModel::new("smollm3");
+    model.sandbox().apr("validate m --strict").clean();
+    let sandbox = model.map(norm, spread).sandbox();
+    let said = "the mean of this norm weight (gamma) is 1";
+    let beside = "times the median of this norm in all layers";
+    for line in ["validate m", "validate m --physics"] {
+        let named = format!("warning: model.safetensors: tensor '{norm}': {said}");
+        sandbox.apr(line).ok().says(&[&named, beside, "(4 siblings)", "\nVALID"]);
+    }
+    sandbox.apr("validate m --strict").fails(5, &[beside, "INVALID"]);
+    sandbox.apr("validate m --nan-check --strict").clean();
+    sandbox.apr("convert m --analyze-source").ok().says(&[norm, beside]);
+
+    sandbox.apr("convert m -o cut.apr --shard-size 20000").ok();
+    for (model, parts) in [("m", 3), ("cut.apr", 3)] {
+        let whole = sandbox.apr(&format!("validate {model}")).ok();
+        assert_eq!(whole.text().matches(beside).count(), 1, "{whole}");
+        sandbox.apr(&format!("plan --parts {parts} -o plan.json -f validate {model}")).ok();
+        for part in 0..parts {
+            sandbox.apr(&format!("run-part plan.json {part}")).ok();
+        }
+        let finished = sandbox.apr("finish plan.json").ok();
+        assert_eq!(finished.to_string(), whole.to_string(), "{model}");
+    }
+}

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::pass::Pass;
 use super::work::FileChunk;
 use super::{CheckOutcome, Finding, Known, ValidateOptions, ValidateReport};
+use crate::physics::Gain;
 
 /// What a part of a validation looks at as a whole: a tensor, or bytes between tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub(crate) struct ValidateUnit {
 }
 
 /// What a part of a validation found.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct PartFindings {
@@ -28,6 +29,8 @@ pub struct PartFindings {
     pub units: usize,
     /// What is wrong or odd, in the order of the file.
     pub findings: Vec<Finding>,
+    /// Mean gains of norms, which are compared with those of the other parts.
+    pub gains: Vec<Gain>,
     /// What became of the checks of shards.
     pub checks: Vec<CheckOutcome>,
     /// CRC-32 of the bytes that the file's checksum covers.
@@ -114,6 +117,7 @@ pub(crate) fn validate_part<P: Pipeline>(
         crc32: pass.crc.value(),
         summed,
         bytes_read,
+        gains: pass.gains,
         findings: pass.findings,
     })
 }
@@ -154,6 +158,7 @@ pub(crate) fn validated(
         // The CRC-32 of a whole follows from those of its pieces and their lengths.
         pass.crc.append_crc(&Crc32::of_known(part.crc32, part.summed));
         pass.findings.extend(part.findings);
+        pass.gains.extend(part.gains);
         bytes_read = bytes_read.saturating_add(part.bytes_read);
     }
     Ok(pass.report(bytes_read))

@@ -12,7 +12,7 @@ use super::report::{Check, Finding, ValidateReport};
 use super::work::{CheckBuffers, FileChunk, produce};
 use crate::constants::Constants;
 use crate::integrity::{Checks, Mismatch, mismatches};
-use crate::physics::{Level, Violation, expectation};
+use crate::physics::{Gain, Level, Violation, expectation, outliers};
 
 /// Bytes read at a time of what is no tensor.
 const PIECE_BYTES: usize = 1 << 20;
@@ -41,6 +41,8 @@ pub(super) struct Pass<'a> {
     pub(super) constants: Constants,
     /// The last tensor whose bytes don't decode.
     pub(super) undecodable: Option<usize>,
+    /// Mean gains of the norms of layers, which are compared when all of them are known.
+    pub(super) gains: Vec<Gain>,
     pub(super) findings: Vec<Finding>,
 }
 
@@ -72,6 +74,7 @@ impl<'a> Pass<'a> {
                 || (features.encrypted && reader.container().shard_count() == 0),
             constants: Constants::default(),
             undecodable: None,
+            gains: Vec::new(),
             findings: Vec::new(),
         };
 
@@ -272,6 +275,10 @@ impl<'a> Pass<'a> {
                 Some(offset);
         }
 
+        if self.options.physics {
+            let info = &self.reader.tensors()[tensor];
+            self.gains.extend(Gain::of(self.known.model, tensor, info, &stats));
+        }
         if beyond > 0 {
             let violation = Violation::beyond_range(beyond, dtype);
             self.find(violation.level(), Check::Physics, Some(tensor), violation.to_string())
@@ -303,6 +310,7 @@ impl<'a> Pass<'a> {
     }
 
     pub(super) fn report(mut self, bytes_read: u64) -> ValidateReport {
+        self.findings.extend(beside_siblings(self.reader, self.file, &self.gains));
         self.check_crc();
         self.check_uncovered();
         self.check_signature();
@@ -318,6 +326,29 @@ impl<'a> Pass<'a> {
             bytes_read,
         }
     }
+}
+
+/// Reports norms whose gains lie far above those of the other layers of a model.
+pub(crate) fn beside_siblings(
+    reader: &dyn CheckpointReader,
+    opened: &str,
+    gains: &[Gain],
+) -> Vec<Finding> {
+    let finding = |(name, violation): (&str, Violation)| {
+        let tensor = reader.tensors().iter().position(|info| info.name == name);
+        let range = tensor.map(|tensor| reader.stored(tensor).range);
+        let file = range.and_then(|range| reader.files().get(range.file));
+        Finding {
+            level: violation.level(),
+            check: Check::Physics,
+            code: None,
+            tensor: Some(name.to_owned()),
+            file: file.filter(|file| file.name != opened).map(|file| file.name.clone()),
+            offset: range.map(|range| range.offset),
+            message: violation.to_string(),
+        }
+    };
+    outliers(gains).into_iter().map(finding).collect()
 }
 
 impl Pass<'_> {

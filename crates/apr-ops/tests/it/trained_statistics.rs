@@ -1,7 +1,7 @@
 //! Trained models beside the ranges: what packages ship is no damage (`fixtures/statistics`).
 
 use apr_arch::{Families, FamilyModel};
-use apr_ops::physics::{Level, Physics, Violation, expectation};
+use apr_ops::physics::{Gain, Level, Physics, Violation, expectation, outliers};
 use apr_registry::{DType, Metadata, Shape, TensorInfo};
 use apr_tensor::stats::Stats;
 use apr_testkit::locate::fixture;
@@ -106,6 +106,48 @@ fn no_tensor_of_a_trained_model_is_an_error() {
     println!("{warnings} warnings of {tensors} tensors");
     assert!(tensors > 5000, "all models are there");
     assert_eq!(errors, Vec::<String>::new());
+}
+
+/// Gains of the norms of a model's layers.
+fn gains(Recorded { tensors, stats }: &Recorded, model: &FamilyModel<'_>) -> Vec<Gain> {
+    let judged = tensors.iter().zip(stats).enumerate();
+    judged.filter_map(|(at, (info, stats))| Gain::of(Some(model), at, info, stats)).collect()
+}
+
+/// The mean that half of the layers have less than.
+fn typical(gains: &[Gain], place: &str) -> f64 {
+    let layers = gains.iter().filter(|gain| gain.place == place);
+    let mut means: Vec<f64> = layers.map(|gain| gain.mean).collect();
+    means.sort_by(f64::total_cmp);
+    means[means.len() / 2]
+}
+
+#[test]
+fn no_norm_of_a_trained_model_is_an_outlier_and_fifty_times_one_is() {
+    let (families, metadata) = (Families::builtin(), Metadata::new());
+    let (mut compared, mut planted, mut found) = (0, 0, 0);
+    for Model { name, family } in models() {
+        let Some(family) = family else { continue };
+        let recorded = recorded(&name);
+        let model = families.apply(&family, &recorded.tensors, &metadata).expect("a known family");
+        let gains = gains(&recorded, &model);
+        assert_eq!(outliers(&gains), [], "{name}");
+        compared += gains.len();
+
+        // Where layers differ widely as trained, a planted norm need not stand out.
+        for at in 0..gains.len() {
+            let mut changed = gains.clone();
+            changed[at].mean = 50.0 * typical(&gains, &gains[at].place);
+            planted += 1;
+            match outliers(&changed)[..] {
+                [] => {}
+                [(tensor, _)] if tensor == changed[at].tensor => found += 1,
+                ref others => panic!("{name}: {others:?}"),
+            }
+        }
+    }
+    println!("{compared} norms compared; {found} of {planted} planted ones found");
+    assert!(compared > 250 && found * 4 > planted * 3, "{found} of {planted} of {compared}");
 }
 
 #[test]
