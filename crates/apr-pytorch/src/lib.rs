@@ -70,8 +70,11 @@
 //!
 //! # Trainers' checkpoints
 //!
-//! Lightning keeps the weights under `state_dict`, DeepSpeed under `module`. They are read under
-//! the names that the model has; the optimizer's tensors beside them are left out, which is said.
+//! Lightning keeps the weights under `state_dict`, DeepSpeed under `module`, training scripts under
+//! `state_dict`, `model_state_dict`, `model_state` or `model`. They are read under the names that
+//! the model has; the keys of other tensors beside them are listed as left out. Of several sets of
+//! weights the first in this order is read, with a warning. A dictionary with tensors under a key
+//! that is none of these and holds no state of a training is read as it is.
 //! DeepSpeed's optimizer states are flat partitions of all parameters: they are listed as they are.
 //!
 //! A program of `torch.export` (`.pt2`) is read for its weights; the program itself is left out,

@@ -266,17 +266,18 @@ impl PytorchReader {
         let Flat { tensors: mut paths, values, dropped, outside, arrays, array } =
             flatten(&contents.heap, contents.root, prefix, limits)?;
         let mut warnings = std::mem::take(&mut contents.warnings);
-        let trainer = trainer::recognise(&contents.heap, contents.root);
-        if let Some(trainer) = trainer {
-            contents.header_fields.insert("kind".into(), trainer.name.into());
-        }
-
+        let kind;
         if options.prefix.is_some() {
+            kind = trainer::recognise(&contents.heap, contents.root).map(|trainer| trainer.name);
             paths = strip(paths, prefix, outside, &mut warnings)?;
-        } else if let Some(trainer) = trainer {
-            let (weights, left_out) = trainer.weights(paths);
-            paths = weights;
-            contents.left_out.extend(left_out);
+        } else {
+            let found = trainer::weights(&contents.heap, contents.root, paths);
+            (kind, paths) = (found.kind, found.tensors);
+            contents.left_out.extend(found.left_out);
+            warnings.extend(found.warning);
+        }
+        if let Some(kind) = kind {
+            contents.header_fields.insert("kind".into(), kind.into());
         }
 
         if dropped > 0 {

@@ -1,18 +1,23 @@
-//! Checkpoints that trainers write: the weights under one key, and beside them what training goes
-//! on with.
+//! Checkpoints that trainers and training scripts write: the weights under one key, and beside them
+//! what training goes on with.
+//!
+//! Trainers are told by keys of their own. What scripts write is told by its shape: a dictionary
+//! with weights under one of the keys of [`WEIGHTS`], and no other tensor than those that training
+//! goes on with. A dictionary with tensors under further keys is a model of several parts, and is
+//! read as it is.
 
-use apr_core::counted;
+use apr_core::{Escaped, counted};
 
 use crate::flatten::PickledTensor;
-use crate::pickle::{Heap, Id};
+use crate::pickle::{Heap, Id, Node};
 
 /// A trainer's checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trainer {
     /// What it is, for people.
     pub(crate) name: &'static str,
-    /// What the names of the weights start with; empty where all tensors are the optimizer's.
-    pub(crate) prefix: &'static str,
+    /// The key of the weights; empty where all tensors are the optimizer's.
+    weights: &'static str,
     /// Keys that tell it, all of them.
     keys: &'static [&'static str],
 }
@@ -21,54 +26,180 @@ pub(crate) struct Trainer {
 const TRAINERS: &[Trainer] = &[
     Trainer {
         name: "Lightning checkpoint",
-        prefix: "state_dict.",
+        weights: "state_dict",
         keys: &["state_dict", "pytorch-lightning_version"],
     },
-    Trainer { name: "DeepSpeed model states", prefix: "module.", keys: &["module", "ds_version"] },
+    Trainer { name: "DeepSpeed model states", weights: "module", keys: &["module", "ds_version"] },
     Trainer {
         name: "DeepSpeed model states",
-        prefix: "module.",
+        weights: "module",
         keys: &["module", "dp_world_size", "mp_world_size"],
     },
     Trainer {
         name: "DeepSpeed optimizer states",
-        prefix: "",
+        weights: "",
         keys: &["optimizer_state_dict", "ds_version"],
     },
     Trainer {
         name: "DeepSpeed optimizer states",
-        prefix: "",
+        weights: "",
         keys: &["optimizer_state_dict", "ds_config"],
     },
 ];
 
-/// The trainer whose checkpoint this is.
+/// Keys under which scripts keep the weights. Where several have tensors, the first is read.
+const WEIGHTS: [&str; 4] = ["state_dict", "model_state_dict", "model_state", "model"];
+
+/// Words of keys that hold what training goes on with, as in `lr_scheduler` and `ema_state_dict`.
+const OF_TRAINING: [&str; 18] = [
+    "amp",
+    "best",
+    "callbacks",
+    "ema",
+    "epoch",
+    "epochs",
+    "iter",
+    "iteration",
+    "iterations",
+    "loops",
+    "loss",
+    "losses",
+    "opt",
+    "rng",
+    "scaler",
+    "step",
+    "steps",
+    "swa",
+];
+/// Beginnings of such words.
+const BEGINNINGS_OF_TRAINING: [&str; 2] = ["optim", "sched"];
+
+/// The weights of a checkpoint, and what it has beside them.
+pub(crate) struct Weights {
+    /// What the checkpoint is, for people; `None` for one that is its weights.
+    pub(crate) kind: Option<&'static str>,
+    /// The weights under the names that the model has.
+    pub(crate) tensors: Vec<(String, PickledTensor)>,
+    /// What is left out: each key with tensors, and how many those are.
+    pub(crate) left_out: Vec<String>,
+    /// What is odd: a choice between several sets of weights.
+    pub(crate) warning: Option<String>,
+}
+
+/// The weights among the tensors of a pickle. All as it is where there are no weights under the
+/// key: a trainer may keep them elsewhere.
+pub(crate) fn weights(heap: &Heap, root: Id, tensors: Vec<(String, PickledTensor)>) -> Weights {
+    let trainer = recognise(heap, root);
+    let kind = trainer.map(|trainer| trainer.name);
+    match trainer {
+        Some(Trainer { weights, .. })
+            if tensors.iter().any(|(name, _)| is_under(name, weights)) =>
+        {
+            taken_out(kind, weights, tensors)
+        }
+        Some(_) => Weights { kind, tensors, left_out: Vec::new(), warning: None },
+        None => of_script(heap, root, tensors),
+    }
+}
+
+/// What a checkpoint with these keys is, where they tell a trainer.
 pub(crate) fn recognise(heap: &Heap, root: Id) -> Option<Trainer> {
     let has = |key: &&str| heap.entry(root, key).is_some();
     TRAINERS.iter().find(|trainer| trainer.keys.iter().all(has)).copied()
 }
 
-impl Trainer {
-    /// The weights under the names that the model has, and a sentence on what is left out. All as
-    /// it is where there are no weights under the key: a trainer may keep them elsewhere.
-    pub(crate) fn weights(
-        self,
-        tensors: Vec<(String, PickledTensor)>,
-    ) -> (Vec<(String, PickledTensor)>, Option<String>) {
-        let own = |name: &str| name.strip_prefix(self.prefix).is_some_and(|rest| !rest.is_empty());
-        if self.prefix.is_empty() || !tensors.iter().any(|(name, _)| own(name)) {
-            return (tensors, None);
-        }
+/// The weights of a checkpoint that no known trainer wrote.
+fn of_script(heap: &Heap, root: Id, tensors: Vec<(String, PickledTensor)>) -> Weights {
+    let has_weights = |key: &&&str| {
+        let value = heap.entry(root, key).map(|value| heap.get(value));
+        matches!(value, Some(Node::Dict(_) | Node::Object(_)))
+            && tensors.iter().any(|(name, _)| is_under(name, key))
+    };
+    let sets: Vec<&'static str> = WEIGHTS.iter().filter(has_weights).copied().collect();
+    let is_known =
+        |name: &str| sets.iter().any(|key| is_under(name, key)) || is_of_training(key_of(name));
+    let Some((&first, others)) = sets.split_first() else { return as_it_is(tensors) };
+    if !tensors.iter().all(|(name, _)| is_known(name)) {
+        return as_it_is(tensors);
+    }
 
-        let all = tensors.len();
-        let weights: Vec<_> = tensors
-            .into_iter()
-            .filter_map(|(name, found)| Some((name.strip_prefix(self.prefix)?.to_owned(), found)))
-            .filter(|(name, _)| !name.is_empty())
-            .collect();
-        let others = (all - weights.len()) as u64;
-        let left_out = (others > 0)
-            .then(|| format!("optimizer states and others ({})", counted(others, "tensor")));
-        (weights, left_out)
+    let warning = others.first().map(|other| {
+        let others: Vec<String> = others.iter().map(|key| format!("'{key}'")).collect();
+        format!(
+            "the checkpoint has weights under '{first}' and {}: those under '{first}' are read; \
+             the prefix '{other}.' reads the others",
+            others.join(", ")
+        )
+    });
+    Weights { warning, ..taken_out(Some("training checkpoint"), first, tensors) }
+}
+
+fn as_it_is(tensors: Vec<(String, PickledTensor)>) -> Weights {
+    Weights { kind: None, tensors, left_out: Vec::new(), warning: None }
+}
+
+/// The tensors under a key without it, and the keys of the others.
+fn taken_out(
+    kind: Option<&'static str>,
+    key: &str,
+    tensors: Vec<(String, PickledTensor)>,
+) -> Weights {
+    let (own, others): (Vec<_>, Vec<_>) =
+        tensors.into_iter().partition(|(name, _)| is_under(name, key));
+    let without = |(name, tensor): (String, PickledTensor)| {
+        (name.get(key.len() + 1..).unwrap_or_default().to_owned(), tensor)
+    };
+
+    let mut counts: Vec<(&str, u64)> = Vec::new();
+    for (name, _) in &others {
+        match counts.iter_mut().find(|(key, _)| *key == key_of(name)) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((key_of(name), 1)),
+        }
+    }
+    let named = counts
+        .iter()
+        .map(|(key, count)| format!("{} ({})", Escaped::short(key), counted(*count, "tensor")));
+    Weights {
+        kind,
+        left_out: named.collect(),
+        tensors: own.into_iter().map(without).collect(),
+        warning: None,
+    }
+}
+
+/// Returns `true` for the path of a tensor under a key of the outermost dictionary.
+fn is_under(name: &str, key: &str) -> bool {
+    let rest = name.strip_prefix(key).and_then(|rest| rest.strip_prefix('.'));
+    !key.is_empty() && rest.is_some_and(|rest| !rest.is_empty())
+}
+
+/// The outermost key of a path.
+fn key_of(name: &str) -> &str {
+    name.split('.').next().unwrap_or(name)
+}
+
+/// Returns `true` if what a key holds is what training goes on with, by its words.
+fn is_of_training(key: &str) -> bool {
+    let lower = key.to_ascii_lowercase();
+    let mut words = lower.split(|c: char| !c.is_ascii_alphanumeric());
+    words.any(|word| {
+        OF_TRAINING.contains(&word)
+            || BEGINNINGS_OF_TRAINING.iter().any(|beginning| word.starts_with(beginning))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_training_are_told_by_their_words() {
+        for key in ["optimizer", "optim_g", "lr_schedulers", "model_ema", "opt", "cuda_rng_state"] {
+            assert!(is_of_training(key), "{key}");
+        }
+        for key in ["criterion", "discriminator", "schema", "head", "adaptive", "stepper"] {
+            assert!(!is_of_training(key), "{key}");
+        }
     }
 }

@@ -14,6 +14,7 @@ mod today;
 mod torch;
 mod torchao;
 mod values;
+mod wrapped;
 mod write;
 
 #[global_allocator]
