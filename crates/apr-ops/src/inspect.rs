@@ -12,6 +12,7 @@ use apr_quantize::{file_type_name, recorded_scheme};
 use apr_source::adapter::{Adapter, adapter_of};
 
 use crate::graph::{Computed, PartSummary, summaries};
+use crate::left_out::LeftOut;
 use crate::tensors::codec_name;
 
 /// The report of `apr inspect`.
@@ -62,6 +63,9 @@ pub struct InspectReport {
     pub files: Vec<FileInfo>,
     /// Files that travel with the weights.
     pub companions: Vec<Companion>,
+    /// What is no tensor of the checkpoint.
+    #[serde(flatten)]
+    pub left_out: LeftOut,
     /// What the family says about the model, where that is known.
     pub family: Option<Description>,
     /// What it computes, where that is known: its graphs in short.
@@ -157,6 +161,7 @@ pub(crate) fn inspect(
         header,
         files: reader.files().to_vec(),
         companions: reader.companions().to_vec(),
+        left_out: LeftOut::known(reader),
         family: model.map(FamilyModel::description),
         computes: Vec::new(),
         metadata: without_texts(metadata),

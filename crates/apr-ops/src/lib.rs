@@ -21,6 +21,7 @@ pub mod inline;
 pub mod inspect;
 mod integrity;
 pub mod job;
+pub mod left_out;
 pub mod lint;
 mod own_graph;
 pub mod parts;

@@ -1,8 +1,8 @@
 //! Lists of tensors, with statistics where asked for.
 
-use apr_core::{Phase, Progress, StoredForm, Sum, Unlisted};
+use apr_core::{Phase, Progress, StoredForm, Sum};
 use apr_registry::digest::ChunkSums;
-use apr_registry::{CheckpointReader, DType, Limits, Pipeline, Result, Shape, onnx};
+use apr_registry::{CheckpointReader, DType, Pipeline, Result, Shape};
 use apr_tensor::stats::{Histogram, Moments, Stats};
 use apr_view::chunks::{Chunk, chunks, take};
 use apr_view::nearest;
@@ -11,6 +11,7 @@ use globset::GlobMatcher;
 use serde::Serialize;
 
 use crate::integrity::{Tally, check_parts, of_plain};
+use crate::left_out::LeftOut;
 
 /// What orders the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,24 +49,12 @@ pub struct TensorsReport {
     pub total: usize,
     /// Those that were asked for.
     pub tensors: Vec<TensorRow>,
-    /// Data of the file that are no tensors of the checkpoint.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub unlisted: Vec<UnlistedData>,
+    /// What is no tensor of the checkpoint.
+    #[serde(flatten)]
+    pub left_out: LeftOut,
     /// What is odd.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-}
-
-/// Data of a file that are not in the list: numbers and texts that its graph reads by itself.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct UnlistedData {
-    /// What they are, in the plural.
-    pub what: String,
-    /// How many they are.
-    pub count: usize,
-    /// Their names in the file.
-    pub names: Vec<String>,
 }
 
 /// A tensor in the list.
@@ -163,22 +152,9 @@ pub fn list<P: Pipeline>(
         file: file.to_owned(),
         total: tensors.len(),
         tensors: rows,
-        unlisted: unlisted(reader)?,
+        left_out: LeftOut::of(reader)?,
         warnings: reader.warnings().to_vec(),
     })
-}
-
-/// Data that the file has beside its tensors, or the file that the checkpoint came from.
-fn unlisted(reader: &dyn CheckpointReader) -> Result<Vec<UnlistedData>> {
-    let own = reader.container().unlisted().to_vec();
-    let found =
-        if own.is_empty() { onnx::skeleton::unlisted(reader, &Limits::default())? } else { own };
-    let rows = found.into_iter().map(|Unlisted { what, names }| UnlistedData {
-        what,
-        count: names.len(),
-        names,
-    });
-    Ok(rows.collect())
 }
 
 /// A tensor of the list with its statistics, in one read.

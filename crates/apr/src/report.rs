@@ -10,6 +10,7 @@ pub use apr_ops::import::{FamilyNote, ImportError};
 pub use apr_ops::inline::{ValidationConfig, ValidationError, ValidationReport};
 pub use apr_ops::inspect::{InspectReport, QuantizationSummary};
 pub use apr_ops::job::{JobError, JobReport};
+pub use apr_ops::left_out::{LeftOut, UnlistedData};
 pub use apr_ops::lint::{LintReport, Remark, Severity, Topic};
 pub use apr_ops::tensors::{HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport};
 pub use apr_ops::validate::{

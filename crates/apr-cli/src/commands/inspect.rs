@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::graph::{cost_text, sizes_text};
-use super::several;
+use super::{left_out, several};
 use crate::args::InspectArgs;
 use crate::context::Context;
 use crate::failure::Outcome;
@@ -105,6 +105,10 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
     let (rows, width) = if args.full { (usize::MAX, usize::MAX) } else { (BRIEF, BRIEF_VALUE) };
     render_metadata(out, report, rows, width)?;
     render_shards_and_companions(out, report, rows)?;
+    if !report.left_out.is_empty() {
+        writeln!(out)?;
+        left_out::render(out, &report.left_out)?;
+    }
     if !report.warnings.is_empty() {
         writeln!(out)?;
     }

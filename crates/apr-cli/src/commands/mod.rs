@@ -27,6 +27,7 @@ mod imatrix;
 mod importance;
 mod inspect;
 mod keygen;
+mod left_out;
 mod license;
 mod lint;
 mod lora;

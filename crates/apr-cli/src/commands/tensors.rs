@@ -6,14 +6,13 @@ use std::path::Path;
 use apr_core::counted;
 use apr_ops::elements::{Selection, ValuesReport, elements};
 use apr_ops::tensors::{
-    HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, UnlistedData, find,
-    histogram,
+    HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, find, histogram,
 };
 use apr_registry::{CheckpointReader, Escaped};
 use apr_view::parse_search;
 use serde::{Serialize, Serializer};
 
-use super::several;
+use super::{left_out, several};
 use crate::args::{Sort, TensorsArgs};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -71,7 +70,8 @@ impl Serialize for ModelTensors {
 
 fn look(path: &Path, args: &TensorsArgs, context: &Context) -> Outcome<ModelTensors> {
     let reads_values = args.stats || args.hist.is_some() || args.values.is_some();
-    let open = if reads_values { model::open } else { model::open_to_look };
+    // Files beside the weights are looked at, so that those that are not read are named.
+    let open = if reads_values { model::open_with_companions } else { model::look_with_companions };
     let model = open(path, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
     let found = match (&args.hist, &args.values) {
@@ -224,10 +224,7 @@ fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io
         String::new()
     };
     writeln!(out, "{DIM}{of}{total}, {}{DIM:#}", human::bytes(bytes))?;
-    for UnlistedData { what, count, .. } in &report.unlisted {
-        writeln!(out, "{DIM}not listed: {what} ({}){DIM:#}", human::count(*count as u64))?;
-    }
-    Ok(())
+    left_out::render(out, &report.left_out)
 }
 
 fn render_heading(

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::beside::{beside_log, write_sarif};
 use super::convert::check_sha256;
+use super::left_out;
 use super::scan::render_findings;
 use crate::args::ValidateArgs;
 use crate::context::Context;
@@ -232,6 +233,11 @@ pub(super) fn render(out: &mut dyn Write, report: &ValidateReport) -> io::Result
             "{DIM}and {} more; --json lists them all{DIM:#}",
             report.findings.len() - SHOWN
         )?;
+    }
+
+    if !report.left_out.is_empty() {
+        writeln!(out)?;
+        left_out::render(out, &report.left_out)?;
     }
 
     let (style, verdict) = if report.valid { (GOOD, "VALID") } else { (BAD, "INVALID") };

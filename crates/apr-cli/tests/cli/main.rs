@@ -47,6 +47,7 @@ mod imatrix;
 mod interruption;
 mod jobs_in_parts;
 mod keras;
+mod left_out;
 mod limits;
 mod llama_cpp;
 mod lora;

@@ -12,6 +12,7 @@ use super::report::{Check, Finding, ValidateReport};
 use super::work::{CheckBuffers, FileChunk, produce};
 use crate::constants::Constants;
 use crate::integrity::{Checks, Mismatch, mismatches};
+use crate::left_out::LeftOut;
 use crate::physics::{Gain, Level, Violation, expectation, outliers};
 
 /// Bytes read at a time of what is no tensor.
@@ -322,6 +323,7 @@ impl<'a> Pass<'a> {
             format: self.reader.format(),
             valid,
             checks: self.outcomes(),
+            left_out: LeftOut::known(self.reader),
             findings: self.findings,
             bytes_read,
         }

@@ -4,6 +4,7 @@ use apr_registry::{Code, Format};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::left_out::LeftOut;
 use crate::physics::Level;
 
 /// Something that is wrong or odd.
@@ -144,6 +145,9 @@ pub struct ValidateReport {
     pub valid: bool,
     /// The checks.
     pub checks: Vec<CheckOutcome>,
+    /// What is no tensor of the checkpoint: nothing of it was checked.
+    #[serde(flatten)]
+    pub left_out: LeftOut,
     /// Everything found.
     pub findings: Vec<Finding>,
     /// Bytes read.

@@ -1,0 +1,64 @@
+//! What a reader leaves out of a checkpoint: data of the file that are no tensors, and files beside
+//! the weights that are not read.
+
+use apr_core::Unlisted;
+use apr_registry::{CheckpointReader, Limits, Result, onnx};
+use serde::Serialize;
+
+/// What is no tensor of a checkpoint, as `apr tensors`, `inspect` and `validate` report it alike.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[non_exhaustive]
+pub struct LeftOut {
+    /// Data of the file that are no tensors of the checkpoint.
+    #[serde(rename = "unlisted", skip_serializing_if = "Vec::is_empty")]
+    pub data: Vec<UnlistedData>,
+    /// Parts of the file, and files beside the weights, that a conversion does not carry along.
+    #[serde(rename = "left_out", skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<String>,
+}
+
+/// Data of a file that are not in the list: numbers and texts that its graph reads by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct UnlistedData {
+    /// What they are, in the plural.
+    pub what: String,
+    /// How many they are.
+    pub count: usize,
+    /// Their names in the file.
+    pub names: Vec<String>,
+}
+
+impl LeftOut {
+    /// What a reader leaves out, or the reader of the file that the checkpoint came from.
+    ///
+    /// # Errors
+    /// E002 for a damaged graph that travels with the checkpoint, E007 and E008 when it can't be
+    /// read.
+    pub(crate) fn of(reader: &dyn CheckpointReader) -> Result<Self> {
+        let own = reader.container().unlisted().to_vec();
+        let found = if own.is_empty() {
+            onnx::skeleton::unlisted(reader, &Limits::default())?
+        } else {
+            own
+        };
+        let data = |Unlisted { what, names }| UnlistedData { what, count: names.len(), names };
+        Ok(Self { data: found.into_iter().map(data).collect(), ..Self::without_graph(reader) })
+    }
+
+    /// The same for reports that do not depend on the graph: one that can't be read is no reason to
+    /// say nothing of the rest.
+    pub(crate) fn known(reader: &dyn CheckpointReader) -> Self {
+        Self::of(reader).unwrap_or_else(|_| Self::without_graph(reader))
+    }
+
+    /// Returns `true` if there is nothing beside the tensors.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty() && self.parts.is_empty()
+    }
+
+    fn without_graph(reader: &dyn CheckpointReader) -> Self {
+        Self { data: Vec::new(), parts: reader.left_out().to_vec() }
+    }
+}
