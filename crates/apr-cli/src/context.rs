@@ -15,7 +15,7 @@ use apr_source::{Architecture, family_of};
 use apr_view::nearest;
 use zeroize::Zeroizing;
 
-use crate::args::{Arch, ColorWhen, GlobalArgs, RemoteArgs};
+use crate::args::{Arch, Cli, ColorWhen, GlobalArgs, RemoteArgs};
 use crate::config::{Config, OutputFormat};
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -59,12 +59,14 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(args: &GlobalArgs, hub: &RemoteArgs) -> Outcome<Self> {
+    pub(crate) fn new(cli: &Cli) -> Outcome<Self> {
+        let (args, hub) = (&cli.global, &cli.remote);
         let config = Config::load()?;
         choose_color(args.color, config.defaults.color);
         let mut options =
             OpenOptions { pickle_classes: args.pickle_class.clone(), ..OpenOptions::default() };
         options.family = ggml_family(args);
+        options.all_entries = cli.command.selects_entries();
         let password = secrets::given_password(args.password_file.as_deref())?;
         options.keys.unlock = secrets::unlock(args.key.as_deref(), password.as_ref())?;
         let max_memory = args.max_memory.unwrap_or(DEFAULT_MEMORY);
@@ -112,11 +114,14 @@ impl Context {
     }
 
     /// The same for a job that was planned with these options.
-    pub(crate) fn of_job(&self, args: &GlobalArgs, hub: &RemoteArgs) -> Self {
+    pub(crate) fn of_job(&self, cli: &Cli) -> Self {
+        let (args, hub) = (&cli.global, &cli.remote);
         let mut options = self.options.clone();
         options.pickle_classes.clone_from(&args.pickle_class);
         options.family = ggml_family(args);
         options.limits = limits(args, self.max_memory);
+        options.all_entries = cli.command.selects_entries();
+        options.limits.max_metadata = args.max_metadata.unwrap_or(options.limits.max_metadata);
         Self {
             options,
             arch: args.arch.clone(),

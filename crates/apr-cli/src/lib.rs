@@ -69,7 +69,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Err(error) => return refused::report(&error),
     };
     memory::tell_as_json(cli.global.json);
-    let context = match Context::new(&cli.global, &cli.remote) {
+    let context = match Context::new(&cli) {
         Ok(context) => context,
         Err(failure) => return failure.report(cli.global.json),
     };

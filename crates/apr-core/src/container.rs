@@ -124,6 +124,10 @@ pub struct Features {
     pub alignment: Option<u64>,
 }
 
+/// Of [`ContainerFacts::header_fields`]: the key of a training checkpoint that its reader took off
+/// the names of the weights, so that a prefix with that key still selects them.
+pub const WEIGHTS_KEY: &str = "weights_key";
+
 /// Data of a file that are no tensors of its checkpoint: the numbers and texts of a graph.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unlisted {

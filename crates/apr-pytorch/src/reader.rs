@@ -275,6 +275,8 @@ impl PytorchReader {
             (kind, paths) = (found.kind, found.tensors);
             contents.left_out.extend(found.left_out);
             warnings.extend(found.warning);
+            let key = found.key.map(|key| (apr_core::WEIGHTS_KEY.to_owned(), key.into()));
+            contents.header_fields.extend(key);
         }
         if let Some(kind) = kind {
             contents.header_fields.insert("kind".into(), kind.into());

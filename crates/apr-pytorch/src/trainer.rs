@@ -78,6 +78,8 @@ const BEGINNINGS_OF_TRAINING: [&str; 2] = ["optim", "sched"];
 pub(crate) struct Weights {
     /// What the checkpoint is, for people; `None` for one that is its weights.
     pub(crate) kind: Option<&'static str>,
+    /// The key that was taken off the names of the weights.
+    pub(crate) key: Option<&'static str>,
     /// The weights under the names that the model has.
     pub(crate) tensors: Vec<(String, PickledTensor)>,
     /// What is left out: each key with tensors, and how many those are.
@@ -97,7 +99,7 @@ pub(crate) fn weights(heap: &Heap, root: Id, tensors: Vec<(String, PickledTensor
         {
             taken_out(kind, weights, tensors)
         }
-        Some(_) => Weights { kind, tensors, left_out: Vec::new(), warning: None },
+        Some(_) => Weights { kind, ..as_it_is(tensors) },
         None => of_script(heap, root, tensors),
     }
 }
@@ -135,13 +137,13 @@ fn of_script(heap: &Heap, root: Id, tensors: Vec<(String, PickledTensor)>) -> We
 }
 
 fn as_it_is(tensors: Vec<(String, PickledTensor)>) -> Weights {
-    Weights { kind: None, tensors, left_out: Vec::new(), warning: None }
+    Weights { kind: None, key: None, tensors, left_out: Vec::new(), warning: None }
 }
 
 /// The tensors under a key without it, and the keys of the others.
 fn taken_out(
     kind: Option<&'static str>,
-    key: &str,
+    key: &'static str,
     tensors: Vec<(String, PickledTensor)>,
 ) -> Weights {
     let (own, others): (Vec<_>, Vec<_>) =
@@ -162,6 +164,7 @@ fn taken_out(
         .map(|(key, count)| format!("{} ({})", Escaped::short(key), counted(*count, "tensor")));
     Weights {
         kind,
+        key: Some(key),
         left_out: named.collect(),
         tensors: own.into_iter().map(without).collect(),
         warning: None,

@@ -13,6 +13,9 @@ pub struct OpenOptions {
     /// Full names of classes, as `__main__.Net`, whose pickled instances are read for their
     /// parameters. Nothing of the class runs.
     pub pickle_classes: Vec<String>,
+    /// Every entry of a PyTorch checkpoint under its full path, where otherwise a training
+    /// checkpoint gives its weights alone: for jobs that select entries by a prefix.
+    pub all_entries: bool,
     /// What opens an encrypted model.
     pub keys: Keys,
 }
@@ -54,7 +57,7 @@ impl OpenOptions {
     pub(crate) fn pytorch(&self) -> apr_pytorch::OpenOptions {
         apr_pytorch::OpenOptions {
             classes: self.pickle_classes.clone(),
-            ..apr_pytorch::OpenOptions::default()
+            prefix: self.all_entries.then(String::new),
         }
     }
 }

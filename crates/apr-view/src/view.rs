@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use apr_core::{
     CheckpointReader, Companion, Container, Error, Metadata, Result, Shape, Stored, StoredRange,
-    TensorInfo, keys, pass_on,
+    TensorInfo, WEIGHTS_KEY, keys, pass_on,
 };
 use serde_json::Value;
 
@@ -161,11 +161,15 @@ impl<'a> View<'a> {
         self.mapping.metadata.set(keys::TIED, ties);
     }
 
-    /// Keeps the tensors whose names start with `prefix`, and takes it off.
+    /// Keeps the tensors whose names start with `prefix`, and takes it off. What a reader has taken
+    /// off the names itself counts as there.
     ///
     /// # Errors
     /// E001 when there is none, with the beginnings that there are.
     pub fn select(&mut self, prefix: &str) -> Result<()> {
+        let own = |name: &str| self.mapping.tensors.iter().any(|info| info.name.starts_with(name));
+        let taken = if own(prefix) { None } else { self.behind_the_weights_key(prefix) };
+        let prefix = taken.as_deref().filter(|rest| own(rest)).unwrap_or(prefix);
         if !self.mapping.tensors.iter().any(|info| info.name.starts_with(prefix)) {
             let mut beginnings: Vec<&str> = self
                 .mapping
@@ -191,6 +195,14 @@ impl<'a> View<'a> {
             name.strip_prefix(prefix).filter(|rest| !rest.is_empty()).map(str::to_owned)
         });
         Ok(())
+    }
+
+    /// What follows the key of a training checkpoint's weights in a prefix, where the reader has
+    /// taken that key off the names.
+    fn behind_the_weights_key(&self, prefix: &str) -> Option<String> {
+        let fields = self.base.container().header_fields();
+        let key = fields.get(WEIGHTS_KEY)?.as_str()?;
+        Some(prefix.strip_prefix(key)?.strip_prefix('.')?.to_owned())
     }
 
     /// Leaves out the tensors that `unwanted` says yes to.

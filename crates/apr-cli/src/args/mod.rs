@@ -336,6 +336,21 @@ pub(crate) enum Command {
     Version,
 }
 
+impl Command {
+    /// Whether the tensors are those below a prefix, so that all entries have to be read.
+    pub(crate) fn selects_entries(&self) -> bool {
+        match self {
+            Self::Import(args) => args.prefix.is_some(),
+            Self::Convert(args)
+            | Self::Prune(args)
+            | Self::Factorize(args)
+            | Self::Distill(args) => args.prefix.is_some(),
+            Self::Quantize(args) => args.prefix.is_some(),
+            _ => false,
+        }
+    }
+}
+
 /// What to do with the cache.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CacheAction {

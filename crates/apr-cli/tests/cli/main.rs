@@ -109,6 +109,7 @@ mod tflite;
 mod torchscript;
 mod trace;
 mod trace_diff;
+mod training_checkpoints;
 mod unquantized;
 mod unused_tensors;
 mod upgrade;

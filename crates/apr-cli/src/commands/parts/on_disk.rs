@@ -52,7 +52,7 @@ impl OpenPlan {
             Failure::Model(error) => error.in_file(self.path.display()).into(),
             other => other,
         })?;
-        let context = context.of_job(&cli.global, &cli.remote);
+        let context = context.of_job(&cli);
         Ok((cli, context))
     }
 

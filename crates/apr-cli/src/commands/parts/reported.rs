@@ -32,7 +32,7 @@ pub(super) fn plan_validate(
 ) -> Outcome<Draft> {
     input::pin(&mut plan.job, "model", context)?;
     let cli = parsed(&plan.job, folder)?;
-    let context = context.of_job(&cli.global, &cli.remote);
+    let context = context.of_job(&cli);
     let Command::Validate(job) = &cli.command else { return Err(not_planned()) };
     let model = model::look_with_companions(&job.model, &context)?;
     let trusted = validate::trusted(job, &context)?;
@@ -54,7 +54,7 @@ pub(super) fn plan_diff(
     input::pin(&mut plan.job, "left", context)?;
     input::pin(&mut plan.job, "right", context)?;
     let cli = parsed(&plan.job, folder)?;
-    let context = context.of_job(&cli.global, &cli.remote);
+    let context = context.of_job(&cli);
     let Command::Diff(job) = &cli.command else { return Err(not_planned()) };
     let models = diff::open(job, &context)?;
     let options = diff::options(job)?;

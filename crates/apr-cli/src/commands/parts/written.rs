@@ -110,7 +110,7 @@ pub(super) fn plan(
         input::pin(&mut plan.job, option, context)?;
     }
     let cli = parsed(&plan.job, folder)?;
-    let context = context.of_job(&cli.global, &cli.remote);
+    let context = context.of_job(&cli);
     gates::check(&plan.job, folder, &context)?;
     with_writing(cli.command, folder, &context, |writing| draft(args, plan, folder, &writing))
 }
