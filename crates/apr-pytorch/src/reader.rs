@@ -339,6 +339,7 @@ impl PytorchReader {
         if !values.is_empty() {
             metadata.set(VALUES, values);
         }
+        warnings.extend(trainer::without_elements(kind, &tensors));
 
         let files = vec![FileInfo { name: name.to_owned(), len: file_len }];
         let header_fields = contents.header_fields;

@@ -79,8 +79,8 @@ fn contents(
     }
     let (storages, checksums) = storages(archive, &format!("{folder}data/"))?;
     let header_fields = header_fields(source, archive, folder, limits)?;
-    let constants = match options.prefix {
-        None => constants(source, archive, folder, &policy, limits)?,
+    let constants = match options.prefix.as_deref() {
+        None | Some("") => constants(source, archive, folder, &policy, limits)?,
         Some(_) => None,
     };
     let left_out = left_out(archive, folder, constants.is_some());

@@ -6,7 +6,7 @@
 //! goes on with. A dictionary with tensors under further keys is a model of several parts, and is
 //! read as it is.
 
-use apr_core::{Escaped, counted};
+use apr_core::{Escaped, TensorInfo, counted};
 
 use crate::flatten::PickledTensor;
 use crate::pickle::{Heap, Id, Node};
@@ -22,6 +22,9 @@ pub(crate) struct Trainer {
     keys: &'static [&'static str],
 }
 
+/// What DeepSpeed saves of the model.
+const MODEL_STATES: &str = "DeepSpeed model states";
+
 /// The first whose keys are there.
 const TRAINERS: &[Trainer] = &[
     Trainer {
@@ -29,9 +32,9 @@ const TRAINERS: &[Trainer] = &[
         weights: "state_dict",
         keys: &["state_dict", "pytorch-lightning_version"],
     },
-    Trainer { name: "DeepSpeed model states", weights: "module", keys: &["module", "ds_version"] },
+    Trainer { name: MODEL_STATES, weights: "module", keys: &["module", "ds_version"] },
     Trainer {
-        name: "DeepSpeed model states",
+        name: MODEL_STATES,
         weights: "module",
         keys: &["module", "dp_world_size", "mp_world_size"],
     },
@@ -46,6 +49,10 @@ const TRAINERS: &[Trainer] = &[
         keys: &["optimizer_state_dict", "ds_config"],
     },
 ];
+
+/// What is said of DeepSpeed's optimizer states, and of its model states under ZeRO 3.
+const PARTITIONS: &str = "the parameters are in partitions, in DeepSpeed's own order: \
+    `zero_to_fp32.py`, which DeepSpeed saves beside the checkpoint, joins them";
 
 /// Keys under which scripts keep the weights. Where several have tensors, the first is read.
 const WEIGHTS: [&str; 4] = ["state_dict", "model_state_dict", "model_state", "model"];
@@ -99,6 +106,9 @@ pub(crate) fn weights(heap: &Heap, root: Id, tensors: Vec<(String, PickledTensor
         {
             taken_out(kind, weights, tensors)
         }
+        Some(Trainer { weights: "", .. }) => {
+            Weights { kind, warning: Some(PARTITIONS.to_owned()), ..as_it_is(tensors) }
+        }
         Some(_) => Weights { kind, ..as_it_is(tensors) },
         None => of_script(heap, root, tensors),
     }
@@ -108,6 +118,15 @@ pub(crate) fn weights(heap: &Heap, root: Id, tensors: Vec<(String, PickledTensor
 pub(crate) fn recognise(heap: &Heap, root: Id) -> Option<Trainer> {
     let has = |key: &&str| heap.entry(root, key).is_some();
     TRAINERS.iter().find(|trainer| trainer.keys.iter().all(has)).copied()
+}
+
+/// What is odd about weights of DeepSpeed that have no elements: with ZeRO 3, the model states hold
+/// their names alone.
+pub(crate) fn without_elements(kind: Option<&str>, tensors: &[TensorInfo]) -> Option<String> {
+    let is_empty = |info: &TensorInfo| info.shape.elements() == Some(0);
+    let is_of_deepspeed = kind.is_some_and(|kind| kind == MODEL_STATES);
+    let is_odd = is_of_deepspeed && !tensors.is_empty() && tensors.iter().all(is_empty);
+    is_odd.then(|| format!("no tensor has an element, as with ZeRO 3: {PARTITIONS}"))
 }
 
 /// The weights of a checkpoint that no known trainer wrote.

@@ -1,6 +1,6 @@
 //! Formats that are told apart and not read: an error says what a file is, and what to use instead.
 
-use apr_core::Format;
+use apr_core::{Escaped, Format, counted};
 
 /// HDF5, in builds without its reader.
 #[cfg(not(feature = "keras"))]
@@ -138,14 +138,43 @@ pub(crate) fn refusal(format: &Format, head: &[u8]) -> String {
 }
 
 /// What is said of a folder with these files, where it is a model that is not read.
-pub(crate) fn folder(names: &[&str]) -> Option<&'static str> {
-    if names.contains(&"coremldata.bin") || names.contains(&"model.espresso.net") {
-        return Some(
-            "this is a compiled Core ML model (.mlmodelc), laid out for Apple's devices; use the \
-             .mlmodel or .mlpackage that it was compiled from",
-        );
+pub(crate) fn folder(names: &[String]) -> Option<String> {
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    if has("coremldata.bin") || has("model.espresso.net") {
+        let what = "this is a compiled Core ML model (.mlmodelc), laid out for Apple's devices; use \
+            the .mlmodel or .mlpackage that it was compiled from";
+        return Some(what.to_owned());
     }
-    None
+    deepspeed(names)
+}
+
+/// What is said of a checkpoint of DeepSpeed whose weights are partitions of flat buffers: the order
+/// within these is DeepSpeed's own, and differs between its versions.
+pub(crate) fn deepspeed(names: &[String]) -> Option<String> {
+    let plain = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
+    let is_of = |name: &str, kind: &str| plain(name).ends_with(kind);
+    let is_of_zero =
+        |name: &&String| is_of(name, "_optim_states.pt") && plain(name).contains("zero_pp_rank_");
+    let partitions = names.iter().filter(is_of_zero).count() as u64;
+    if partitions == 0 {
+        return None;
+    }
+
+    let states: Vec<&String> =
+        names.iter().filter(|name| is_of(name, "_model_states.pt")).collect();
+    let whole = match states[..] {
+        // ZeRO 3 has a file for each process, without weights.
+        [only] if plain(only).starts_with("mp_rank_") => {
+            format!("; '{}' alone has them in the precision of training", Escaped::short(only))
+        }
+        _ => String::new(),
+    };
+    Some(format!(
+        "this is a checkpoint of DeepSpeed (ZeRO): the weights in 32 bits are in {}, which \
+         DeepSpeed joins: `python zero_to_fp32.py . OUTPUT` in the folder with the file 'latest', \
+         where DeepSpeed saves that script{whole}",
+        counted(partitions, "partition")
+    ))
 }
 
 #[cfg(test)]
@@ -170,6 +199,23 @@ mod tests {
         for other in [&b"<html><net>"[..], b"\0\0\0\0ETxx", b"", b"7767518\n"] {
             assert!(NAMED.iter().all(|format| !(format.recognises)(other)), "{other:?}");
         }
-        assert!(folder(&["coremldata.bin", "weights"]).is_some() && folder(&["a"]).is_none());
+        let names =
+            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert!(folder(&names(&["coremldata.bin", "weights"])).is_some());
+        assert!(folder(&names(&["a"])).is_none());
+    }
+
+    #[test]
+    fn partitions_of_deepspeed_are_named_with_the_script_that_joins_them() {
+        let states = |model: &str| {
+            let optimizer = |rank| format!("s/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt");
+            folder(&["latest".to_owned(), optimizer(0), optimizer(1), format!("s/{model}")])
+        };
+        let said = states("mp_rank_00_model_states.pt").expect("it is ZeRO's");
+        assert!(said.contains("zero_to_fp32.py") && said.contains("2 partitions"), "{said}");
+        assert!(said.contains("'s/mp_rank_00_model_states.pt' alone"), "{said}");
+        let said = states("zero_pp_rank_0_mp_rank_00_model_states.pt").expect("it is ZeRO's");
+        assert!(!said.contains("alone"), "{said}");
+        assert!(folder(&["mp_rank_00_model_states.pt".to_owned()]).is_none(), "it is read");
     }
 }

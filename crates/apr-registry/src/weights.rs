@@ -123,7 +123,11 @@ pub(crate) fn find_weights(names: &[String]) -> Result<String> {
         return Ok(name.to_owned());
     }
 
-    check_one_model(&top)?;
+    // Of partitions alone, none is the model to name.
+    check_one_model(&top).map_err(|error| match unread::deepspeed(names) {
+        Some(what) => Error::format(what),
+        None => error,
+    })?;
     if let Some(name) =
         formats.iter().filter_map(|in_folder| in_folder.whole).find(|whole| top.contains(whole))
     {
@@ -145,7 +149,7 @@ pub(crate) fn find_weights(names: &[String]) -> Result<String> {
         }
     }
 
-    if let Some(what) = unread::folder(&top) {
+    if let Some(what) = unread::folder(names) {
         return Err(Error::format(what));
     }
     let others: Vec<_> =

@@ -90,3 +90,25 @@ fn a_prefix_with_the_key_of_the_weights_selects_them_when_that_was_taken_off() {
     let error = View::new(&*model).select("model.").expect_err("nothing is called so");
     assert!(error.message().contains("prefixes in the file: fc."), "{error}");
 }
+
+#[test]
+fn a_folder_of_deepspeeds_partitions_is_refused_with_the_script_that_joins_them() {
+    let states = std::fs::read(fixture("torch/mp_rank_00_model_states.pt")).expect("there");
+    let sandbox = Sandbox::new()
+        .with("zero/latest", "global_step1")
+        .with("zero/global_step1/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", &states)
+        .with("zero/global_step1/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt", &states)
+        .with("zero/global_step1/mp_rank_00_model_states.pt", &states);
+    for folder in ["zero", "zero/global_step1"] {
+        for line in ["inspect", "validate", "tensors"] {
+            let said =
+                ["E001", "DeepSpeed (ZeRO)", "2 partitions", "python zero_to_fp32.py . OUTPUT"];
+            sandbox.apr(&format!("{line} {folder}")).fails(4, &said);
+        }
+        sandbox.apr(&format!("convert {folder} -o o.apr")).fails(4, &["alone has them in"]);
+    }
+    sandbox.apr("tensors zero/global_step1/mp_rank_00_model_states.pt").ok().says(&["2 tensors"]);
+    // Weights that were gathered beside the partitions are a model.
+    sandbox.write("zero/model.safetensors", crate::support::small_safetensors());
+    sandbox.apr("inspect zero").ok();
+}
