@@ -121,7 +121,6 @@ impl Context {
         options.family = ggml_family(args);
         options.limits = limits(args, self.max_memory);
         options.all_entries = cli.command.selects_entries();
-        options.limits.max_metadata = args.max_metadata.unwrap_or(options.limits.max_metadata);
         Self {
             options,
             arch: args.arch.clone(),

@@ -8,7 +8,7 @@ use alloc::string::String;
 
 /// The names that messages have between backquotes: of options, fields and methods of the
 /// libraries.
-pub const SETTINGS: [&str; 34] = [
+pub const SETTINGS: [&str; 35] = [
     // Limits.
     "max_memory",
     "max_metadata",
@@ -43,6 +43,7 @@ pub const SETTINGS: [&str; 34] = [
     "compress",
     "encrypt",
     "external_data",
+    "format",
     "output",
     "overwrite",
     "recipient",

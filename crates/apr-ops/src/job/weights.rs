@@ -225,6 +225,12 @@ fn check_types(scheme: Scheme, format: &Format) -> Result<(), JobError> {
              floats",
             format.name
         ),
+        // Blocks of other schemes, or of the types that their mixes have, are more than that.
+        QuantizedTypes::Unpacked if scheme == Scheme::Q8_0 => format!(
+            "{} has no type like {scheme}: write an .apr or .gguf file; `apr export` makes \
+             integers and scales of it",
+            format.name
+        ),
         QuantizedTypes::Unpacked if is_quantized => format!(
             "{} has no type like {scheme}: write an .apr or .gguf file, or one of the layouts that \
              servers load: fp8, w8a8, w4a16, nvfp4, mlx-4",

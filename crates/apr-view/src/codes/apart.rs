@@ -117,12 +117,15 @@ fn sort_as_stored(base: &dyn CheckpointReader, found: &mut [(TensorInfo, PartOri
     }
 }
 
+/// Companions, and bytes of those that are not the base's.
+type Files = (Vec<Companion>, Vec<Option<Vec<u8>>>);
+
 /// The companions of `base` with the statements of the quantization that `undecoded` has; bytes
 /// where they are not the base's.
 fn stated_companions(
     base: &dyn CheckpointReader,
     undecoded: &dyn CheckpointReader,
-) -> Result<(Vec<Companion>, Vec<Option<Vec<u8>>>)> {
+) -> Result<Files> {
     let mut companions = base.companions().to_vec();
     let mut files: Vec<Option<Vec<u8>>> = companions.iter().map(|_| None).collect();
     for (position, companion) in undecoded.companions().iter().enumerate() {

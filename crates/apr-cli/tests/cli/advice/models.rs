@@ -86,6 +86,12 @@ pub(super) const OUTPUTS: &[Advice] = &[
         "apr convert q.gguf -o q.safetensors --dequantize f16",
     ),
     (
+        "apr quantize llama -t fp8 -o fp8.gguf",
+        2,
+        "write one with --format safetensors",
+        "apr quantize llama -t fp8 --format safetensors -o fp8",
+    ),
+    (
         "apr convert q.gguf -o q.pt",
         4,
         "a state dict has no dtype q8_0; --dequantize f16 writes floats",

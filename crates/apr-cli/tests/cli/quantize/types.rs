@@ -1,5 +1,7 @@
 //! Types of quantization, and which tensor gets which.
 
+use apr_testkit::locate::fixture;
+
 use super::{legacy_imatrix, reasons, sandbox, weights};
 use crate::families::TinyModel;
 use crate::support::{Sandbox, f32s, safetensors};
@@ -36,9 +38,21 @@ fn every_type_that_the_help_lists_quantizes() {
     let names: Vec<&str> =
         names.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
     assert!(names.len() > 25, "{names:?}");
+    let llama = fixture("tiny-llama");
     // Those that need importance get it for the only matrix that their blocks fit.
     sandbox.write("i.dat", legacy_imatrix("a.weight", &[1.0; 256]));
     for name in names {
+        if ["fp8", "w8a8", "w4a16", "gptq-4", "mlx-4", "mlx-6", "mlx-8"].contains(&name) {
+            let line = format!("--type {name} --format safetensors -o {name}");
+            sandbox
+                .apr(&format!("quantize {} {line}", llama.display()))
+                .ok()
+                .says(&["quantized; "]);
+            sandbox.apr(&format!("validate {name}")).ok();
+            let answer = sandbox.apr(&format!("run {name} --prompt 12+34=")).ok().text();
+            assert_eq!(answer.trim(), "46", "{name}");
+            continue;
+        }
         let importance = if name.starts_with("iq") { "--imatrix i.dat" } else { "" };
         sandbox.apr(&format!("quantize m.safetensors --type {name} {importance} -o q.apr -f")).ok();
         sandbox.apr("validate q.apr").clean();
