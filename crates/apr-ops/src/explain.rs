@@ -1,12 +1,14 @@
 //! Error codes, models and tensors in plain words.
 
 mod model;
+mod stored;
 
 use apr_registry::Code;
 use serde::Serialize;
 
 pub use model::{KnownTensor, ModelExplanation, TensorExplanation, known_tensor};
 pub(crate) use model::{explain_model, explain_tensor};
+pub use stored::{StoredKind, StoredQuantization};
 
 /// An error code, explained.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -4,10 +4,11 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use apr_arch::Description;
-use apr_core::number;
+use apr_core::{counted, number};
 use apr_graph::Use;
 use apr_ops::explain::{
-    KnownTensor, ModelExplanation, TensorExplanation, error_code, known_tensor,
+    KnownTensor, ModelExplanation, StoredKind, StoredQuantization, TensorExplanation, error_code,
+    known_tensor,
 };
 use apr_registry::{Code, Escaped};
 use apr_view::nearest;
@@ -189,7 +190,27 @@ fn model_facts(model: &ModelExplanation) -> Vec<(&'static str, String)> {
     ]
     .into_iter()
     .flatten()
+    .chain(model.quantization.iter().flat_map(quantization_facts))
     .collect()
+}
+
+fn quantization_facts(of: &StoredQuantization) -> Vec<(&'static str, String)> {
+    const QUANTIZATION: &str = "Quantization";
+    let kind = |kind: &StoredKind| {
+        let bits = kind.bits_per_weight.map_or_else(String::new, |bits| format!("{bits:.2}"));
+        let weights = counted(kind.weights as u64, "weight");
+        (QUANTIZATION, format!("{} ({weights}, {bits} bits per weight)", kind.description))
+    };
+    let mut facts: Vec<_> = of.kinds.iter().map(kind).collect();
+    facts.extend(of.undecodable.iter().map(|error| (QUANTIZATION, error.clone())));
+    if facts.is_empty() {
+        facts.push((QUANTIZATION, "none, the weights are plain tensors".to_owned()));
+    }
+    facts.extend(of.stated.iter().map(|method| ("Configuration", method.clone())));
+    if !of.loaded_by.is_empty() {
+        facts.push(("Loaded by", of.loaded_by.join(", ")));
+    }
+    facts
 }
 
 fn render_tensor(out: &mut dyn Write, tensor: &TensorExplanation) -> io::Result<()> {

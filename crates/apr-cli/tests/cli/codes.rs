@@ -221,3 +221,48 @@ fn parts_that_do_not_go_together_are_named() {
         assert!(!sandbox.path("no.safetensors").exists());
     }
 }
+
+#[test]
+fn explain_names_the_method_its_bits_and_the_programs_that_load_it() {
+    let sandbox = Sandbox::new();
+    for (name, method, stated, bits, loads) in [
+        ("gptq3", "gptq", json!("gptq"), 3.82, "transformers with GPTQModel"),
+        ("fp8-block", "fp8", json!("fp8"), 8.0, "llama.cpp's converter"),
+        ("comfy-scaled-fp8", "fp8", json!(null), 8.0, "ComfyUI"),
+        ("modelopt-fp8-nocfg", "fp8", json!("modelopt"), 8.0, "vLLM"),
+        ("ct-w4a16", "packed", json!("compressed-tensors"), 4.51, "vLLM"),
+        ("mlx-affine4", "mlx", json!(null), 4.5, "mlx-lm"),
+    ] {
+        let Some(path) = path(name) else { return };
+        let report = sandbox.apr(&format!("explain {path} --json")).ok().json();
+        let quantization = &report["quantization"];
+        let kind = &quantization["kinds"][0];
+        assert_eq!((&kind["method"], &quantization["stated"]), (&json!(method), &stated), "{name}");
+        assert_eq!(
+            quantization["loaded_by"].as_array().map(|by| by.contains(&json!(loads))),
+            Some(true)
+        );
+        let found = kind["bits_per_weight"].as_f64().expect("bits");
+        assert!((found - bits).abs() < 0.01, "{name}: {found}");
+        let described = kind["description"].as_str().expect("words");
+        sandbox.apr(&format!("explain {path}")).ok().says(&[described, loads]);
+    }
+
+    // Of what is stated and is not there, and of what can't be decoded.
+    let plain = safetensors(&[("up.weight", "F32", &[1], f32s(&[1.0]))]);
+    sandbox.write("plain/config.json", r#"{"quantization_config": {"quant_method": "fp8"}}"#);
+    sandbox.write("plain/model.safetensors", plain);
+    sandbox.apr("explain plain").ok().says(&["none, the weights are plain tensors", "fp8"]);
+    let codes = safetensors(&[
+        ("up.codes", "I16", &[1], vec![0; 2]),
+        ("up.codebooks", "F16", &[1], vec![0; 2]),
+        ("up.scales", "F16", &[1], vec![0; 2]),
+    ]);
+    sandbox.write("aqlm.safetensors", codes);
+    let report = sandbox.apr("explain aqlm.safetensors --json").ok().json();
+    let refused = report["quantization"]["undecodable"].as_str().expect("a reason");
+    assert!(refused.contains("by AQLM") && refused.contains("package aqlm"), "{refused}");
+    assert_eq!(report["quantization"]["loaded_by"], json!([]));
+    let report = sandbox.apr(&format!("explain {} --json", fixture("tiny-llama").display()));
+    assert_eq!(report.ok().json().get("quantization"), None);
+}

@@ -9,6 +9,7 @@ use apr_tensor::stats::Stats;
 use apr_view::{closest, named};
 use serde::Serialize;
 
+use super::stored::StoredQuantization;
 use crate::graph::Computed;
 use crate::inspect::inspect;
 use crate::physics::{Physics, Violation, expectation};
@@ -40,6 +41,9 @@ pub struct ModelExplanation {
     pub tensors: usize,
     /// The dtype that most bytes have.
     pub dtype: Option<DType>,
+    /// How weights are quantized in codes and scales; `None` if none is and no method is stated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<StoredQuantization>,
 }
 
 /// Explains a model from its headers alone.
@@ -73,6 +77,7 @@ pub(crate) fn explain_model(
         parameters: inspected.parameters,
         tensors: inspected.tensor_count,
         dtype: inspected.dtypes.first().map(|share| share.dtype),
+        quantization: StoredQuantization::of(reader, &inspected.dtypes),
     }
 }
 

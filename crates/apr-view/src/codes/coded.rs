@@ -17,7 +17,7 @@ use super::stated::{self, Stated};
 const AT_ONCE: u64 = 1 << 18;
 
 /// The kind of tensors that are codes, or go with some, and that nothing here decodes.
-const UNDECODABLE: &str = "undecodable";
+pub const UNDECODABLE: &str = "undecodable";
 
 /// The configuration among the companions.
 pub(super) const CONFIG: &str = "config.json";

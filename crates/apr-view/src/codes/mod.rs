@@ -45,5 +45,6 @@ mod testing;
 pub const MXFP4_EXPERTS: &str = "mxfp4-experts";
 
 pub use apart::{Apart, PartOrigin};
-pub use coded::{Coded, check_decodable};
+pub use coded::{Coded, UNDECODABLE, check_decodable};
 pub use find::is_of_activations;
+pub use stated::stated_method;

@@ -57,6 +57,15 @@ impl Stated {
     }
 }
 
+/// Returns the method of quantization that a checkpoint's configuration states, in lower case:
+/// `gptq`. NVIDIA's modelopt states an algorithm in place of a method.
+#[must_use]
+pub fn stated_method(reader: &dyn CheckpointReader) -> Option<String> {
+    let stated = Stated::of(reader);
+    let of_algorithm = || stated.text("quant_algo").map(|_| "modelopt".to_owned());
+    stated.method().or_else(of_algorithm)
+}
+
 /// The statement in a configuration, or in that of its text part.
 fn stated_in(config: &Map<String, Value>) -> Option<Map<String, Value>> {
     let part = config.get("text_config").and_then(Value::as_object);

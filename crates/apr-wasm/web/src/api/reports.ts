@@ -84,6 +84,13 @@ export interface ModelExplanation {
   parameters: number;
   tensors: number;
   dtype: string | null;
+  /** Absent if no weight is in codes and scales, and no method is stated. */
+  quantization?: {
+    stated: string | null;
+    kinds: { method: string; description: string; weights: number; bits_per_weight: number | null }[];
+    undecodable?: string;
+    loaded_by: string[];
+  };
 }
 
 /** `apr explain --tensor`. */
