@@ -179,7 +179,7 @@ Types:
   iq3_xxs iq2_m iq2_s iq2_xs               the same, 2.3 to 3.1 bits; they need --imatrix
   iq2_xxs iq1_m iq1_s                      the same, 1.6 to 2.1 bits; they need --imatrix
   tq1_0 tq2_0 q1_0 q2_0 mxfp4 nvfp4        ternary weights; signs; 2 bits; 4-bit floats
-  int8 int4                                apr's own: a scale a row, a scale a group of 32
+  int8 int4                                .apr: a scale a row, a scale a group of 32
   fp8 w8a8 w4a16 gptq-4 mlx-4 mlx-6 mlx-8  folders that vLLM, transformers, mlx-lm load
   f8_e4m3 f8_e5m2 fp16 bf16 fp32           floats";
 
