@@ -209,19 +209,21 @@ pub fn check_decodable(reader: &dyn CheckpointReader) -> Result<()> {
 }
 
 /// Whether weights may be in codes and scales: not in a file that says itself what its integers
-/// stand for, as one with a graph does.
+/// stand for, as one with a graph does, and in llama.cpp's only where a dtype has a factor beside
+/// it.
 fn may_be_coded(base: &dyn CheckpointReader) -> bool {
-    let is_code = |info: &TensorInfo| {
-        use DType::{F8_E4M3, F8_E4M3FNUZ, F8_E5M2, I8, I16, I32, I64, U8, U32};
-        [F8_E4M3, F8_E4M3FNUZ, F8_E5M2, I8, I16, I32, I64, U8, U32].contains(&info.dtype)
+    use DType::{F8_E4M3, F8_E4M3FNUZ, F8_E5M2, I8, I16, I32, I64, NVFP4, U8, U32};
+    let codes: &[DType] = match base.format().convention {
+        Convention::Framework | Convention::Canonical => {
+            &[F8_E4M3, F8_E4M3FNUZ, F8_E5M2, I8, I16, I32, I64, NVFP4, U8, U32]
+        }
+        Convention::LlamaCpp => &[NVFP4],
+        _ => &[],
     };
-    let convention = base.format().convention;
-    let is_of_framework = matches!(convention, Convention::Framework | Convention::Canonical);
     let has_graph = base.companions().iter().any(|companion| companion.name.ends_with(".graph"));
-    is_of_framework
-        && !has_graph
+    !has_graph
         && !base.format().always_computes()
-        && base.tensors().iter().any(is_code)
+        && base.tensors().iter().any(|info| codes.contains(&info.dtype))
 }
 
 /// What becomes of each tensor of the base.

@@ -3,13 +3,13 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 
-use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo, keys};
+use apr_core::{CheckpointReader, Convention, DType, Error, Result, Shape, TensorInfo, keys};
 
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
 use super::{
-    awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, gptq, hqq, marlin24, mlx, packed,
-    quanto, refused, scaled, sparse24,
+    awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, ggml, gptq, hqq, marlin24, mlx,
+    packed, quanto, refused, scaled, sparse24,
 };
 
 /// A way in which weights are stored in several tensors.
@@ -32,6 +32,7 @@ pub(super) const KINDS: &[Kind] = &[
     bitsandbytes::KIND,
     bitnet::KIND,
     experts::KIND,
+    ggml::KIND,
     hqq::KIND,
     quanto::KIND,
     gptq::KIND,
@@ -42,6 +43,10 @@ pub(super) const KINDS: &[Kind] = &[
     scaled::FP8,
     scaled::INT8,
 ];
+
+/// The kinds that files of llama.cpp's convention have: their other codes are dtypes, and a tensor
+/// of integers there is no weight.
+const OF_LLAMA_CPP: &[Kind] = &[ggml::KIND];
 
 /// What decodes a weight.
 pub(super) trait Decode: Send + Sync {
@@ -78,8 +83,10 @@ pub(super) enum Found {
 pub(super) fn find(tensors: &Tensors<'_>, stated: &Stated) -> Vec<Found> {
     let mut found = Vec::new();
     let mut taken = BTreeSet::new();
+    let is_of_llama_cpp = tensors.base.format().convention == Convention::LlamaCpp;
+    let kinds = if is_of_llama_cpp { OF_LLAMA_CPP } else { KINDS };
     for position in 0..tensors.tensors.len() {
-        let asked = KINDS.iter().find_map(|kind| {
+        let asked = kinds.iter().find_map(|kind| {
             let found = (kind.find)(tensors, stated, position)?;
             let found = found.and_then(|weight| tensors.without_factors(weight));
             Some((kind.id, found.and_then(|weight| refused::without_transforms(stated, weight))))
@@ -100,6 +107,9 @@ pub(super) fn find(tensors: &Tensors<'_>, stated: &Stated) -> Vec<Found> {
             }
             None => {}
         }
+    }
+    if is_of_llama_cpp {
+        return found;
     }
     give_marker(tensors, &mut found, &mut taken);
     give_cache_scales(tensors, &mut found, &mut taken);

@@ -26,6 +26,7 @@ mod expected;
 mod experts;
 mod find;
 mod fp4;
+mod ggml;
 mod gptq;
 mod hqq;
 mod marlin24;
@@ -40,6 +41,9 @@ mod sparse24;
 mod stated;
 #[cfg(test)]
 mod testing;
+
+/// The kind of weights in blocks of NVFP4 with a factor beside them, as GGUF files have them.
+pub const NVFP4_BLOCKS: &str = "nvfp4-blocks";
 
 /// The kind of the experts of gpt-oss, which GGUF has in blocks of the same numbers.
 pub const MXFP4_EXPERTS: &str = "mxfp4-experts";

@@ -3,6 +3,7 @@
 mod architecture;
 mod commands;
 mod export;
+mod four_bits;
 mod parsed;
 mod round_trip;
 
