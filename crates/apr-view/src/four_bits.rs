@@ -113,11 +113,13 @@ impl FourBits {
     }
 }
 
-/// Puts elements that share a byte with their neighbours into bytes with those 16 further on.
-fn halves_apart(neighbours: &[u8; ELEMENTS], apart: &mut [u8]) {
+/// Puts elements that share a byte with their neighbours into bytes with those half of all further
+/// on; as many bytes as before.
+pub(crate) fn halves_apart(neighbours: &[u8], apart: &mut [u8]) {
     let element = |at: usize| neighbours[at / 2] >> (4 * (at % 2)) & 0xf;
+    let half = apart.len();
     for (at, byte) in apart.iter_mut().enumerate() {
-        *byte = element(at) | element(at + ELEMENTS) << 4;
+        *byte = element(at) | element(at + half) << 4;
     }
 }
 

@@ -53,8 +53,8 @@ mod windows;
 pub use affine::{AffineQuantization, AffineUnit};
 pub use base::Base;
 pub use codes::{
-    Apart, Coded, MXFP4_EXPERTS, NVFP4_BLOCKS, PartOrigin, UNDECODABLE, check_decodable,
-    is_of_activations, stated_method,
+    Apart, Blocks, Coded, Factors, MXFP4_EXPERTS, NVFP4_BLOCKS, PartOrigin, UNDECODABLE,
+    check_decodable, is_of_activations, stated_method,
 };
 pub use filter::{named, parse_filter, parse_search};
 pub use first_use::sort_by_first_use;

@@ -279,6 +279,13 @@ impl<'a> View<'a> {
         self.mapping.tensors.push(info);
         self.mapping.origins.push(TensorOrigin::Own(bytes));
     }
+
+    /// Adds a tensor before the one at this position, or after all.
+    pub fn insert(&mut self, position: usize, info: TensorInfo, bytes: Vec<u8>) {
+        let position = position.min(self.mapping.tensors.len());
+        self.mapping.tensors.insert(position, info);
+        self.mapping.origins.insert(position, TensorOrigin::Own(bytes));
+    }
 }
 
 impl Mapping {

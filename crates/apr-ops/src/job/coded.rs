@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use apr_core::Convention;
+use apr_core::{Coding, Convention};
 use apr_registry::{
     CheckpointReader, Computes, DType, Format, QuantizedTypes, Result as ModelResult,
 };
@@ -31,14 +31,14 @@ impl CodedWeights {
     /// Of the wanted kinds of a checkpoint; `None` where it has no such weights.
     fn of(
         content: &dyn CheckpointReader,
-        wanted: impl Fn(&str) -> bool,
+        wanted: impl Fn(&Coding<'_>) -> bool,
         kept: bool,
     ) -> Option<Self> {
         let positions = 0..content.tensors().len();
         let (mut weights, mut of_activations) = (0, 0);
         let mut stored = BTreeSet::new();
         let codings = positions.filter_map(|position| content.stored(position).coding());
-        for coding in codings.filter(|coding| wanted(coding.kind)) {
+        for coding in codings.filter(|coding| wanted(coding)) {
             weights += 1;
             of_activations += coding.names().filter(|name| is_of_activations(name)).count();
             stored.insert(coding.description.to_owned());
@@ -78,8 +78,12 @@ pub(super) fn with_codes<'a>(
 ) -> ModelResult<(View<'a>, Parts, Option<CodedWeights>)> {
     if !parts.options.keeps_codes || !Apart::is_needed(&content) {
         let has_blocks = content.tensors().iter().any(|info| info.dtype == DType::MXFP4);
-        let is_decoded = |kind: &str| !(has_blocks && kind == MXFP4_EXPERTS);
-        return Ok((content, parts, CodedWeights::of(source, is_decoded, false)));
+        let is_decoded = |coding: &Coding<'_>| {
+            let is_expert = has_blocks && coding.kind == MXFP4_EXPERTS;
+            !is_expert && !parts.in_blocks.contains(coding.weight)
+        };
+        let coded = CodedWeights::of(source, is_decoded, false);
+        return Ok((content, parts, coded));
     }
     let coded = CodedWeights::of(&content, |_| true, true);
     let apart = Apart::new(Base::owning(content))?;

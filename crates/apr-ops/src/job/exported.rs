@@ -1,6 +1,6 @@
 //! A model that came from ONNX, and becomes the same file again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use apr_quantize::TensorTarget;
 use apr_registry::onnx::skeleton;
@@ -68,6 +68,7 @@ impl Job {
             misfits,
             graph_misfits: None,
             warnings,
+            in_blocks: BTreeSet::new(),
         };
 
         let stored = view.into_mapping();

@@ -1,13 +1,15 @@
 //! A model under the names and in the layout of its target.
 
+use std::collections::BTreeSet;
+
 use apr_quantize::{Laid, Layout, place};
 use apr_registry::{
-    CheckpointReader, Computes, Convention, DType, PlanOptions, QuantizedTypes,
-    Result as ModelResult,
+    Computes, Convention, DType, PlanOptions, QuantizedTypes, Result as ModelResult,
 };
 use apr_source::Source;
-use apr_view::{Apart, Base, MXFP4_EXPERTS, Unpacked, View};
+use apr_view::{Base, Unpacked, View};
 
+use super::blocks::{with_blocks, with_experts};
 use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
@@ -34,19 +36,6 @@ fn left_dense(modules: &[String]) -> Option<String> {
     (!modules.is_empty()).then(|| format!("left in floats: {}{more}", names.join(", ")))
 }
 
-/// The content with the parts of experts in MXFP4 in place of their values: GGUF has blocks of the
-/// same numbers.
-fn with_blocks(content: View<'_>) -> ModelResult<View<'_>> {
-    let positions = 0..content.tensors().len();
-    let mut codings = positions.filter_map(|position| content.stored(position).coding());
-    if !codings.any(|coding| coding.kind == MXFP4_EXPERTS) {
-        return Ok(content);
-    }
-    let apart = Apart::of(Base::owning(content), |kind| kind == MXFP4_EXPERTS)?;
-    let mapping = View::new(&apart).into_mapping();
-    Ok(mapping.over(Base::owning(apart)))
-}
-
 impl Job {
     /// Plans a copy.
     pub(super) fn plan_copy<'a>(
@@ -54,11 +43,14 @@ impl Job {
         selected: View<'a>,
         source: &Source<'a>,
     ) -> Result<Planned<'a>, JobError> {
+        // Between files of llama.cpp, the factors of blocks keep their names.
+        let conventions = [source.reader().format(), self.target.format];
+        let stays = conventions.map(|format| format.convention) == [Convention::LlamaCpp; 2];
         let parts = Parts {
             options: ConvertOptions {
                 decompress: self.weights.decompress,
                 dense: self.weights.dense,
-                keeps_codes: self.weights.keeps_codes(self.target.format),
+                keeps_codes: stays || self.weights.keeps_codes(self.target.format),
                 ..ConvertOptions::default()
             },
             losses: Vec::new(),
@@ -67,6 +59,7 @@ impl Job {
             misfits: Vec::new(),
             graph_misfits: None,
             warnings: Vec::new(),
+            in_blocks: BTreeSet::new(),
         };
         Planned::new(self, source, selected, parts)
     }
@@ -95,8 +88,10 @@ impl Job {
     ) -> Result<Planned<'a>, JobError> {
         let quantizes = self.weights.quantize.is_some();
         let to_llama = self.target.format.convention == Convention::LlamaCpp;
+        let mut in_blocks = None;
         if to_llama {
-            selected = with_blocks(selected)?;
+            selected = with_experts(selected)?;
+            (selected, in_blocks) = with_blocks(selected, &self.weights, source)?;
         }
 
         // llama-quantize then writes the same file.
@@ -113,8 +108,11 @@ impl Job {
             selected.metadata_mut().set(NAME, title);
         }
 
-        let Foreign { mut prepared, dtypes, losses, .. } =
-            self.foreign(&source.through(&selected))?;
+        let foreign = self.foreign(&source.through(&selected))?;
+        let Foreign { mut prepared, dtypes, losses, .. } = match &in_blocks {
+            Some(in_blocks) => in_blocks.add_factors(foreign)?,
+            None => foreign,
+        };
         if title.is_some() {
             // The model itself has no name that could get lost.
             prepared.view.metadata_mut().remove(NAME);
@@ -126,7 +124,11 @@ impl Job {
         }
 
         let options = self.weights.apply(&mut prepared.view, dtypes, self.target.format, source)?;
-        let (mapping, parts) = Parts::of(prepared, options, losses);
+        let (mapping, mut parts) = Parts::of(prepared, options, losses);
+        if let Some(in_blocks) = in_blocks {
+            parts.warnings.extend(in_blocks.warning);
+            parts.in_blocks = in_blocks.weights;
+        }
         let content = mapping.over(Base::owning(selected));
         if let Some(layout) = self.weights.layout(self.target.format) {
             return self.plan_laid(layout, content, parts, source);

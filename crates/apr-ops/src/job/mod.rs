@@ -22,6 +22,7 @@
 //! ```
 
 mod affine;
+mod blocks;
 mod coded;
 mod computed;
 mod description;

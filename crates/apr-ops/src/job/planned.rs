@@ -1,6 +1,6 @@
 //! A job that is planned.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use apr_core::{Layout, Progress, StoredRange};
@@ -79,6 +79,9 @@ pub(super) struct Parts {
     /// What is wrong with the graphs of the file, if planning has read them.
     pub(super) graph_misfits: Option<Vec<ValidationError>>,
     pub(super) warnings: Vec<String>,
+    /// Weights in codes and scales, by the names of their parts, that are in blocks of the same
+    /// numbers.
+    pub(super) in_blocks: BTreeSet<String>,
 }
 
 impl Parts {
@@ -108,6 +111,7 @@ impl Parts {
             misfits,
             graph_misfits: None,
             warnings,
+            in_blocks: BTreeSet::new(),
         }
     }
 
@@ -118,8 +122,16 @@ impl Parts {
         losses: Vec<Loss>,
     ) -> (Mapping, Self) {
         let Prepared { view, validator, family, misfits, warnings } = prepared;
-        let parts =
-            Self { options, losses, validator, family, misfits, graph_misfits: None, warnings };
+        let parts = Self {
+            options,
+            losses,
+            validator,
+            family,
+            misfits,
+            graph_misfits: None,
+            warnings,
+            in_blocks: BTreeSet::new(),
+        };
         (view.into_mapping(), parts)
     }
 }
@@ -133,8 +145,16 @@ impl<'a> Planned<'a> {
         parts: Parts,
     ) -> Result<Self, JobError> {
         let (content, parts, coded) = with_codes(content, source.reader(), parts)?;
-        let Parts { options, losses, validator, family, mut misfits, graph_misfits, mut warnings } =
-            parts;
+        let Parts {
+            options,
+            losses,
+            validator,
+            family,
+            mut misfits,
+            graph_misfits,
+            mut warnings,
+            ..
+        } = parts;
         if job.validation.structure {
             misfits.extend(graph_misfits.map_or_else(|| misfits_of_graphs(source), Ok)?);
         }

@@ -20,6 +20,7 @@ mod apart;
 mod awq;
 mod bitnet;
 mod bitsandbytes;
+mod blocks;
 mod coded;
 mod eetq;
 mod expected;
@@ -49,6 +50,7 @@ pub const NVFP4_BLOCKS: &str = "nvfp4-blocks";
 pub const MXFP4_EXPERTS: &str = "mxfp4-experts";
 
 pub use apart::{Apart, PartOrigin};
+pub use blocks::{Blocks, Factors};
 pub use coded::{Coded, UNDECODABLE, check_decodable};
 pub use find::is_of_activations;
 pub use stated::stated_method;
