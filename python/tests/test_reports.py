@@ -19,6 +19,9 @@ MODELS = [
     "wrapped/small.nemo",
 ]
 
+#: Models whose weights are in codes and scales.
+CODED = [places.CASES / "codes" / name for name in ("fp8-block", "gptq4")]
+
 REPORTS = {
     "inspect": lambda path: apr.open(path).inspect(),
     "validate": lambda path: apr.open(path).validate(),
@@ -32,14 +35,22 @@ class Reports(unittest.TestCase):
 
     def test_every_report_is_that_of_the_command(self):
         for model in MODELS:
-            path = places.FIXTURES / model
-            for name, report in REPORTS.items():
-                with self.subTest(model=model, report=name):
-                    self.assertEqual(report(path), apr.command(name, path))
-            with self.subTest(model=model, report="diff"):
-                self.assertEqual(
-                    apr.diff(places.TINY_LLAMA, path), apr.command("diff", places.TINY_LLAMA, path)
-                )
+            self.check(places.FIXTURES / model)
+
+    def test_every_report_on_weights_in_codes_is_that_of_the_command(self):
+        for path in CODED:
+            if not path.exists():
+                self.skipTest("shared/cases is absent")
+            self.check(path)
+
+    def check(self, path):
+        for name, report in REPORTS.items():
+            with self.subTest(model=path, report=name):
+                self.assertEqual(report(path), apr.command(name, path))
+        with self.subTest(model=path, report="diff"):
+            self.assertEqual(
+                apr.diff(places.TINY_LLAMA, path), apr.command("diff", places.TINY_LLAMA, path)
+            )
 
     def test_shards_are_validated_as_by_the_command(self):
         with tempfile.TemporaryDirectory() as folder:

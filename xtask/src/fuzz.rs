@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 29] = [
+const TARGETS: [&str; 30] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
@@ -16,6 +16,7 @@ const TARGETS: [&str; 29] = [
     "read_apr1",
     "read_apr2",
     "read_aprn",
+    "read_coded",
     "read_coreml",
     "read_flax",
     "read_ggml",
@@ -79,6 +80,7 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/valid/safetensors",
         "fixtures/codec",
         "crates/apr-pytorch/tests/golden",
+        "fixtures/coded",
         "fixtures/coreml",
         "fixtures/flax",
         "fixtures/keras",

@@ -12,7 +12,7 @@ use apr_testkit::{excessive, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 29] = [
+const BODIES: [(&str, Body); 30] = [
     ("decode_block", bodies::decode_block),
     ("dequantize_any", bodies::dequantize_any),
     ("open_encrypted", bodies::open_encrypted),
@@ -22,6 +22,7 @@ const BODIES: [(&str, Body); 29] = [
     ("read_apr1", bodies::read_apr1),
     ("read_apr2", bodies::read_apr2),
     ("read_aprn", bodies::read_aprn),
+    ("read_coded", bodies::read_coded),
     ("read_coreml", bodies::read_coreml),
     ("read_flax", bodies::read_flax),
     ("read_orbax", bodies::read_orbax),

@@ -3,6 +3,7 @@
 //! An input is read as a file, or as instructions to make one. A body returns when everything is as
 //! it should be, and panics when it is not; errors are as good an answer as any other.
 
+mod coded;
 mod generated;
 mod merged;
 mod packed;
@@ -18,6 +19,7 @@ use apr_source::Source;
 use apr_tensor::block::{can_dequantize, can_quantize, dequantize, needs_importance, quantize};
 
 pub use apr_hub::answers::read_any as read_answers;
+pub use coded::read_coded;
 pub use generated::{roundtrip_apr2, roundtrip_gguf};
 pub use merged::{read_adapter, read_merge};
 pub use packed::{decode_block, open_encrypted, read_aprn, read_manifest, read_plan};

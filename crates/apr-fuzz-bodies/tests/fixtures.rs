@@ -4,10 +4,10 @@ use std::path::Path;
 
 use apr_fuzz_bodies::{
     decode_block, dequantize_any, open_encrypted, probe_any, read_adapter, read_answers, read_apr1,
-    read_apr2, read_aprn, read_coreml, read_flax, read_ggml, read_gguf, read_keras, read_manifest,
-    read_merge, read_numpy, read_onnx, read_orbax, read_ort, read_plan, read_pytorch,
-    read_safetensors, read_tensorflow, read_tflite, read_vectors, roundtrip_apr2, roundtrip_gguf,
-    scan_any,
+    read_apr2, read_aprn, read_coded, read_coreml, read_flax, read_ggml, read_gguf, read_keras,
+    read_manifest, read_merge, read_numpy, read_onnx, read_orbax, read_ort, read_plan,
+    read_pytorch, read_safetensors, read_tensorflow, read_tflite, read_vectors, roundtrip_apr2,
+    roundtrip_gguf, scan_any,
 };
 use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
@@ -18,7 +18,7 @@ use apr_testkit::{corrupt, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 29] = [
+const BODIES: [(&str, Body); 30] = [
     ("read_adapter", read_adapter),
     ("read_answers", read_answers),
     ("decode_block", decode_block),
@@ -29,6 +29,7 @@ const BODIES: [(&str, Body); 29] = [
     ("dequantize_any", dequantize_any),
     ("read_apr1", read_apr1),
     ("read_apr2", read_apr2),
+    ("read_coded", read_coded),
     ("read_coreml", read_coreml),
     ("read_flax", read_flax),
     ("read_ggml", read_ggml),
@@ -83,6 +84,16 @@ fn broken_copies_of_an_apr2_file_convert_or_fail() {
     read_apr2(&good);
     corrupt::truncations(&good).for_each(|broken| probe_any(&broken));
     corrupt::bit_flips(&good, 0..good.len()).for_each(|broken| read_apr2(&broken));
+}
+
+#[test]
+fn weights_in_codes_are_read_or_refused() {
+    for file in files(&locate::fixture("coded")) {
+        let good = std::fs::read(file).expect("fixtures can be read");
+        read_coded(&good);
+        corrupt::truncations(&good).step_by(3).for_each(|broken| read_coded(&broken));
+        flipped(&good, 5).for_each(|broken| read_coded(&broken));
+    }
 }
 
 #[test]

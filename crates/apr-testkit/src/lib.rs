@@ -23,6 +23,7 @@ pub mod onnx;
 mod peak;
 pub mod peers;
 mod read_all;
+pub mod safetensors;
 mod sparse;
 pub mod tmux;
 pub mod torch;

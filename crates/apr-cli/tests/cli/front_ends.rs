@@ -36,6 +36,15 @@ const MODELS: [&str; 20] = [
     "flax/state.msgpack",
 ];
 
+/// Models whose weights are in codes and scales, among the shared cases.
+const CODED: [&str; 2] = ["codes/fp8-block", "codes/gptq4"];
+
+/// All of them that are there.
+fn models() -> Vec<PathBuf> {
+    let fixtures = MODELS.into_iter().map(locate::fixture);
+    fixtures.chain(CODED.into_iter().filter_map(locate::shared_case)).collect()
+}
+
 /// A report as JSON, or the code of the error that it ends with.
 fn of<T: Serialize>(report: apr::Result<T>) -> Value {
     match report {
@@ -122,8 +131,7 @@ fn made(sandbox: &Sandbox) -> Vec<PathBuf> {
 #[test]
 fn the_library_reports_what_the_command_reports() {
     let sandbox = Sandbox::new();
-    let fixtures = MODELS.into_iter().map(locate::fixture);
-    for path in fixtures.chain(made(&sandbox)) {
+    for path in models().into_iter().chain(made(&sandbox)) {
         let name = path.to_str().expect("a name");
         for (report, found) in reports(&path) {
             let printed = printed(&sandbox, &[report, name]);
@@ -135,7 +143,7 @@ fn the_library_reports_what_the_command_reports() {
 #[test]
 fn the_library_compares_as_the_command_compares() {
     let sandbox = Sandbox::new();
-    let mut paths: Vec<PathBuf> = MODELS.into_iter().map(locate::fixture).collect();
+    let mut paths = models();
     paths.extend(made(&sandbox));
     let twins = paths.iter().zip(&paths[1..]);
     let first = &paths[0];

@@ -179,7 +179,7 @@ impl<'a> Laid<'a> {
         }
         let set = self.sets[tensor];
         if let Some(largest) = self.largest[set].get() {
-            return Ok(448.0 * 6.0 / largest);
+            return Ok(global_of(*largest));
         }
         let mut largest = 0.0_f32;
         let of_set = (0..self.sets.len()).filter(|other| self.sets[*other] == set);
@@ -194,7 +194,7 @@ impl<'a> Laid<'a> {
             }
         }
         let largest = if largest > 0.0 { largest } else { 1.0 };
-        Ok(448.0 * 6.0 / self.largest[set].get_or_init(|| largest))
+        Ok(global_of(*self.largest[set].get_or_init(|| largest)))
     }
 
     /// Fills `buf` with bytes of a part that has some for each row, from `offset` on.
@@ -216,6 +216,10 @@ impl<'a> Laid<'a> {
             let rows_of = values.chunks_exact(usize_of(info.shape.row_len())?);
             for (number, values) in (first..).zip(rows_of) {
                 let row = Row::of(self.layout, info.dtype, global, values);
+                if row.values.iter().any(|value| !value.is_finite()) {
+                    let message = "values so large that codes and scales would make them infinite";
+                    return Err(Error::format(message).for_tensor(&info.name));
+                }
                 match part {
                     Part::Scales => made.extend(row.scales),
                     Part::Biases => made.extend(row.biases),
@@ -318,6 +322,12 @@ impl<'a> Laid<'a> {
             drifts.insert((tensor, offset), drift);
         }
     }
+}
+
+/// What scales are multiplied by where this is the largest magnitude: a finite number, however small
+/// that is.
+fn global_of(largest: f32) -> f32 {
+    (448.0 * 6.0 / largest).min(f32::MAX)
 }
 
 /// Numbers for tensors; those of weights that servers join are the same.

@@ -37,9 +37,9 @@ impl Row {
         row
     }
 
-    /// Takes a scale, as it is stored.
+    /// Takes a scale, as it is stored: never as zero, by which nothing can be divided.
     fn scale(&mut self, scale: f32, dtype: DType) -> f32 {
-        let (bytes, scale) = stored(scale, dtype);
+        let (bytes, scale) = stored(scale.max(SMALLEST), dtype);
         self.scales.extend(bytes);
         scale
     }
@@ -151,6 +151,9 @@ impl Row {
         }
     }
 }
+
+/// The smallest scale: the least `bf16` above zero.
+const SMALLEST: f32 = f32::from_bits(1 << 16);
 
 /// Parts of the scale with which no value is cut, that are tried.
 const STEPS: [f32; 12] = [1.0, 1.04, 0.98, 0.96, 0.94, 0.92, 0.9, 0.87, 0.84, 0.81, 0.78, 0.75];

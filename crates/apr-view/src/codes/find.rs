@@ -1,7 +1,7 @@
 //! Which tensors of a checkpoint are the parts of one weight.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use apr_core::{CheckpointReader, Convention, DType, Error, Result, Shape, TensorInfo, keys};
 
@@ -85,6 +85,7 @@ pub(super) fn find(tensors: &Tensors<'_>, stated: &Stated) -> Vec<Found> {
     let mut taken = BTreeSet::new();
     let is_of_llama_cpp = tensors.base.format().convention == Convention::LlamaCpp;
     let kinds = if is_of_llama_cpp { OF_LLAMA_CPP } else { KINDS };
+    let mut names = HashSet::new();
     for position in 0..tensors.tensors.len() {
         let asked = kinds.iter().find_map(|kind| {
             let found = (kind.find)(tensors, stated, position)?;
@@ -92,15 +93,17 @@ pub(super) fn find(tensors: &Tensors<'_>, stated: &Stated) -> Vec<Found> {
             Some((kind.id, found.and_then(|weight| refused::without_transforms(stated, weight))))
         });
         match asked {
-            Some((kind, Ok(weight))) if weight.parts.iter().all(|part| !taken.contains(part)) => {
-                taken.extend(weight.parts.iter().copied());
-                found.push(Found::Weight(kind, Box::new(weight)));
-            }
-            Some((_, Ok(weight))) => {
-                let message = "a tensor is part of two weights, so that neither can be decoded";
-                let error = Error::format(message).for_tensor(&weight.info.name);
-                found.push(Found::Refused(vec![position], error));
-            }
+            Some((kind, Ok(weight))) => match tensors.clash(&weight, &taken, &names) {
+                None => {
+                    taken.extend(weight.parts.iter().copied());
+                    names.insert(weight.info.name.clone());
+                    found.push(Found::Weight(kind, Box::new(weight)));
+                }
+                Some(message) => {
+                    let error = Error::format(message).for_tensor(&weight.info.name);
+                    found.push(Found::Refused(vec![position], error));
+                }
+            },
             Some((_, Err(error))) => {
                 taken.insert(position);
                 found.push(Found::Refused(vec![position], error));
@@ -126,14 +129,17 @@ fn give_cache_scales(tensors: &Tensors<'_>, found: &mut [Found], taken: &mut BTr
     let scales: Vec<usize> = (0..tensors.tensors.len())
         .filter(|at| is_scale(&tensors.tensors[*at]) && !taken.contains(at))
         .collect();
+    let mut near: BTreeMap<String, &mut Box<Weight>> = BTreeMap::new();
+    if !scales.is_empty() {
+        near.extend(weights(found).map(|weight| (weight.info.name.clone(), weight)));
+    }
     for scale in scales {
         let layer = tensors.tensors[scale].name.rsplit_once('.').map_or("", |(layer, _)| layer);
         let attention = layer.strip_suffix(".k_proj").or(layer.strip_suffix(".v_proj"));
-        let layer = attention.unwrap_or(layer);
-        let is_near = |weight: &&mut Box<Weight>| {
-            weight.info.name.strip_prefix(layer).is_some_and(|rest| rest.starts_with('.'))
-        };
-        if let Some(weight) = weights(found).find(is_near) {
+        // By order of names: a scale for each of many weights is no search through all of them.
+        let layer = format!("{}.", attention.unwrap_or(layer));
+        let first = near.range_mut(layer.clone()..).next();
+        if let Some((_, weight)) = first.filter(|(name, _)| name.starts_with(&layer)) {
             weight.parts.push(scale);
             taken.insert(scale);
         }
@@ -241,6 +247,25 @@ impl<'a> Tensors<'a> {
             let message = format!("its part '{stem}{end}' is missing: codes mean nothing without");
             Error::format(message).for_tensor(weight)
         })
+    }
+
+    /// Why a weight can't be in the checkpoint, beside those that were found before: they have these
+    /// parts and names.
+    fn clash(
+        &self,
+        weight: &Weight,
+        taken: &BTreeSet<usize>,
+        names: &HashSet<String>,
+    ) -> Option<&'static str> {
+        let name = &weight.info.name;
+        let is_there = || self.named(name).is_some_and(|other| !weight.parts.contains(&other));
+        if weight.parts.iter().any(|part| taken.contains(part)) {
+            Some("a tensor is part of two weights, so that neither can be decoded")
+        } else if names.contains(name) || is_there() {
+            Some("its codes stand for a tensor of a name that another has")
+        } else {
+            None
+        }
     }
 
     /// The weight, unless the inputs of its layer are multiplied by a tensor of their own: then the

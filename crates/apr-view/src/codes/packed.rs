@@ -147,8 +147,10 @@ fn packing(
 ) -> Result<Packing> {
     let of_zeros = zero.map(|zero| tensors.info(zero).shape.dims());
     let fits = |packing: &Packing| {
-        // So many columns can't be in so few words, however they are packed.
-        let is_few = columns / 16 <= words && packing.words(0..columns).end == words;
+        // So many columns can't be in so few words, however they are packed, and a matrix without
+        // rows may claim any number of words.
+        let is_few = columns / 16 <= words && columns.checked_mul(packing.bits).is_some();
+        let is_few = is_few && packing.words(0..columns).end == words;
         let zero_words = || packing.words(0..rows).end;
         is_few && of_zeros.is_none_or(|dims| dims.iter().nth_back(1) == Some(&zero_words()))
     };

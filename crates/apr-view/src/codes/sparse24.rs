@@ -127,6 +127,25 @@ impl Sparse {
         bytes_of(base, self.mask, first, usize_of(end - start)?)
     }
 
+    /// Checks that the next row begins where this one, with the first of its values at `first`,
+    /// ends: where offsets overlap or go back, one of two rows is another's.
+    fn check_end(&self, base: &dyn CheckpointReader, row: u64, first: u64) -> Result<()> {
+        let Some(offsets) = self.offsets else { return Ok(()) };
+        let info = &base.tensors()[offsets];
+        let is_last = row + 1 == info.shape.row_len();
+        let all = base.tensors()[self.kept].shape.row_len();
+        let next = if is_last { all } else { self.first_of(base, row + 1)? };
+        let kept = self.kept_before(base, row, self.columns.div_ceil(8))?;
+        if first + kept == next {
+            return Ok(());
+        }
+        let name = &info.name;
+        Err(Error::corrupt(format!(
+            "row {row} keeps {kept} values from {first} on, but the next begins at {next}, says \
+             '{name}'"
+        )))
+    }
+
     /// The number of values that a row keeps before one of its bytes of the mask.
     fn kept_before(&self, base: &dyn CheckpointReader, row: u64, byte: u64) -> Result<u64> {
         if self.offsets.is_none() {
@@ -162,7 +181,9 @@ impl Sparse {
             byte.is_some_and(|byte| byte >> (column % 8) & 1 == 1)
         };
         let count = (first_byte * 8..end).filter(|column| is_kept(*column)).count() as u64;
-        let first = self.first_of(base, row)? + self.kept_before(base, row, first_byte)?;
+        let first = self.first_of(base, row)?;
+        self.check_end(base, row, first)?;
+        let first = first + self.kept_before(base, row, first_byte)?;
         let mut kept = floats_of(base, self.kept, first..first + count)?.into_iter();
         for column in first_byte * 8..column {
             if is_kept(column) {
@@ -288,9 +309,15 @@ mod tests {
         let mut wrong = right;
         wrong[2].3 = &offsets;
         has(&error(&wrong, ""), &["E002", "row 1 begins at"]);
-        let offsets = i64s(&[0, 7]);
+        for (second, words) in [(7, "the next begins at 7"), (5, "'up.weight.row_offsets'")] {
+            let offsets = i64s(&[0, second]);
+            let mut wrong = right;
+            wrong[2].3 = &offsets;
+            has(&error(&wrong, ""), &["E002", "row 0 keeps 6 values from 0 on", words]);
+        }
+        let offsets = i64s(&[1, 0]);
         wrong[2].3 = &offsets;
-        has(&error(&wrong, ""), &["E002", "past"]);
+        has(&error(&wrong, ""), &["E002", "row 0 keeps 6 values from 1 on"]);
     }
 
     #[test]

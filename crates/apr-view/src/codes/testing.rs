@@ -3,6 +3,7 @@
 use apr_core::{CheckpointReader, DType, Limits, Result};
 use apr_tensor::element::widen_f32;
 use apr_testkit::FolderInMemory;
+use apr_testkit::safetensors::{self, SafeTensor};
 
 use super::Coded;
 
@@ -20,20 +21,15 @@ pub(super) struct Read {
 
 /// A folder with these tensors and this `config.json`; none where it is empty.
 pub(super) fn folder(parts: &[Part<'_>], config: &str) -> Box<dyn CheckpointReader> {
-    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
-    for (name, dtype, shape, bytes) in parts {
-        let start = data.len();
-        data.extend_from_slice(bytes);
-        let offsets = [start, data.len()];
-        let entry = serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": offsets});
-        header.insert((*name).to_owned(), entry);
-    }
-    let header = serde_json::to_vec(&header).expect("a header");
-    let mut file = (header.len() as u64).to_le_bytes().to_vec();
-    file.extend(header);
-    file.extend(data);
+    let tensor = |&(name, dtype, shape, bytes): &Part<'_>| SafeTensor {
+        name: name.to_owned(),
+        dtype: dtype.to_owned(),
+        shape: shape.to_vec(),
+        bytes: bytes.to_vec(),
+    };
+    let tensors: Vec<SafeTensor> = parts.iter().map(tensor).collect();
     let mut folder = FolderInMemory::default();
-    folder.0.insert("model.safetensors".into(), file);
+    folder.0.insert("model.safetensors".into(), safetensors::file(None, &tensors));
     if !config.is_empty() {
         folder.0.insert("config.json".into(), config.as_bytes().to_vec());
     }

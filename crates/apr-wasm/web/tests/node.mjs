@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { mkdtempSync, readFileSync, readdirSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { test } from "node:test";
@@ -12,6 +12,7 @@ import { test } from "node:test";
 const [, , site, apr] = process.argv;
 const { open, AprError } = await import(resolve(site, "../npm/api/node.js"));
 const llama = resolve(import.meta.dirname, "../../../../fixtures/tiny-llama");
+const cases = resolve(llama, "../../../shared/cases/codes");
 const json = (...args) => JSON.parse(execFileSync(apr, [...args, "--json"], { encoding: "utf8", maxBuffer: 1 << 28 }));
 
 test("a folder is explored and run", async () => {
@@ -33,6 +34,8 @@ test("the package reports what the command reports", async () => {
     "tiny-llama", "run/tiny-whisper", "run/tiny-bert", "lora/lora", "lora/lora/adapter_model.safetensors",
     "onnx/kinds.onnx", "keras/images.keras", "tflite/lowered.tflite", "torch/lightning.ckpt", "tensorflow/saved",
     "numpy/mixed.npz", "wrapped/small.nemo", "flax/state.msgpack",
+    // Weights in codes and scales, where the shared cases are.
+    ...["fp8-block", "gptq4"].map((name) => join(cases, name)).filter((path) => existsSync(path)),
   ];
   // Names of files are those that a page has: without the folder.
   const same = (mine, theirs, what) => {
@@ -41,7 +44,7 @@ test("the package reports what the command reports", async () => {
   };
   const first = await open(llama);
   for (const name of models) {
-    const path = join(fixtures, name);
+    const path = resolve(fixtures, name);
     const model = await open(path);
     for (const report of ["inspect", "tensors", "validate", "lint", "explain"]) {
       same(await model[report](), json(report, path), `${report} ${name}`);

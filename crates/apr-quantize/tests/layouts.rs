@@ -1,0 +1,444 @@
+//! Layouts that other libraries load: what is written is read as the values that the report is of,
+//! and no value is further from its own than the format makes it.
+
+use apr_core::{CheckpointReader, DType, Limits, keys};
+use apr_quantize::{Laid, Layout, Quality, Scheme};
+use apr_tensor::cast::cast_values;
+use apr_tensor::drift::Drift;
+use apr_tensor::element::widen_f32;
+use apr_testkit::FolderInMemory;
+use apr_testkit::safetensors::{self, SafeTensor};
+use apr_view::Coded;
+use serde_json::{Value, json};
+
+const SCHEMES: [Scheme; 7] = [
+    Scheme::Fp8,
+    Scheme::W8A8,
+    Scheme::W4A16,
+    Scheme::NVFP4,
+    Scheme::Mlx4,
+    Scheme::Mlx6,
+    Scheme::Mlx8,
+];
+const DTYPES: [(&str, DType); 3] =
+    [("F32", DType::F32), ("F16", DType::F16), ("BF16", DType::BF16)];
+
+const NAME: &str = "model.layers.0.mlp.up_proj.weight";
+const COLUMNS: usize = 256;
+
+/// Numbers by xorshift: the same for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 >> 11
+    }
+
+    /// From -1 to 1.
+    fn unit(&mut self) -> f32 {
+        let number = u16::try_from(self.next() % 65_536).expect("16 bits");
+        f32::from(number) / 32_768.0 - 1.0
+    }
+}
+
+/// Rows of every kind that a weight may have.
+fn rows(dtype: DType, seed: u64) -> Vec<Vec<f32>> {
+    let mut random = Random(seed | 1);
+    let tiny = if dtype == DType::F16 { 6e-7 } else { 3e-39 };
+    let mut row = |scale: f32| (0..COLUMNS).map(|_| random.unit() * scale).collect::<Vec<f32>>();
+    let [plain, small, mut spiked, mut subnormal, large] =
+        [1.0, 0.02, 0.02, tiny, 900.0].map(&mut row);
+    spiked[77] = 1000.0;
+    subnormal[0] = tiny;
+    let positive: Vec<f32> = row(1.0).iter().map(|value| value.abs() + 0.5).collect();
+    let negative: Vec<f32> = positive.iter().map(|value| -value).collect();
+    let steep = row(1.0).iter().zip(0_i32..).map(|(value, at)| value * 0.97_f32.powi(at));
+    let mut lonely = vec![0.0; COLUMNS];
+    lonely[200] = -0.25;
+    let steep = steep.collect();
+    let zeros = vec![0.0; COLUMNS];
+    let rows = [plain, zeros, small, spiked, subnormal, large, positive, negative, steep, lonely];
+    rows.map(|row| in_dtype(&row, dtype)).into()
+}
+
+/// Values as a dtype has them.
+fn in_dtype(values: &[f32], dtype: DType) -> Vec<f32> {
+    let mut rounded = Vec::new();
+    widen_f32(dtype, &bytes_in(values, dtype), &mut rounded);
+    rounded
+}
+
+fn bytes_in(values: &[f32], dtype: DType) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    cast_values(values, dtype, &mut bytes);
+    bytes
+}
+
+/// A tensor of a model.
+fn tensor(name: &str, (dtype, of): (&str, DType), rows: &[Vec<f32>]) -> SafeTensor {
+    SafeTensor {
+        name: name.to_owned(),
+        dtype: dtype.to_owned(),
+        shape: vec![rows.len() as u64, rows[0].len() as u64],
+        bytes: bytes_in(&rows.concat(), of),
+    }
+}
+
+fn model(tensors: &[SafeTensor], config: &Value) -> Box<dyn CheckpointReader> {
+    let folder = FolderInMemory::from([
+        ("config.json", config.to_string().into_bytes()),
+        ("model.safetensors", safetensors::file(None, tensors)),
+    ]);
+    Box::new(apr_registry::open_folder(&folder, &Limits::default()).expect("a model"))
+}
+
+/// A model of one weight, laid out.
+fn laid(scheme: Scheme, dtype: (&str, DType), rows: &[Vec<f32>]) -> Laid<'static> {
+    let base = model(&[tensor(NAME, dtype, rows)], &json!({ "model_type": "llama" }));
+    let layout = Layout::of(scheme).expect("a layout");
+    Laid::new(base.into(), layout, &[true], &[]).expect("a layout")
+}
+
+/// All bytes of a tensor, read in pieces of this length.
+fn bytes_of(reader: &dyn CheckpointReader, tensor: usize, piece: usize) -> Vec<u8> {
+    let len = reader.tensors()[tensor].byte_len().expect("a length");
+    let mut bytes = vec![0; usize::try_from(len).expect("small")];
+    for (number, bytes) in bytes.chunks_mut(piece).enumerate() {
+        reader.read_tensor(tensor, (number * piece) as u64, bytes).expect("bytes");
+    }
+    bytes
+}
+
+/// A part, by the end of its name.
+fn part(laid: &Laid<'_>, end: &str) -> Vec<u8> {
+    let position = laid.tensors().iter().position(|info| info.name.ends_with(end));
+    bytes_of(laid, position.expect("a part"), usize::MAX)
+}
+
+/// The rows that a reader of codes and scales sees.
+fn decoded(laid: Laid<'static>) -> Vec<Vec<f32>> {
+    let model = Coded::over(Box::new(laid));
+    let [info] = model.tensors() else { panic!("one weight: {:?}", model.tensors()) };
+    assert_eq!(info.name, NAME);
+    let mut values = Vec::new();
+    widen_f32(info.dtype, &bytes_of(&*model, 0, usize::MAX), &mut values);
+    values.chunks(COLUMNS).map(<[f32]>::to_vec).collect()
+}
+
+#[test]
+fn what_is_written_is_read_as_the_values_that_are_reported() {
+    for (scheme, dtype) in SCHEMES.into_iter().flat_map(|scheme| DTYPES.map(|of| (scheme, of))) {
+        for seed in 1..4 {
+            let rows = rows(dtype.1, seed);
+            let decoded = decoded(laid(scheme, dtype, &rows));
+            let mut drift = Drift::default();
+            for (row, decoded) in rows.iter().zip(&decoded) {
+                assert!(decoded.iter().all(|value| value.is_finite()), "{scheme:?} {dtype:?}");
+                drift.merge(&Drift::of(row, decoded));
+            }
+            // Neither whole rows nor whole elements.
+            for piece in [usize::MAX, 97] {
+                let laid = laid(scheme, dtype, &rows);
+                for tensor in 0..laid.tensors().len() {
+                    bytes_of(&laid, tensor, piece);
+                }
+                let report = laid.errors().report().expect("a report");
+                let [reported] = &report.tensors[..] else { panic!("one weight") };
+                assert_eq!(reported.quality, Quality::from(&drift), "{scheme:?} {dtype:?} {piece}");
+            }
+        }
+    }
+}
+
+/// What rounding a value to `bf16` may change, twice: that of a scale, and that of a product.
+fn of_rounding(value: f32) -> f32 {
+    value.abs() / 128.0
+}
+
+/// How far a value may be from the one that it is read as, in a layout whose scale is this.
+fn bound(scheme: Scheme, value: f32, scale: f32) -> f32 {
+    let size = value.abs();
+    let (near, most) = match scheme {
+        // Four bits of a significand, or half a step of the smallest.
+        Scheme::Fp8 => ((size / 16.0).max(scale / 1024.0), 448.0),
+        Scheme::W8A8 => (scale / 2.0, 127.0),
+        Scheme::W4A16 => (scale / 2.0, 7.0),
+        // Half a step is a fifth of the number in the middle of it, at most.
+        Scheme::NVFP4 => ((size / 5.0).max(scale / 4.0), 6.0),
+        _ => unreachable!("{scheme:?} has a bias"),
+    };
+    near.max(size - most * scale) + of_rounding(value)
+}
+
+#[test]
+fn values_are_as_near_as_the_format_has_them() {
+    for (scheme, dtype) in SCHEMES.into_iter().flat_map(|scheme| DTYPES.map(|of| (scheme, of))) {
+        let rows = rows(dtype.1, 7);
+        let (scales, group) = scales_of(scheme, &laid(scheme, dtype, &rows), dtype.1);
+        let values = rows.concat();
+        let read = decoded(laid(scheme, dtype, &rows)).concat();
+        for (at, (value, read)) in values.iter().zip(&read).enumerate() {
+            let (scale, bias) = scales[at / group];
+            let bound = match bias {
+                None => bound(scheme, *value, scale),
+                // The edge is a code exactly, for which the other may be a whole step outside; and
+                // a scale is rounded, of which there are as many as a code says.
+                Some(bias) => {
+                    let codes = (bias.abs() + value.abs()) / scale.abs();
+                    scale.abs() * 1.5 + of_rounding(codes.min(255.0) * scale + bias.abs()) + 1.6e-5
+                }
+            };
+            // Scales that are no normal numbers have few digits, or one.
+            let is_normal = scale.abs() > 1e-36 && (bias.is_none() || scale.abs() > 1e-4);
+            let error = (value - read).abs();
+            let is_near = error <= bound || !is_normal && error <= 2.0 * value.abs() + bound;
+            assert!(is_near, "{scheme:?} {dtype:?}: {value} is read as {read}, scale {scale}");
+        }
+    }
+}
+
+/// The scale of each group, with the bias where there is one, and the columns of a group.
+fn scales_of(scheme: Scheme, laid: &Laid<'_>, dtype: DType) -> (Vec<(f32, Option<f32>)>, usize) {
+    let of = |end: &str, dtype: DType| {
+        let mut values = Vec::new();
+        widen_f32(dtype, &part(laid, end), &mut values);
+        values
+    };
+    let plain = |scales: Vec<f32>| scales.into_iter().map(|scale| (scale, None)).collect();
+    match scheme {
+        Scheme::Fp8 | Scheme::W8A8 => (plain(of("weight_scale", DType::BF16)), COLUMNS),
+        Scheme::W4A16 => (plain(of("weight_scale", DType::BF16)), 128),
+        Scheme::NVFP4 => {
+            let global = of("weight_global_scale", DType::F32)[0];
+            let scales = of("weight_scale", DType::F8_E4M3);
+            (plain(scales.iter().map(|scale| scale / global).collect()), 16)
+        }
+        _ => {
+            let biases = of("biases", dtype).into_iter().map(Some);
+            (of("scales", dtype).into_iter().zip(biases).collect(), 64)
+        }
+    }
+}
+
+#[test]
+fn a_searched_scale_is_no_worse_than_the_one_of_the_largest() {
+    for dtype in DTYPES {
+        for seed in 1..6 {
+            let rows = rows(dtype.1, seed);
+            let laid = laid(Scheme::W4A16, dtype, &rows);
+            let (scales, group) = scales_of(Scheme::W4A16, &laid, dtype.1);
+            let codes = part(&laid, "weight_packed");
+            let codes = codes.iter().flat_map(|byte| [byte & 15, byte >> 4]);
+            let codes: Vec<f32> = codes.map(|code| f32::from(code) - 8.0).collect();
+            let values = rows.concat();
+            for ((values, codes), (scale, _)) in
+                values.chunks(group).zip(codes.chunks(group)).zip(scales)
+            {
+                let squares = |code: &dyn Fn(usize) -> f32, scale: f32| -> f64 {
+                    let of = |(at, value): (usize, &f32)| f64::from(value - code(at) * scale);
+                    values.iter().enumerate().map(of).map(|error| error * error).sum()
+                };
+                let largest = values.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+                let plain = in_dtype(&[largest / 7.5], DType::BF16)[0];
+                if plain > 0.0 {
+                    let nearest =
+                        |at: usize| (values[at] / plain).round_ties_even().clamp(-8.0, 7.0);
+                    let (found, plain) =
+                        (squares(&|at| codes[at], scale), squares(&nearest, plain));
+                    assert!(found <= plain, "{dtype:?}: {found} is more than {plain}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn values_that_no_code_can_hold_are_refused_by_name() {
+    for (scheme, value) in SCHEMES
+        .into_iter()
+        .flat_map(|scheme| [f32::NAN, f32::INFINITY, f32::MAX].map(|value| (scheme, value)))
+    {
+        let mut rows = vec![vec![0.5; COLUMNS]; 2];
+        (rows[1][3], rows[1][4]) = (value, -value);
+        let laid = laid(scheme, DTYPES[0], &rows);
+        let mut error = None;
+        for tensor in 0..laid.tensors().len() {
+            let len = laid.tensors()[tensor].byte_len().expect("a length");
+            let mut bytes = vec![0; usize::try_from(len).expect("small")];
+            error = error.or(laid.read_tensor(tensor, 0, &mut bytes).err());
+        }
+        let error = error.unwrap_or_else(|| panic!("{scheme:?} holds {value}"));
+        assert_eq!((error.code().id(), error.tensor()), ("E001", Some(NAME)), "{scheme:?}");
+    }
+}
+
+/// A LLaMA of one layer whose second matrix of the feed-forward network has 100 columns.
+fn llama() -> Box<dyn CheckpointReader> {
+    let config = json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 128,
+        "intermediate_size": 100, "num_hidden_layers": 1, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "vocab_size": 64, "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": false,
+    });
+    let layer = |name: &str| format!("model.layers.0.{name}.weight");
+    let matrix = |name: String, rows: usize, columns: usize| {
+        tensor(&name, DTYPES[2], &vec![vec![0.5; columns]; rows])
+    };
+    let norm = |name: String| SafeTensor { shape: vec![128], ..matrix(name, 1, 128) };
+    let attention = ["q", "k", "v", "o"].map(|name| layer(&format!("self_attn.{name}_proj")));
+    let mut tensors = vec![
+        matrix("lm_head.weight".to_owned(), 64, 128),
+        matrix("model.embed_tokens.weight".to_owned(), 64, 128),
+        matrix(layer("mlp.gate_proj"), 100, 128),
+        matrix(layer("mlp.up_proj"), 100, 128),
+        matrix(layer("mlp.down_proj"), 128, 100),
+        norm("model.norm.weight".to_owned()),
+        norm(layer("input_layernorm")),
+        norm(layer("post_attention_layernorm")),
+    ];
+    tensors.extend(attention.map(|name| matrix(name, 128, 128)));
+    model(&tensors, &config)
+}
+
+#[test]
+fn what_stays_dense_is_stated_and_the_configuration_says_the_rest() {
+    let families = apr_arch::Families::builtin();
+    for scheme in SCHEMES {
+        let layout = Layout::of(scheme).expect("a layout");
+        let base = llama();
+        let mut metadata = base.metadata().clone();
+        metadata.set(keys::MODEL_TYPE, "llama");
+        let model = families.identify(base.tensors(), &metadata);
+        let (chosen, ignored) = layout.choose(&*base, model.as_ref());
+        let names = base.tensors().iter().map(|info| info.name.clone()).collect::<Vec<_>>();
+        let laid = Laid::new(base.into(), layout, &chosen, &ignored).expect("a layout");
+        let config = laid.companions().iter().position(|companion| companion.name == "config.json");
+        let config = laid.read_companion(config.expect("a configuration")).expect("bytes");
+        let config: Value = serde_json::from_slice(&config).expect("JSON");
+        assert_eq!(config["hidden_size"], 128);
+        let stated = &config["quantization_config"];
+        let is_dense = |name: &str| {
+            laid.tensors().iter().any(|info| info.name == name && info.dtype == DType::BF16)
+        };
+        let down = "model.layers.0.mlp.down_proj";
+        let is_whole = matches!(scheme, Scheme::Fp8 | Scheme::W8A8);
+        assert_eq!(is_dense(&format!("{down}.weight")), !is_whole, "{scheme:?}");
+        let kept: Vec<&String> = names.iter().filter(|name| is_dense(name)).collect();
+        if let Some(bits) = [Scheme::Mlx4, Scheme::Mlx6, Scheme::Mlx8]
+            .iter()
+            .zip([4, 6, 8])
+            .find_map(|(mlx, bits)| (*mlx == scheme).then_some(bits))
+        {
+            assert_eq!(*stated, json!({ "group_size": 64, "bits": bits, "mode": "affine" }));
+            assert_eq!(config["quantization"], *stated);
+            assert_eq!(kept.len(), 4, "norms and one matrix: {kept:?}");
+            continue;
+        }
+
+        let ignore: Vec<&str> = stated["ignore"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|module| module.as_str().expect("a name"))
+            .collect();
+        for name in kept.iter().filter(|name| !name.contains("norm") && !name.contains("embed")) {
+            let module = name.strip_suffix(".weight").expect("a weight");
+            assert!(ignore.contains(&module), "{scheme:?}: {module} is dense, but not ignored");
+        }
+        assert!(ignore.contains(&"lm_head") && is_dense("lm_head.weight"));
+        assert!(is_dense("model.embed_tokens.weight"));
+        assert_eq!(*stated, expected(scheme, &ignore));
+    }
+}
+
+/// What `config.json` has to say, as libraries that load the folder were seen to need it.
+fn expected(scheme: Scheme, ignore: &[&str]) -> Value {
+    let (format, weights) = match scheme {
+        Scheme::W4A16 => (
+            "pack-quantized",
+            json!({"num_bits": 4, "type": "int", "symmetric": true, "strategy": "group",
+                "group_size": 128, "dynamic": false}),
+        ),
+        Scheme::NVFP4 => (
+            "nvfp4-pack-quantized",
+            json!({"num_bits": 4, "type": "float", "symmetric": true, "strategy": "tensor_group",
+                "group_size": 16, "dynamic": false, "scale_dtype": "torch.float8_e4m3fn"}),
+        ),
+        _ => {
+            let (format, kind) = match scheme {
+                Scheme::Fp8 => ("float-quantized", "float"),
+                _ => ("int-quantized", "int"),
+            };
+            (
+                format,
+                json!({"num_bits": 8, "type": kind, "symmetric": true, "strategy": "channel",
+                    "dynamic": false}),
+            )
+        }
+    };
+    let mut activations = Value::Null;
+    if weights["num_bits"] == 8 {
+        activations = json!({"num_bits": 8, "type": weights["type"], "symmetric": true,
+            "strategy": "token", "dynamic": true});
+    }
+    json!({
+        "quant_method": "compressed-tensors", "format": format,
+        "quantization_status": "compressed", "ignore": ignore,
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights,
+            "input_activations": activations, "output_activations": null, "format": format}},
+    })
+}
+
+/// The bytes that a script of NumPy has for a row, by the formulas of the libraries: the remainders
+/// of multiples of 37 by 101, less 50, in sixteenths.
+#[test]
+fn a_known_row_has_known_bytes() {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    #[rustfmt::skip]
+    let known: [(Scheme, usize, &[(&str, &str)]); 7] = [
+        (Scheme::Fp8, 16, &[(".weight", "feef75fbdd7af8687cf372fdeb77fa00"), (".weight_scale", "e53b")]),
+        (Scheme::W8A8, 16, &[(".weight", "81df3d9af857b41270cd2b88e745a200"), (".weight_scale", "c93c")]),
+        (Scheme::W4A16, 128, &[
+            (".weight_packed", concat!(
+                "602cd8935f1bc6824efab5713de8a46f2cd7935f1ac6824ef9b5713de8a46f1b",
+                "d7935f0ac6823df9b5712ce8a46f1bd7934e0ac6823df9b5612ce8a45f1bd783")),
+            (".weight_scale", "cd3e"),
+            (".weight_shape", "01000000000000008000000000000000"),
+        ]),
+        (Scheme::NVFP4, 16, &[
+            (".weight_packed", "bfe5692ec7f45a0e"), (".weight_scale", "7e"),
+            (".weight_global_scale", "3d0a5744"),
+        ]),
+        (Scheme::Mlx4, 64, &[
+            (".weight", "afe4387db1f54a8ec2065b9fd3286ca0f4397db1f54a8ec2175b9fe3286ca0f4"),
+            (".scales", "c8be"), (".biases", "4840"),
+        ]),
+        (Scheme::Mlx6, 64, &[
+            (".weight", concat!(
+                "3f1ae9a23273445bf9e6838348ac09ebc4938ded192f06a4",
+                "913e2e3447b4d67f3e7898c8dac0527dd9d8df0163812aed")),
+            (".scales", "c8bd"), (".biases", "4840"),
+        ]),
+        (Scheme::Mlx8, 64, &[
+            (".weight", concat!(
+                "ffa143e68829cd6e0fb354f89a3bdf8021c56608ac4df19233d7781abd5f00a4",
+                "45e98a2ccf7112b657fb9c3de18324c8690aae4ff39436da7b1cc06103a648ec")),
+            (".scales", "c8bc"), (".biases", "4840"),
+        ]),
+    ];
+    for (scheme, columns, parts) in known {
+        let value = |at: usize| {
+            let remainder = u8::try_from(at * 37 % 101).expect("small");
+            (f32::from(remainder) - 50.0) / 16.0
+        };
+        let row: Vec<f32> = (0..columns).map(value).collect();
+        let laid = laid(scheme, DTYPES[2], &[row]);
+        assert_eq!(laid.tensors().len(), parts.len());
+        for (end, bytes) in parts {
+            assert_eq!(hex(&part(&laid, &format!("up_proj{end}"))), *bytes, "{scheme:?} {end}");
+        }
+    }
+}
