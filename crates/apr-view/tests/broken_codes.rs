@@ -108,18 +108,25 @@ impl Weight {
         parts.chain([&*self.name]).any(|name| text.contains(name))
     }
 
-    /// Whether a model without one of the parts gives other values: codes alone mean nothing.
+    /// What is wrong where a model without one of the parts gives other values, or gives the codes
+    /// as if they were values: they mean nothing alone.
     fn differs(&self, original: &Model, changed: &Model) -> Option<String> {
-        let values = |model: &Model| {
-            let reader = model.open();
-            let tensor = reader.tensors().iter().position(|info| info.name == self.name)?;
+        let reader = changed.open();
+        let read = |reader: &dyn CheckpointReader, name: &str| {
+            let tensor = reader.tensors().iter().position(|info| info.name == name)?;
             let len = reader.tensors()[tensor].byte_len().ok()?;
             let mut bytes = vec![0; usize::try_from(len).expect("small")];
             reader.read_tensor(tensor, 0, &mut bytes).ok()?;
             Some((reader.tensors()[tensor].clone(), bytes))
         };
-        let values = [values(original)?, values(changed)?];
-        (values[0] != values[1]).then(|| "values that are others".to_owned())
+        let parts = self.parts.iter().map(|part| &original.tensors[*part]);
+        let codes = &parts.max_by_key(|part| part.bytes.len()).expect("codes").name;
+        if *codes != self.name && read(&*reader, codes).is_some() {
+            return Some("codes that are read as numbers".to_owned());
+        }
+        let values = read(&*reader, &self.name)?;
+        let known = read(&*original.open(), &self.name);
+        (known != Some(values)).then(|| "values that are others".to_owned())
     }
 
     /// Opens a changed model and reads what is left of the weight; what is wrong with the answer.

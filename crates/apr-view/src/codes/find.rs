@@ -249,6 +249,18 @@ impl<'a> Tensors<'a> {
         })
     }
 
+    /// The zero points of a weight of compressed-tensors, if it has some.
+    ///
+    /// # Errors
+    /// E001 where the configuration says so, and there are none.
+    pub(super) fn zero_point(&self, stated: &Stated, stem: &str) -> Result<Option<usize>> {
+        const END: &str = ".weight_zero_point";
+        if stated.all_groups_say("symmetric", &false.into()) {
+            return self.required(stem, END).map(Some);
+        }
+        Ok(self.beside(stem, &[END]))
+    }
+
     /// Why a weight can't be in the checkpoint, beside those that were found before: they have these
     /// parts and names.
     fn clash(

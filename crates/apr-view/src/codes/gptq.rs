@@ -41,6 +41,11 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, parts: Parts<'_>) -> Result<We
     if let Some(g_idx) = g_idx {
         tensors.check(g_idx, &name, &[DType::I32, DType::U32], &[columns])?;
     }
+    let is_any_order = stated.get("desc_act").and_then(serde_json::Value::as_bool) == Some(true);
+    if is_any_order && count > 1 && g_idx.is_none() {
+        // Groups in turn would be those of other inputs.
+        tensors.required(stem, ".g_idx")?;
+    }
     let group = stated_group(stated)
         .filter(|group| columns.div_ceil(*group) == count)
         .or_else(|| exact(columns, count));
@@ -273,6 +278,9 @@ mod tests {
         let even = first(&parts, V2).expect("values");
         let known = [0_u8, 1, 2, 3, 4, 5, 6, 7, 16, 18, 20, 22, 24, 26, 28, 30].map(f32::from);
         assert_eq!(even.values, known.repeat(8));
+        let any_order = V2.replace("bits", r#"desc_act":true,"bits"#);
+        let missing = error(&parts, &any_order);
+        assert!(missing.contains("E001") && missing.contains("'up.g_idx' is missing"), "{missing}");
         parts.push(("up.g_idx", "I32", &[16], &groups));
         let read = first(&parts, V2).expect("values");
         let known = [0_u8, 1, 2, 3, 4, 5, 6, 14, 8, 18, 20, 22, 24, 26, 28, 30].map(f32::from);

@@ -75,8 +75,11 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, stem: &str, codes: usize) -> R
     let name = format!("{stem}.weight");
     let scale = tensors.required(stem, ".weight_scale")?;
     let shape = tensors.required(stem, ".weight_shape")?;
-    let zero = tensors.beside(stem, &[".weight_zero_point"]);
+    let zero = tensors.zero_point(stated, stem)?;
     let g_idx = tensors.beside(stem, &[".weight_g_idx"]);
+    if g_idx.is_none() && stated.all_groups_say("actorder", &"group".into()) {
+        tensors.required(stem, ".weight_g_idx")?;
+    }
     let info = tensors.info(codes);
     let unfit = || tensors.unfit(codes, &name, "words for each row");
     let (&words, outer) = info.shape.dims().split_last().ok_or_else(unfit)?;
@@ -314,6 +317,13 @@ mod tests {
         assert_eq!((&*read.name, read.dtype), ("up.weight", DType::BF16));
         assert_eq!(read.shape, [1, 10]);
         assert_eq!(read.values, [&EIGHT[..], &[-8.0, -7.0]].concat());
+        for (says, part) in
+            [("\"symmetric\":false", "zero_point"), ("\"actorder\":\"group\"", "g_idx")]
+        {
+            let error = error(&parts, &FOUR.replace("\"num", &format!("{says},\"num")));
+            let part = format!("'up.weight_{part}' is missing");
+            assert!(error.contains("E001") && error.contains(&part), "{error}");
+        }
     }
 
     #[test]

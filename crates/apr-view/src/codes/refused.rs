@@ -131,8 +131,21 @@ pub(super) fn add_left_over(
             let error = error(method, stated, &names).for_tensor(stem);
             let positions = parts.iter().map(|part| part.position).collect();
             found.push(Found::Refused(positions, error));
+        } else if let Some(codes) = parts.iter().find(|part| stated.is_any() && part.is_bare()) {
+            found.push(Found::Refused(vec![codes.position], bare(tensors, codes)));
         }
     }
+}
+
+/// That codes have no scales, in a checkpoint that says itself that its weights are quantized.
+fn bare(tensors: &Tensors<'_>, codes: &Part<'_>) -> Error {
+    let info = tensors.info(codes.position);
+    let message = format!(
+        "the configuration says that weights are quantized, and beside these codes, {} {}, are no \
+         scales: codes mean nothing without",
+        info.dtype, info.shape
+    );
+    Error::format(message).for_tensor(&info.name)
 }
 
 /// Ends of names that codes alone have.
@@ -167,6 +180,14 @@ impl Part<'_> {
     fn is_of_codes(&self) -> bool {
         use DType::{F8_E4M3, F8_E5M2, I8, I16, I32, U8, U32};
         [F8_E4M3, F8_E5M2, I8, I16, I32, U8, U32].contains(&self.dtype)
+    }
+
+    /// Whether these are codes of a method that is decoded, if its scales were there.
+    fn is_bare(&self) -> bool {
+        const NAMES: [&str; 4] = ["weight", "_data", "_weight_qdata", "compressed"];
+        let is_named = NAMES.contains(&self.last) || self.last.ends_with("_blocks");
+        let is_float = matches!(self.dtype, DType::F8_E4M3 | DType::F8_E5M2);
+        is_float || is_named && matches!(self.dtype, DType::I8 | DType::U8 | DType::U32)
     }
 
     fn is_integer(&self) -> bool {
@@ -326,6 +347,26 @@ mod tests {
             let config = serde_json::json!({"quantization_config": {"quant_method": method}});
             let error = &errors(codes, &config.to_string())[0].1;
             assert!(error.contains(needed) && error.is_empty() == needed.is_empty(), "{error}");
+        }
+    }
+
+    #[test]
+    fn codes_without_scales_are_none_where_the_configuration_says_that_weights_are_quantized() {
+        let config = |method: &str| format!(r#"{{"quantization_config":{{{method}}}}}"#);
+        for (name, dtype, stated) in [
+            ("up.weight", "F8_E4M3", r#""quant_method":"fp8""#),
+            ("up.weight", "I8", r#""quant_method":"compressed-tensors""#),
+            ("up.weight", "U32", r#""bits":4,"group_size":64"#),
+            ("up.weight._data", "I8", r#""quant_method":"quanto""#),
+            ("up_blocks", "U8", r#""quant_method":"mxfp4""#),
+        ] {
+            let bytes = [1; 4];
+            let len = if dtype == "U32" { 4 } else { 1 };
+            let name = format!("a.{name}");
+            let codes: &[Part<'_>] = &[(&name, dtype, &[1, 1], &bytes[..len])];
+            assert_eq!(errors(codes, "")[0].1, "", "a model may have such numbers");
+            let error = &errors(codes, &config(stated))[0].1;
+            assert!(error.contains("E001") && error.contains(&name), "{error}");
         }
     }
 

@@ -107,7 +107,10 @@ fn weight(
 ) -> Result<Weight> {
     let info = tensors.info(codes);
     let name = format!("{stem}{}", names.weight);
-    let zero = tensors.beside(stem, names.zeros);
+    let zero = match names.codes {
+        ".weight" => tensors.zero_point(stated, stem)?,
+        _ => tensors.beside(stem, names.zeros),
+    };
     let scale_info = tensors.info(scale);
     let is_exponents = matches!(scale_info.dtype, DType::U8 | DType::F8_E8M0);
     let is_bitsandbytes = scale_info.name.ends_with(".SCB");

@@ -51,6 +51,18 @@ impl Stated {
         })
     }
 
+    /// Whether there is a statement.
+    pub(super) fn is_any(&self) -> bool {
+        !self.entries.is_empty()
+    }
+
+    /// Whether all groups of a configuration of compressed-tensors say this of their weights.
+    pub(super) fn all_groups_say(&self, key: &str, value: &Value) -> bool {
+        let groups = self.entries.get("config_groups").and_then(Value::as_object);
+        let says = |group: &Value| group.get("weights").and_then(|of| of.get(key)) == Some(value);
+        groups.is_some_and(|groups| !groups.is_empty() && groups.values().all(says))
+    }
+
     /// Any entry.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.entries.get(key)
