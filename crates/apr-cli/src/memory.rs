@@ -93,7 +93,7 @@ pub(crate) fn prepare() -> Result<(), u8> {
         && limit.saturating_sub(used) < STACK as u64 + LEAST
     {
         tell();
-        return Err(1);
+        return Err(FORMAT);
     }
     if limit.is_some() {
         LIMITED.store(true, Ordering::Relaxed);

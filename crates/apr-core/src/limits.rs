@@ -140,11 +140,10 @@ impl Limits {
         if len <= most {
             return Ok(());
         }
-        let needed = len.saturating_mul(cost);
         let what = format!("{what} takes {len} bytes");
-        Err(match needed > self.max_memory {
-            true => self.beyond_memory(&what, needed),
-            false => Error::memory(format!("{what}, more than the limit of {most}{advice}")),
+        Err(match most < self.max_memory / cost {
+            true => Error::memory(format!("{what}, more than the limit of {most}{advice}")),
+            false => self.beyond_memory(&what, len.saturating_mul(cost)),
         })
     }
 
@@ -181,7 +180,7 @@ mod tests {
         assert!(
             narrow.ends_with("more than the limit of 100; raise the limit with `max_metadata`")
         );
-        let large = says(limits.check_metadata(2_000_000));
+        let large = says(Limits::default().within(10_000_000).check_metadata(2_000_000));
         assert!(large.contains("some 16000000 bytes of memory are needed"), "{large}");
         assert!(large.ends_with("limit of 10000000; raise the limit with `max_memory`"), "{large}");
         let many = says(limits.check_tensors(5_000));

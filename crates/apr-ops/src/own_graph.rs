@@ -73,8 +73,8 @@ pub(crate) fn own_graphs(source: &Source<'_>) -> Result<Option<OwnGraphs>> {
     Ok(Some(OwnGraphs { parts, unused, format }))
 }
 
-/// The graphs, or what is wrong with the bytes that they are read from: what needs no graph goes on,
-/// and says so ([`unreadable`](crate::graph::unreadable)).
+/// The graphs, or what is wrong with the bytes that they are read from: what needs no graph goes
+/// on, and says so ([`unreadable`](crate::graph::unreadable)).
 ///
 /// # Errors
 /// E007 when reading fails, E008 over the limits.

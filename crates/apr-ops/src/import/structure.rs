@@ -34,8 +34,8 @@ pub(super) fn structural_misfits(
     misfits
 }
 
-/// What makes the graphs of the file ones that no runtime takes, or can't be read at all. `validate`
-/// has the same errors, with its warnings beside.
+/// What makes the graphs of the file ones that no runtime takes, or why they can't be read.
+/// `validate` has the same errors, with its warnings beside.
 ///
 /// # Errors
 /// E007 when reading fails, E008 over the limits.

@@ -129,8 +129,8 @@ impl Job {
         Planned::new(&job, source, content, parts)
     }
 
-    /// What is wrong with the graphs that planning has read; `None` if the file's are to be read for
-    /// that. Some of the tensors are not all that a graph names.
+    /// What is wrong with the graphs that planning has read; `None` if the file's are to be read
+    /// for that. Some of the tensors are not all that a graph names.
     pub(super) fn misfits_of(&self, own: Option<&OwnGraphs>) -> Option<Vec<ValidationError>> {
         let is_whole = self.prefix.is_none();
         own.filter(|_| is_whole && self.validation.structure).map(OwnGraphs::misfits)
