@@ -55,7 +55,8 @@ fn rows(dtype: DType, seed: u64) -> Vec<Vec<f32>> {
     subnormal[0] = tiny;
     let positive: Vec<f32> = row(1.0).iter().map(|value| value.abs() + 0.5).collect();
     let negative: Vec<f32> = positive.iter().map(|value| -value).collect();
-    let steep = row(1.0).iter().zip(0_i32..).map(|(value, at)| value * 0.97_f32.powi(at));
+    let even = row(1.0);
+    let steep = even.iter().zip(0_i32..).map(|(value, at)| value * 0.97_f32.powi(at));
     let mut lonely = vec![0.0; COLUMNS];
     lonely[200] = -0.25;
     let steep = steep.collect();
@@ -260,6 +261,8 @@ fn values_that_no_code_can_hold_are_refused_by_name() {
     for (scheme, value) in SCHEMES
         .into_iter()
         .flat_map(|scheme| [f32::NAN, f32::INFINITY, f32::MAX].map(|value| (scheme, value)))
+        // The search finds a scale with which 4 bits hold even that.
+        .filter(|(scheme, value)| *scheme != Scheme::W4A16 || !(*value).is_finite())
     {
         let mut rows = vec![vec![0.5; COLUMNS]; 2];
         (rows[1][3], rows[1][4]) = (value, -value);

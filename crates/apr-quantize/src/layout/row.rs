@@ -39,7 +39,7 @@ impl Row {
 
     /// Takes a scale, as it is stored: never as zero, by which nothing can be divided.
     fn scale(&mut self, scale: f32, dtype: DType) -> f32 {
-        let (bytes, scale) = stored(scale.max(SMALLEST), dtype);
+        let (bytes, scale) = stored(scale.max(smallest(dtype)), dtype);
         self.scales.extend(bytes);
         scale
     }
@@ -95,8 +95,7 @@ impl Row {
 
     fn nvfp4(&mut self, values: &[f32], global: f32) {
         let wanted = global * (largest(values) / 6.0);
-        // The smallest number there is, where the group would have none.
-        let scale = self.scale(wanted.clamp(1.0 / 512.0, 448.0), DType::F8_E4M3) / global;
+        let scale = self.scale(wanted.min(448.0), DType::F8_E4M3) / global;
         for pair in values.chunks(2) {
             let mut byte = 0;
             for (at, value) in pair.iter().enumerate() {
@@ -152,8 +151,14 @@ impl Row {
     }
 }
 
-/// The smallest scale: the least `bf16` above zero.
-const SMALLEST: f32 = f32::from_bits(1 << 16);
+/// The least number above zero that a dtype of scales has.
+const fn smallest(dtype: DType) -> f32 {
+    match dtype {
+        DType::F16 => 1.0 / 16_777_216.0,
+        DType::F8_E4M3 => 1.0 / 512.0,
+        _ => f32::from_bits(1 << 16),
+    }
+}
 
 /// Parts of the scale with which no value is cut, that are tried.
 const STEPS: [f32; 12] = [1.0, 1.04, 0.98, 0.96, 0.94, 0.92, 0.9, 0.87, 0.84, 0.81, 0.78, 0.75];
