@@ -395,13 +395,16 @@ fn expected(scheme: Scheme, ignore: &[&str]) -> Value {
     })
 }
 
+/// A scheme, and the bytes that its parts have, in hexadecimal.
+type Known = (Scheme, usize, &'static [(&'static str, &'static str)]);
+
 /// The bytes that a script of NumPy has for a row, by the formulas of the libraries: the remainders
 /// of multiples of 37 by 101, less 50, in sixteenths.
 #[test]
 fn a_known_row_has_known_bytes() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     #[rustfmt::skip]
-    let known: [(Scheme, usize, &[(&str, &str)]); 7] = [
+    let known: [Known; 7] = [
         (Scheme::Fp8, 16, &[(".weight", "feef75fbdd7af8687cf372fdeb77fa00"), (".weight_scale", "e53b")]),
         (Scheme::W8A8, 16, &[(".weight", "81df3d9af857b41270cd2b88e745a200"), (".weight_scale", "c93c")]),
         (Scheme::W4A16, 128, &[

@@ -344,7 +344,7 @@ kinds! {
 }
 
 /// A file of these tensors, filled up with a few bytes.
-fn hand_made(tensors: &[(&str, &str, &[u64], &[u8])], config: Value) -> Model {
+fn hand_made(tensors: &[(&str, &str, &[u64], &[u8])], config: &Value) -> Model {
     let tensor = |&(name, dtype, shape, bytes): &(&str, &str, &[u64], &[u8])| SafeTensor {
         name: name.to_owned(),
         dtype: dtype.to_owned(),
@@ -377,7 +377,7 @@ fn lengths_near_the_largest_number_are_refused_or_empty() {
                     ("up.weight_scale", "BF16", &[0, 1], &[]),
                     ("up.weight_shape", "I64", &[2], &shape),
                 ],
-                json!({ "quant_method": "compressed-tensors" }),
+                &json!({ "quant_method": "compressed-tensors" }),
             );
             let reader = packed.open();
             for tensor in 0..reader.tensors().len() {
@@ -393,7 +393,7 @@ fn lengths_near_the_largest_number_are_refused_or_empty() {
                         ("up.qzeros", "I32", &[long, wide], &[]),
                         ("up.scales", "F16", &[long, wide], &[]),
                     ],
-                    json!({ "quant_method": method, "bits": 4, "group_size": big }),
+                    &json!({ "quant_method": method, "bits": 4, "group_size": big }),
                 );
                 let error = error_of(&layer);
                 assert!(error.contains("E001") && error.contains("up.qweight"), "{error}");
@@ -408,14 +408,14 @@ fn two_tensors_of_one_name_are_refused() {
         ("up.weight._data", "I8", &[2_u64, 2][..], &[1_u8, 2][..]),
         ("up.weight._scale", "F16", &[2, 1], &[0, 0x3c]),
     ];
-    let beside = |other| error_of(&hand_made(&[codes, other, scale], json!({})));
+    let beside = |other| error_of(&hand_made(&[codes, other, scale], &json!({})));
     let error = beside(("up.weight", "F16", &[2, 2], &[0, 0x3c]));
     assert!(error.contains("E001") && error.contains("a name that another has"), "{error}");
     let torchao = [
         ("up._weight_qdata", "I8", &[2_u64, 2][..], &[1_u8][..]),
         ("up._weight_scale", "F16", &[2, 1], &[0, 0x3c]),
     ];
-    let error = error_of(&hand_made(&[codes, torchao[0], torchao[1], scale], json!({})));
+    let error = error_of(&hand_made(&[codes, torchao[0], torchao[1], scale], &json!({})));
     assert!(error.contains("E001") && error.contains("up.weight"), "{error}");
 }
 

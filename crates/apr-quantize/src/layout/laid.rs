@@ -416,7 +416,8 @@ impl CheckpointReader for Laid<'_> {
             Some(Part::Groups) => {
                 let columns = self.base.tensors()[origin.tensor].shape.row_len();
                 let groups = (0..columns).map(|column| column / self.layout.group().unwrap_or(1));
-                let numbers = groups.flat_map(|group| (group as u32).to_le_bytes());
+                let number = |group: u64| u32::try_from(group).unwrap_or(u32::MAX).to_le_bytes();
+                let numbers = groups.flat_map(number);
                 copy(&numbers.collect::<Vec<u8>>(), offset, buf, name)
             }
             Some(part) if self.layout == Layout::Gptq4 => {
