@@ -157,7 +157,8 @@ impl InBlocks {
         for (position, info) in tensors.iter().enumerate() {
             let below: Vec<&Factors> =
                 names(info).iter().filter_map(|name| self.factors.get(*name)).collect();
-            places.push((position, !below.is_empty()));
+            // Blocks without their factor are not of the size that weights have.
+            places.push((position, below.iter().any(|factors| factors.scale.is_some())));
             let scale = factor(below.iter().map(|factors| factors.scale.as_ref()), Some(1.0));
             let of_input = factor(below.iter().map(|factors| factors.input_scale.as_ref()), None);
             for (end, values) in FACTORS.into_iter().zip([scale, of_input]) {

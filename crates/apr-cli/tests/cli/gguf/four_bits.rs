@@ -7,6 +7,7 @@ use apr_testkit::locate::shared_case;
 use serde_json::{Value, json};
 
 use super::parsed::Parsed;
+use super::trained;
 use crate::support::{Sandbox, safetensors, tensors};
 
 /// ggml's numbers of the types.
@@ -165,6 +166,29 @@ fn mxfp4_of_others_becomes_blocks_of_the_same_values() {
     sandbox.apr(&format!("convert {source} --precision f16 -o h.gguf")).ok();
     let file = Parsed::new(&sandbox.read("h.gguf"), 32);
     assert_eq!(file.tensors["blk.0.attn_q.weight"].1, 1);
+}
+
+#[test]
+fn experts_become_one_stack_with_a_factor_for_each() {
+    let sandbox = trained();
+    sandbox.apr("quantize llama --type q8_0 -o other.gguf").ok();
+    sandbox.apr("convert other.gguf --dequantize bf16 --format safetensors -o other").ok();
+    let experts = "base_model: llama\ngate_mode: cheap_embed\nexperts:\n\
+                   - source_model: other\n  positive_prompts: [Once upon a time]\n\
+                   - source_model: llama\n  positive_prompts: [The sum]\n";
+    sandbox.write("moe.yml", experts);
+    sandbox.apr("merge --config moe.yml -o moe").ok();
+    sandbox.apr("quantize moe --type nvfp4 --format safetensors -o q").ok();
+    sandbox.apr("convert q -o q.gguf").ok();
+    let file = Parsed::new(&sandbox.read("q.gguf"), 32);
+    for part in ["gate", "up", "down"] {
+        let stack = format!("blk.0.ffn_{part}_exps");
+        assert_eq!(file.tensors[&format!("{stack}.weight")].1, NVFP4, "{stack}");
+        assert_eq!(file.tensors[&format!("{stack}.scale")].0, [2], "{stack}");
+    }
+    let answers = ["q", "q.gguf"]
+        .map(|model| sandbox.apr(&format!("run {model} --prompt 12+34=")).ok().text());
+    assert_eq!(answers.map(|answer| answer.trim().to_owned()), ["46", "46"]);
 }
 
 #[test]
