@@ -141,15 +141,15 @@ pub(crate) fn refusal(format: &Format, head: &[u8]) -> String {
 pub(crate) fn folder(names: &[String]) -> Option<String> {
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     if has("coremldata.bin") || has("model.espresso.net") {
-        let what = "this is a compiled Core ML model (.mlmodelc), laid out for Apple's devices; use \
-            the .mlmodel or .mlpackage that it was compiled from";
+        let what = "this is a compiled Core ML model (.mlmodelc), laid out for Apple's devices; \
+            use the .mlmodel or .mlpackage that it was compiled from";
         return Some(what.to_owned());
     }
     deepspeed(names)
 }
 
-/// What is said of a checkpoint of DeepSpeed whose weights are partitions of flat buffers: the order
-/// within these is DeepSpeed's own, and differs between its versions.
+/// What is said of a checkpoint of DeepSpeed whose weights are partitions of flat buffers: the
+/// order within these is DeepSpeed's own, and differs between its versions.
 pub(crate) fn deepspeed(names: &[String]) -> Option<String> {
     let plain = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
     let is_of = |name: &str, kind: &str| plain(name).ends_with(kind);

@@ -18,8 +18,8 @@ const FEWEST_LAYERS: usize = 4;
 const MANY_TIMES: f64 = 10.0;
 
 /// How far out a gain has to be, in robust standard deviations of the logarithms. Norms behind the
-/// feed-forward layers of Gemma 3 reach 13 times their median at a distance of 1.1: there the layers
-/// differ widely as trained.
+/// feed-forward layers of Gemma 3 reach 13 times their median at a distance of 1.1: there the
+/// layers differ widely as trained.
 const FAR_OUT: f64 = 5.0;
 
 /// Turns a median absolute deviation into the standard deviation of normal values.
