@@ -124,8 +124,7 @@ pub(crate) fn recognise(heap: &Heap, root: Id) -> Option<Trainer> {
 /// their names alone.
 pub(crate) fn without_elements(kind: Option<&str>, tensors: &[TensorInfo]) -> Option<String> {
     let is_empty = |info: &TensorInfo| info.shape.elements() == Some(0);
-    let is_of_deepspeed = kind.is_some_and(|kind| kind == MODEL_STATES);
-    let is_odd = is_of_deepspeed && !tensors.is_empty() && tensors.iter().all(is_empty);
+    let is_odd = kind == Some(MODEL_STATES) && !tensors.is_empty() && tensors.iter().all(is_empty);
     is_odd.then(|| format!("no tensor has an element, as with ZeRO 3: {PARTITIONS}"))
 }
 
