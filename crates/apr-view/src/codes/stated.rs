@@ -21,7 +21,9 @@ impl Stated {
         let config = companion(reader, "config.json");
         let architecture = reader.metadata().object(keys::ARCHITECTURE);
         let of_config = config.as_ref().into_iter().chain(architecture).find_map(stated_in);
-        let beside = || FILES.iter().find_map(|file| companion(reader, file));
+        // Of those, modelopt's has the statement within.
+        let of_file = |file: Map<String, Value>| stated_in(&file).unwrap_or(file);
+        let beside = || FILES.iter().find_map(|file| companion(reader, file)).map(of_file);
         Self { entries: of_config.or_else(beside).unwrap_or_default() }
     }
 

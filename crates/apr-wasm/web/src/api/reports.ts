@@ -87,7 +87,12 @@ export interface ModelExplanation {
   /** Absent if no weight is in codes and scales, and no method is stated. */
   quantization?: {
     stated: string | null;
-    kinds: { method: string; description: string; weights: number; bits_per_weight: number | null }[];
+    kinds: {
+      method: string;
+      description: string;
+      weights: number;
+      bits_per_weight: number | null;
+    }[];
     undecodable?: string;
     loaded_by: string[];
   };
