@@ -55,8 +55,7 @@ fn rows(dtype: DType, seed: u64) -> Vec<Vec<f32>> {
     subnormal[0] = tiny;
     let positive: Vec<f32> = row(1.0).iter().map(|value| value.abs() + 0.5).collect();
     let negative: Vec<f32> = positive.iter().map(|value| -value).collect();
-    let even = row(1.0);
-    let steep = even.iter().zip(0_i32..).map(|(value, at)| value * 0.97_f32.powi(at));
+    let steep = row(1.0).into_iter().zip(0_i32..).map(|(value, at)| value * 0.97_f32.powi(at));
     let mut lonely = vec![0.0; COLUMNS];
     lonely[200] = -0.25;
     let steep = steep.collect();
