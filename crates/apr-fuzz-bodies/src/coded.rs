@@ -19,9 +19,9 @@ const BYTES: u64 = 1 << 16;
 /// Most bytes of a weight that is read, which may be longer than its codes.
 const VALUES: u64 = 1 << 22;
 
-/// Reads the input as a model with weights in codes and scales: its first line is `config.json`, its
-/// second lists the tensors, `[["up.weight", "I8", [2, 2]], ..]`, and the rest are bytes, with which
-/// each tensor is filled in turn.
+/// Reads the input as a model with weights in codes and scales: its first line is `config.json`,
+/// its second lists the tensors, `[["up.weight", "I8", [2, 2]], ..]`, and the rest are bytes, with
+/// which each tensor is filled in turn.
 pub fn read_coded(data: &[u8]) {
     let Some(folder) = folder(data) else { return };
     let Ok(model) = apr_registry::open_folder(&folder, &limits()) else { return };

@@ -412,8 +412,12 @@ fn a_known_row_has_known_bytes() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     #[rustfmt::skip]
     let known: [Known; 7] = [
-        (Scheme::Fp8, 16, &[(".weight", "feef75fbdd7af8687cf372fdeb77fa00"), (".weight_scale", "e53b")]),
-        (Scheme::W8A8, 16, &[(".weight", "81df3d9af857b41270cd2b88e745a200"), (".weight_scale", "c93c")]),
+        (Scheme::Fp8, 16, &[
+            (".weight", "feef75fbdd7af8687cf372fdeb77fa00"), (".weight_scale", "e53b"),
+        ]),
+        (Scheme::W8A8, 16, &[
+            (".weight", "81df3d9af857b41270cd2b88e745a200"), (".weight_scale", "c93c"),
+        ]),
         (Scheme::W4A16, 128, &[
             (".weight_packed", concat!(
                 "602cd8935f1bc6824efab5713de8a46f2cd7935f1ac6824ef9b5713de8a46f1b",

@@ -28,8 +28,8 @@ impl SafeTensor {
         self.shape.iter().try_fold(width, |len: u64, dim| len.checked_mul(*dim))
     }
 
-    /// The same with as many bytes as it asks for, those that it has again and again; as it is where
-    /// that is more than `most`.
+    /// The same with as many bytes as it asks for, those that it has again and again; as it is
+    /// where that is more than `most`.
     #[must_use]
     pub fn filled(mut self, most: u64) -> Self {
         let len = self.wanted_len().filter(|len| *len <= most);

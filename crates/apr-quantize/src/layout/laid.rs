@@ -324,8 +324,8 @@ impl<'a> Laid<'a> {
     }
 }
 
-/// What scales are multiplied by where this is the largest magnitude: a finite number, however small
-/// that is.
+/// What scales are multiplied by where this is the largest magnitude: a finite number, however
+/// small that is.
 fn global_of(largest: f32) -> f32 {
     (448.0 * 6.0 / largest).min(f32::MAX)
 }

@@ -19,9 +19,11 @@ pub struct Apart<'a> {
     origins: Vec<PartOrigin>,
     metadata: Metadata,
     companions: Vec<Companion>,
-    /// Bytes of a companion in place of the base's.
-    files: Vec<Option<Vec<u8>>>,
+    files: Files,
 }
+
+/// Bytes of companions in place of the base's, where they are others.
+type Files = Vec<Option<Vec<u8>>>;
 
 /// What a tensor of [`Apart`] is of its base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,17 +119,14 @@ fn sort_as_stored(base: &dyn CheckpointReader, found: &mut [(TensorInfo, PartOri
     }
 }
 
-/// Companions, and bytes of those that are not the base's.
-type Files = (Vec<Companion>, Vec<Option<Vec<u8>>>);
-
 /// The companions of `base` with the statements of the quantization that `undecoded` has; bytes
 /// where they are not the base's.
 fn stated_companions(
     base: &dyn CheckpointReader,
     undecoded: &dyn CheckpointReader,
-) -> Result<Files> {
+) -> Result<(Vec<Companion>, Files)> {
     let mut companions = base.companions().to_vec();
-    let mut files: Vec<Option<Vec<u8>>> = companions.iter().map(|_| None).collect();
+    let mut files: Files = companions.iter().map(|_| None).collect();
     for (position, companion) in undecoded.companions().iter().enumerate() {
         let there = companions.iter().position(|other| other.name == companion.name);
         if companion.name == CONFIG {

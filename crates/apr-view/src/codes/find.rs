@@ -261,8 +261,8 @@ impl<'a> Tensors<'a> {
         Ok(self.beside(stem, &[END]))
     }
 
-    /// Why a weight can't be in the checkpoint, beside those that were found before: they have these
-    /// parts and names.
+    /// Why a weight can't be in the checkpoint, beside those that were found before: they have
+    /// these parts and names.
     fn clash(
         &self,
         weight: &Weight,
