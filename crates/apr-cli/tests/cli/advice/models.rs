@@ -126,13 +126,6 @@ pub(super) const OUTPUTS: &[Advice] = &[
          apr export q8.apr -o folder5 --format safetensors",
     ),
     (
-        "apr export llama -o folder6 --format safetensors --quantize int4",
-        2,
-        "`apr export` makes integers and scales of it",
-        "apr convert llama -o i4.apr --quantize int4; \
-         apr export i4.apr -o folder6 --format safetensors",
-    ),
-    (
         "apr export q8.gguf -o folder7 --format safetensors",
         0,
         "--dequantize f16 writes floats, which libraries load",
