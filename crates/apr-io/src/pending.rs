@@ -5,7 +5,6 @@ use std::path::Path;
 
 use apr_core::{ByteSource, CheckpointReader, Error, IoCause, Result, SourceSet};
 use apr_registry::OpenOptions;
-use apr_view::Coded;
 
 use crate::folder::ModelFolder;
 use crate::{FileSource, io_error};
@@ -48,17 +47,16 @@ impl PendingFiles {
         Ok(Self { files, main, beside: stay.then(|| ModelFolder::open(folder).ok()).flatten() })
     }
 
-    /// Opens the model that the files are, with the companions that it will have and with weights
-    /// in place of codes and scales.
+    /// Opens the model that the files are, with the companions that it will have.
     ///
     /// # Errors
     /// Those of [`open_model_with_companions`](crate::open_model_with_companions).
     pub fn open_model(&self, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>> {
         let Some(main) = &self.main else {
-            return Ok(Coded::over(Box::new(apr_registry::open_folder(self, options)?)));
+            return Ok(Box::new(apr_registry::open_folder(self, options)?));
         };
         let reader = apr_registry::open_in(self, main, options)?;
-        apr_registry::with_neighbours(reader, self, &options.limits).map(Coded::over)
+        apr_registry::with_neighbours(reader, self, &options.limits)
     }
 }
 

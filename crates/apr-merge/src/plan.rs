@@ -101,7 +101,7 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
     /// Plans all tensors.
     ///
     /// # Errors
-    /// E001 with the first thing that does not fit, E003 for weights in codes that can't be decoded.
+    /// E001 with the first thing that does not fit, E003 for weights in codes that nothing decodes.
     pub(crate) fn plan(mut self) -> Result<MergePlan<'a>> {
         for Opened { model, label, .. } in &self.models {
             check_decodable(&*model.reader).map_err(|error| error.in_file(&**label))?;

@@ -106,7 +106,7 @@
 //! | `signing` | Ed25519 signatures, licences | 68 | 95 |
 //! | `typed` | APRN, one model of a serde type in one file | 48 | 75 |
 //! | `ndarray` | tensors as arrays of that crate | 51 | 78 |
-//! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 85 | 157 |
+//! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 91 | 157 |
 //! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 118 | 400 |
 //! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 203 | 585 |
 //!

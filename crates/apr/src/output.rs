@@ -7,6 +7,7 @@ use apr_io::{AtomicOutput, Interrupt, Sources, StreamSink, Target};
 use apr_ops::diff::DriftReport;
 use apr_ops::job::{Gate, JobError, JobReport, Planned};
 use apr_registry::{CheckpointReader, FileInfo, Format, OpenOptions, Pipeline, PlanOptions, Sink};
+use apr_view::Coded;
 
 /// An output that nothing was written to yet.
 #[must_use = "the job still has to run"]
@@ -175,7 +176,7 @@ impl Written {
     /// [`PendingFiles::open_model`](apr_io::PendingFiles::open_model).
     pub fn open(&self, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>, JobError> {
         match &self.output.0 {
-            OutputKind::Files(files) => Ok(files.pending()?.open_model(options)?),
+            OutputKind::Files(files) => Ok(Coded::over(files.pending()?.open_model(options)?)),
             OutputKind::Stream(_) => {
                 Err(JobError::Request("a stream can't be read back: name a file".to_owned()))
             }

@@ -66,7 +66,7 @@ impl Weights {
     }
 }
 
-/// The content, made of `source`, with the parts of its coded weights in their place, where they are
+/// The content, made of `source`, with the parts of its coded weights in their place where they are
 /// to be kept; and what became of the weights.
 ///
 /// # Errors

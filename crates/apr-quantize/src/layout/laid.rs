@@ -285,8 +285,8 @@ impl<'a> Laid<'a> {
         Ok(())
     }
 
-    /// A group of inputs of all outputs: its words, or its scales, with an output's after another's;
-    /// and how far it moves.
+    /// A group of inputs of all outputs: its words or scales, one output after another; and how far
+    /// it moves.
     fn turned_group(
         &self,
         tensor: usize,

@@ -1,7 +1,7 @@
 //! Codes of four bits of bitsandbytes: NF4 and FP4.
 //!
 //! ```text
-//! X.weight                                u8 [n/2, 1]   two codes a byte, the first in the high half
+//! X.weight                                u8 [n/2, 1]   two codes in a byte, the first one high
 //! X.weight.quant_map                      f32 [16]      what the codes stand for
 //! X.weight.absmax                         f32 [blocks]  a factor for each block of elements
 //! X.weight.quant_state.bitsandbytes__nf4  u8            JSON: shape, dtype, length of a block

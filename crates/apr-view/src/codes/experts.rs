@@ -1,5 +1,5 @@
-//! Experts of gpt-oss: 4-bit floats (E2M1) in blocks of 32 with an exponent each (MXFP4), one tensor
-//! for all experts of a layer.
+//! Experts of gpt-oss: 4-bit floats (E2M1) in blocks of 32 with an exponent each (MXFP4), one
+//! tensor for all experts of a layer.
 //!
 //! `X_blocks` is `[experts, outputs, blocks, 16]`, the first element of a byte in its low half, and
 //! `X_scales` is `[experts, outputs, blocks]`. The weight `X` is what the model computes with, and

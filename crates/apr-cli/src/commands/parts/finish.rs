@@ -7,6 +7,7 @@ use apr_io::{AtomicOutput, Target};
 use apr_ops::diff::DriftReport;
 use apr_ops::parts::{self, Finished, PartResult};
 use apr_registry::{Escaped, FileInfo, Sink};
+use apr_view::Coded;
 use serde::Serialize;
 use serde_json::json;
 
@@ -168,7 +169,8 @@ fn judge(
     let (_, mut context) = open.job(context)?;
     context.encryption = written::encryption(&open.plan, &context)?;
     let options = &context.options;
-    let judged = gates::judge(open, &|| Ok(manifest.pending()?.open_model(options)?), &context);
+    let written = || Ok(Coded::over(manifest.pending()?.open_model(options)?));
+    let judged = gates::judge(open, &written, &context);
     judged.map_err(|failure| match (failure, &found.quantization) {
         (Failure::Gate { failures, mut measured }, Some(quantization)) => {
             measured.insert("quantization".to_owned(), json!(quantization));
