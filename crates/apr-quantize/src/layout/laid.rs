@@ -12,7 +12,7 @@ use apr_tensor::element::widen_f32;
 use apr_view::Base;
 use serde_json::{Map, Value};
 
-use super::row::Row;
+use super::row::Encoder;
 use super::{Layout, Part};
 use crate::quality::{QualityLog, QuantizationReport};
 
@@ -162,7 +162,7 @@ impl<'a> Laid<'a> {
         self.base.read_tensor(tensor, first * row, &mut bytes)?;
         let mut values = Vec::new();
         widen_f32(info.dtype, &bytes, &mut values);
-        check_finite(&values, &info.name)?;
+        check_finite(&values, &info.name, NOT_FINITE)?;
         Ok(values)
     }
 
@@ -197,6 +197,11 @@ impl<'a> Laid<'a> {
         Ok(global_of(*self.largest[set].get_or_init(|| largest)))
     }
 
+    fn encoder(&self, tensor: usize) -> Result<Encoder> {
+        let dtype = self.base.tensors()[tensor].dtype;
+        Ok(Encoder { layout: self.layout, dtype, global: self.global(tensor)? })
+    }
+
     /// Fills `buf` with bytes of a part that has some for each row, from `offset` on.
     fn encode(&self, origin: Origin, offset: u64, buf: &mut [u8], part: Part) -> Result<()> {
         let info = &self.base.tensors()[origin.tensor];
@@ -204,7 +209,7 @@ impl<'a> Laid<'a> {
         let own = parts.iter().find(|(of, _)| *of == part).map(|(_, info)| info);
         let rows = info.shape.dims().first().copied().unwrap_or(1).max(1);
         let width = own.map(TensorInfo::byte_len).transpose()?.unwrap_or_default() / rows;
-        let global = self.global(origin.tensor)?;
+        let encoder = self.encoder(origin.tensor)?;
         let mut drift = Drift::default();
         let (mut at, mut rest) = (offset, buf);
         while !rest.is_empty() && width > 0 {
@@ -215,22 +220,17 @@ impl<'a> Laid<'a> {
             let mut made = Vec::new();
             let rows_of = values.chunks_exact(usize_of(info.shape.row_len())?);
             for (number, values) in (first..).zip(rows_of) {
-                let row = Row::of(self.layout, info.dtype, global, values);
-                if row.values.iter().any(|value| !value.is_finite()) {
-                    let message = "values so large that codes and scales would make them infinite";
-                    return Err(Error::format(message).for_tensor(&info.name));
+                if part != Part::Codes {
+                    made.extend(encoder.numbers(part, values));
+                    continue;
                 }
-                match part {
-                    Part::Scales => made.extend(row.scales),
-                    Part::Biases => made.extend(row.biases),
-                    _ => {
-                        // A row that is read in two pieces counts where it begins.
-                        if number * width >= offset {
-                            drift.merge(&Drift::of(values, &row.values));
-                        }
-                        made.extend(row.codes);
-                    }
+                let codes = encoder.codes(values);
+                check_finite(&codes.values, &info.name, NOT_HELD)?;
+                // A row that is read in two pieces counts where it begins.
+                if number * width >= offset {
+                    drift.merge(&Drift::of(values, &codes.values));
                 }
+                made.extend(codes.bytes);
             }
             let skipped = usize_of(at - first * width)?;
             let len = made.len().saturating_sub(skipped).min(rest.len());
@@ -296,16 +296,22 @@ impl<'a> Laid<'a> {
         let info = &self.base.tensors()[tensor];
         let (width, columns) = (info.dtype.block_bytes(), info.shape.row_len());
         let outputs = info.shape.dims().first().copied().unwrap_or(0);
+        let encoder = self.encoder(tensor)?;
         let (mut rows, mut moved) = (Vec::new(), Drift::default());
         let (mut bytes, mut values) = (vec![0; usize_of(group * width)?], Vec::new());
         for output in 0..outputs {
             let start = (output * columns + number * group) * width;
             self.base.read_tensor(tensor, start, &mut bytes)?;
             widen_f32(info.dtype, &bytes, &mut values);
-            check_finite(&values, &info.name)?;
-            let row = Row::of(self.layout, info.dtype, 1.0, &values);
-            moved.merge(&Drift::of(&values, &row.values));
-            rows.push(if part == Part::Codes { row.codes } else { row.scales });
+            check_finite(&values, &info.name, NOT_FINITE)?;
+            if part != Part::Codes {
+                rows.push(encoder.numbers(part, &values));
+                continue;
+            }
+            let codes = encoder.codes(&values);
+            check_finite(&codes.values, &info.name, NOT_HELD)?;
+            moved.merge(&Drift::of(&values, &codes.values));
+            rows.push(codes.bytes);
         }
         let width = if part == Part::Codes { 4 } else { 2 };
         let count = rows.first().map_or(0, Vec::len) / width;
@@ -357,13 +363,17 @@ fn past_end(name: &str, offset: u64) -> Error {
     Error::corrupt("the read ends past the tensor").for_tensor(name).at(offset)
 }
 
-fn check_finite(values: &[f32], name: &str) -> Result<()> {
+/// Checks that all values are finite, which `message` says if not.
+fn check_finite(values: &[f32], name: &str, message: &str) -> Result<()> {
     if values.iter().all(|value| value.is_finite()) {
         return Ok(());
     }
-    let message = "NaN or infinite values, which codes can't represent";
-    Err(Error::format(message).for_tensor(name))
+    Err(Error::format(message.to_owned()).for_tensor(name))
 }
+
+/// What is wrong with weights that are not finite, and with those that codes would make so.
+const NOT_FINITE: &str = "NaN or infinite values, which codes can't represent";
+const NOT_HELD: &str = "values so large that codes and scales would make them infinite";
 
 /// Copies a part of `bytes`.
 fn copy(bytes: &[u8], offset: u64, buf: &mut [u8], name: &str) -> Result<()> {

@@ -4,151 +4,206 @@ use apr_core::DType;
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::widen_f32;
 
-use super::{Layout, scale_dtype};
+use super::{Layout, Part, scale_dtype};
 
-/// A row that is encoded.
+/// What is encoded: rows of a weight in a layout.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Encoder {
+    pub(super) layout: Layout,
+    /// The dtype of the weight.
+    pub(super) dtype: DType,
+    /// What scales are multiplied by before they are stored, where the layout has that; else 1.
+    pub(super) global: f32,
+}
+
+/// Codes of a row, and the values that they stand for.
 #[derive(Debug, Default)]
-pub(super) struct Row {
-    /// Bytes of its codes, scales and biases.
-    pub(super) codes: Vec<u8>,
-    pub(super) scales: Vec<u8>,
-    pub(super) biases: Vec<u8>,
-    /// The values that these stand for.
+pub(super) struct Codes {
+    pub(super) bytes: Vec<u8>,
     pub(super) values: Vec<f32>,
 }
 
-impl Row {
-    /// Encodes the values of a row. `global` is what scales are multiplied by, where the layout has
-    /// that; `dtype` is the weight's.
-    pub(super) fn of(layout: Layout, dtype: DType, global: f32, values: &[f32]) -> Self {
-        let mut row = Self::default();
-        match layout {
-            Layout::Fp8 => row.fp8(values),
-            Layout::W8A8 => row.w8a8(values),
-            Layout::W4A16 => {
-                values.chunks(128).for_each(|group| row.four_bits(group, DType::BF16));
+/// What the codes of a row are multiplied by and moved by, for each group.
+#[derive(Debug, Default)]
+struct Scales {
+    /// As they are stored.
+    scales: Numbers,
+    /// As they are stored; none where codes are not moved.
+    biases: Numbers,
+    /// The scale and bias by which codes are chosen: MLX has them before they are rounded.
+    chosen_by: Vec<(f32, f32)>,
+}
+
+/// Numbers in a dtype.
+#[derive(Debug, Default)]
+struct Numbers {
+    bytes: Vec<u8>,
+    /// What the bytes stand for.
+    values: Vec<f32>,
+}
+
+impl Numbers {
+    fn of(numbers: &[f32], dtype: DType) -> Self {
+        let mut made = Self::default();
+        cast_values(numbers, dtype, &mut made.bytes);
+        widen_f32(dtype, &made.bytes, &mut made.values);
+        made
+    }
+
+    /// The same of scales, of which none is zero: nothing can be divided by that.
+    fn of_scales(scales: &[f32], dtype: DType) -> Self {
+        let least = smallest(dtype);
+        Self::of(&scales.iter().map(|scale| scale.max(least)).collect::<Vec<_>>(), dtype)
+    }
+}
+
+impl Encoder {
+    /// Bytes of the scales or biases of a row with these values.
+    pub(super) fn numbers(self, part: Part, values: &[f32]) -> Vec<u8> {
+        let Scales { scales, biases, .. } = self.scales(values);
+        if part == Part::Biases { biases.bytes } else { scales.bytes }
+    }
+
+    /// The codes of a row with these values.
+    pub(super) fn codes(self, values: &[f32]) -> Codes {
+        let scales = self.scales(values);
+        let each = values.chunks(self.group(values)).zip(&scales.chosen_by);
+        let codes = each.flat_map(|(group, &(scale, bias))| {
+            group.iter().map(move |value| (value - bias) / scale)
+        });
+        let (bytes, codes): (Vec<u8>, Vec<f32>) = match self.layout {
+            Layout::Fp8 => {
+                let codes = Numbers::of(&codes.collect::<Vec<_>>(), DType::F8_E4M3);
+                (codes.bytes, codes.values)
             }
-            Layout::Gptq4 => {
-                values.chunks(128).for_each(|group| row.four_bits(group, DType::F16));
+            Layout::NvFp4 => {
+                let codes: Vec<u8> = codes.map(e2m1).collect();
+                let values = codes.iter().map(|code| E2M1[usize::from(code & 7)] * sign(*code));
+                let values = values.collect();
+                (packed(&codes, 4), values)
             }
-            Layout::NvFp4 => values.chunks(16).for_each(|group| row.nvfp4(group, global)),
-            Layout::Mlx(bits) => row.mlx(bits, scale_dtype(dtype), values),
-        }
-        row
-    }
-
-    /// Takes a scale, as it is stored: never as zero, by which nothing can be divided.
-    fn scale(&mut self, scale: f32, dtype: DType) -> f32 {
-        let (bytes, scale) = stored(scale.max(smallest(dtype)), dtype);
-        self.scales.extend(bytes);
-        scale
-    }
-
-    fn fp8(&mut self, values: &[f32]) {
-        let scale = self.scale(unless_zero(largest(values) / 448.0), DType::BF16);
-        let scaled: Vec<f32> = values.iter().map(|value| value / scale).collect();
-        cast_values(&scaled, DType::F8_E4M3, &mut self.codes);
-        widen_f32(DType::F8_E4M3, &self.codes, &mut self.values);
-        self.values.iter_mut().for_each(|value| *value = rounded(*value * scale));
-    }
-
-    fn w8a8(&mut self, values: &[f32]) {
-        let scale = self.scale(unless_zero(largest(values) / 127.5), DType::BF16);
-        for value in values {
-            let code = nearest(value / scale).clamp(-128.0, 127.0);
-            #[expect(clippy::cast_possible_truncation, reason = "it was clamped to 8 bits")]
-            self.codes.push((code as i8).cast_unsigned());
-            self.values.push(rounded(code * scale));
-        }
-    }
-
-    /// A group of 4-bit integers, with the scale of this dtype by which it is nearest.
-    fn four_bits(&mut self, values: &[f32], dtype: DType) {
-        let code = |value: f32, scale: f32| nearest(value / scale).clamp(-8.0, 7.0);
-        let error = |scale: f32| -> f64 {
-            let of = |value: &f32| f64::from(value - code(*value, scale) * scale).powi(2);
-            values.iter().map(of).sum()
+            layout => {
+                // Integers are stored from the lowest on, but for those of a byte.
+                let (bits, low) = match layout {
+                    Layout::W8A8 => (8, -128.0),
+                    Layout::Mlx(bits) => (bits, 0.0),
+                    _ => (4, -8.0),
+                };
+                let high = low + f32::from((1_u16 << bits) - 1);
+                let codes: Vec<f32> =
+                    codes.map(|code| code.round_ties_even().clamp(low, high)).collect();
+                let first = if layout == Layout::W8A8 { 0.0 } else { low };
+                let stored: Vec<u8> = codes.iter().map(|code| byte_of(code - first)).collect();
+                (packed(&stored, bits), codes)
+            }
         };
-        let whole = unless_zero(largest(values) / 7.5);
-        let tried = STEPS.iter().map(|step| stored(whole * step, dtype).1);
-        let best = tried
-            .filter(|scale| *scale > 0.0)
-            .map(|scale| (error(scale), scale))
-            .min_by(|(a, _), (b, _)| a.total_cmp(b));
-        let scale = self.scale(best.map_or(whole, |(_, scale)| scale), dtype);
-        for pair in values.chunks(2) {
-            let mut byte = 0;
-            for (at, value) in pair.iter().enumerate() {
-                let code = code(*value, scale);
-                self.values.push(stored(code * scale, dtype).1);
-                #[expect(
-                    clippy::cast_possible_truncation,
-                    clippy::cast_sign_loss,
-                    reason = "it was clamped to 4 bits"
-                )]
-                let stored = (code + 8.0) as u8;
-                byte |= stored << (4 * at);
-            }
-            self.codes.push(byte);
-        }
+        Codes { bytes, values: self.values(codes, &scales) }
     }
 
-    fn nvfp4(&mut self, values: &[f32], global: f32) {
-        let wanted = global * (largest(values) / 6.0);
-        let scale = self.scale(wanted.min(448.0), DType::F8_E4M3) / global;
-        for pair in values.chunks(2) {
-            let mut byte = 0;
-            for (at, value) in pair.iter().enumerate() {
-                let code = e2m1(value / scale);
-                self.values.push(rounded(E2M1[usize::from(code & 7)] * sign(code) * scale));
-                byte |= code << (4 * at);
-            }
-            self.codes.push(byte);
+    /// The values that codes stand for, rounded as libraries round them.
+    fn values(self, mut codes: Vec<f32>, scales: &Scales) -> Vec<f32> {
+        let group = self.group(&codes);
+        for (codes, scale) in codes.chunks_mut(group).zip(&scales.scales.values) {
+            codes.iter_mut().for_each(|code| *code *= scale / self.global);
         }
+        let dtype = match self.layout {
+            Layout::Gptq4 => DType::F16,
+            Layout::Mlx(_) => scale_dtype(self.dtype),
+            _ => DType::BF16,
+        };
+        let mut values = Numbers::of(&codes, dtype).values;
+        if scales.biases.values.is_empty() {
+            return values;
+        }
+        for (values, bias) in values.chunks_mut(group).zip(&scales.biases.values) {
+            values.iter_mut().for_each(|value| *value += bias);
+        }
+        Numbers::of(&values, dtype).values
     }
 
-    /// Groups of 64 as MLX makes them: the edge of larger magnitude is a code exactly.
-    fn mlx(&mut self, bits: u32, dtype: DType, values: &[f32]) {
-        let most = f32::from((1_u16 << bits) - 1);
-        let (mut word, mut filled) = (0_u64, 0);
-        for group in values.chunks(64) {
-            let (low, high) = group.iter().fold((f32::MAX, f32::MIN), |(low, high), value| {
-                (low.min(*value), high.max(*value))
-            });
-            let mut scale = ((high - low) / most).max(1e-7);
-            let is_low = low.abs() > high.abs();
-            scale = if is_low { scale } else { -scale };
-            let edge = if is_low { low } else { high };
-            let first = nearest(edge / scale);
-            let bias = if first == 0.0 {
-                0.0
-            } else {
-                scale = edge / first;
-                edge
-            };
-            let (stored_scale, stored_bias) = (stored(scale, dtype), stored(bias, dtype));
-            self.scales.extend(stored_scale.0);
-            self.biases.extend(stored_bias.0);
-            for value in group {
-                let code = nearest((value - bias) / scale).clamp(0.0, most);
-                let product = stored(code * stored_scale.1, dtype).1;
-                self.values.push(stored(product + stored_bias.1, dtype).1);
-                #[expect(
-                    clippy::cast_possible_truncation,
-                    clippy::cast_sign_loss,
-                    reason = "it was clamped to so many bits"
-                )]
-                let code = code as u64;
-                word |= code << filled;
-                filled += bits;
-                while filled >= 8 {
-                    self.codes.push((word & 0xff) as u8);
-                    word >>= 8;
-                    filled -= 8;
-                }
+    /// Columns with one scale.
+    fn group(self, row: &[f32]) -> usize {
+        let group = self.layout.group().and_then(|group| usize::try_from(group).ok());
+        group.unwrap_or(row.len()).max(1)
+    }
+
+    fn scales(self, values: &[f32]) -> Scales {
+        let groups = || values.chunks(self.group(values));
+        let by_largest = |most: f32, dtype: DType| {
+            let scales: Vec<f32> =
+                groups().map(|group| unless_zero(largest(group) / most)).collect();
+            Numbers::of_scales(&scales, dtype)
+        };
+        let scales = match self.layout {
+            Layout::Fp8 => by_largest(448.0, DType::BF16),
+            Layout::W8A8 => by_largest(127.5, DType::BF16),
+            Layout::W4A16 => searched(groups(), DType::BF16),
+            Layout::Gptq4 => searched(groups(), DType::F16),
+            Layout::NvFp4 => {
+                let wanted = |group| (self.global * (largest(group) / 6.0)).min(448.0);
+                Numbers::of_scales(&groups().map(wanted).collect::<Vec<_>>(), DType::F8_E4M3)
             }
+            Layout::Mlx(bits) => return of_mlx(bits, scale_dtype(self.dtype), groups()),
+        };
+        let chosen_by = scales.values.iter().map(|scale| (scale / self.global, 0.0)).collect();
+        Scales { scales, biases: Numbers::default(), chosen_by }
+    }
+}
+
+/// The scale of each group by which 4-bit integers are nearest, of those that are tried.
+fn searched<'v>(groups: impl Iterator<Item = &'v [f32]>, dtype: DType) -> Numbers {
+    let best = groups.map(|group| {
+        let whole = unless_zero(largest(group) / 7.5);
+        let tried = Numbers::of_scales(&STEPS.map(|step| whole * step), dtype).values;
+        let error = |scale: &f32| -> f64 {
+            let code = |value: f32| (value / scale).round_ties_even().clamp(-8.0, 7.0);
+            group.iter().map(|value| f64::from(value - code(*value) * scale).powi(2)).sum()
+        };
+        let errors = tried.iter().map(|scale| (error(scale), *scale));
+        errors.min_by(|(a, _), (b, _)| a.total_cmp(b)).map_or(whole, |(_, scale)| scale)
+    });
+    Numbers::of_scales(&best.collect::<Vec<_>>(), dtype)
+}
+
+/// Scales and biases as MLX makes them: the edge of larger magnitude is a code exactly.
+fn of_mlx<'v>(bits: u32, dtype: DType, groups: impl Iterator<Item = &'v [f32]>) -> Scales {
+    let most = f32::from((1_u16 << bits) - 1);
+    let chosen = groups.map(|group| {
+        let (low, high) = group
+            .iter()
+            .fold((f32::MAX, f32::MIN), |(low, high), value| (low.min(*value), high.max(*value)));
+        let is_low = low.abs() > high.abs();
+        let edge = if is_low { low } else { high };
+        let scale = ((high - low) / most).max(1e-7) * if is_low { 1.0 } else { -1.0 };
+        let first = (edge / scale).round_ties_even();
+        if first == 0.0 { (scale, 0.0) } else { (edge / first, edge) }
+    });
+    let chosen_by: Vec<(f32, f32)> = chosen.collect();
+    let (scales, biases): (Vec<f32>, Vec<f32>) = chosen_by.iter().copied().unzip();
+    let [scales, biases] = [scales, biases].map(|numbers| Numbers::of(&numbers, dtype));
+    Scales { scales, biases, chosen_by }
+}
+
+/// Codes of so many bits (4, 6 or 8), lowest bits first.
+fn packed(codes: &[u8], bits: u32) -> Vec<u8> {
+    let (mut word, mut filled, mut bytes) = (0_u32, 0, Vec::new());
+    for code in codes {
+        word |= u32::from(*code) << filled;
+        filled += bits;
+        while filled >= 8 {
+            bytes.push((word & 0xff) as u8);
+            word >>= 8;
+            filled -= 8;
         }
     }
+    bytes
+}
+
+/// The byte of an integer of 8 bits, signed or not.
+fn byte_of(code: f32) -> u8 {
+    #[expect(clippy::cast_possible_truncation, reason = "codes have 8 bits")]
+    let code = code as i16;
+    code.to_le_bytes()[0]
 }
 
 /// The least number above zero that a dtype of scales has.
@@ -190,22 +245,4 @@ fn largest(values: &[f32]) -> f32 {
 /// A scale, or 1 where all values are zero.
 fn unless_zero(scale: f32) -> f32 {
     if scale > 0.0 { scale } else { 1.0 }
-}
-
-/// The integer next to a number, and of two the even one.
-fn nearest(value: f32) -> f32 {
-    value.round_ties_even()
-}
-
-/// The bytes of a number in a dtype, and the number that they are.
-fn stored(value: f32, dtype: DType) -> (Vec<u8>, f32) {
-    let (mut bytes, mut values) = (Vec::new(), Vec::new());
-    cast_values(&[value], dtype, &mut bytes);
-    widen_f32(dtype, &bytes, &mut values);
-    (bytes, values.first().copied().unwrap_or_default())
-}
-
-/// A number in the dtype in which libraries multiply.
-fn rounded(value: f32) -> f32 {
-    stored(value, DType::BF16).1
 }
