@@ -6,6 +6,8 @@ use apr_core::{CheckpointReader, DType, Error, Result};
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::widen_f32;
 
+pub(super) use crate::strided::usize_of;
+
 /// The part of a weight, seen as a matrix of all its rows, that is decoded at once: whole rows, or
 /// a piece of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,14 +31,6 @@ pub(super) fn groups(tile: Tile, group: u64) -> impl Iterator<Item = (u64, Range
     };
     let numbers = tile.column / group..end.div_ceil(group);
     numbers.map(move |number| (number, within(number * group)..within((number + 1) * group)))
-}
-
-/// A length as what memory is indexed by.
-///
-/// # Errors
-/// E008 where memory can't be that large.
-pub(super) fn usize_of(len: u64) -> Result<usize> {
-    usize::try_from(len).map_err(|_| Error::memory("a part is larger than memory can be"))
 }
 
 /// Bytes of a tensor.

@@ -1,11 +1,12 @@
 //! Ranges of a tensor that is made of others.
 
-use apr_core::{CheckpointReader, DType, Error, Result};
+use apr_core::{CheckpointReader, DType, Result};
 use apr_tensor::cast::{can_cast, cast_float};
 
 use super::{Change, ChangeKind, Piece, Rows};
 use crate::decoded::Decoded;
 use crate::four_bits::FourBits;
+use crate::strided::usize_of;
 use crate::windows::Windows;
 
 /// Bytes of scratch that a read may use: a head's rows of the largest models are 2 MiB.
@@ -105,11 +106,6 @@ fn aligned(
     }
 
     Ok(())
-}
-
-/// Lengths within a buffer that exists.
-fn usize_of(len: u64) -> Result<usize> {
-    usize::try_from(len).map_err(|_| Error::memory("a range is larger than memory can be"))
 }
 
 fn read_pieces(
