@@ -170,6 +170,29 @@ fn models_of_two_methods_are_merged_by_their_values() {
     }
 }
 
+#[test]
+fn an_adapter_leaves_no_weight_in_codes_that_the_configuration_would_misread() {
+    let Some(base) = path("ct-fp8-channel") else { return };
+    let sandbox = Sandbox::new();
+    let layer = "base_model.model.model.layers.0.self_attn.q_proj";
+    let (a, b) = (format!("{layer}.lora_A.weight"), format!("{layer}.lora_B.weight"));
+    let adapter = safetensors(&[
+        (&a, "F32", &[1, 128], f32s(&[0.01; 128])),
+        (&b, "F32", &[128, 1], f32s(&[0.01; 128])),
+    ]);
+    let config =
+        json!({ "peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["q_proj"] });
+    sandbox.write("ad/adapter_model.safetensors", adapter);
+    sandbox.write("ad/adapter_config.json", config.to_string());
+    sandbox.apr(&format!("merge {base} --lora ad --format safetensors -o m")).ok();
+    let config: Value = serde_json::from_slice(&sandbox.read("m/config.json")).expect("JSON");
+    assert_eq!(config.get("quantization_config"), None);
+    let merged = weights(&sandbox.path("m"));
+    assert_eq!(merged.len(), 21);
+    assert!(merged.values().all(|(dtype, ..)| dtype == "BF16"), "{:?}", merged.keys());
+    assert_eq!(sandbox.apr("run m --prompt 12+34=").ok().text().trim(), "46");
+}
+
 /// A folder of the configuration of tiny-llama with these tensors.
 fn folder(sandbox: &Sandbox, name: &str, model: Vec<u8>) {
     let config = fs::read(fixture("tiny-llama/config.json")).expect("a configuration");

@@ -55,14 +55,20 @@ impl CodedWeights {
 
 impl Weights {
     /// Whether the output has codes and scales where the source has them: in a format that takes
-    /// tensors of all kinds, where nobody asked for other values.
-    pub(super) fn keeps_codes(&self, format: &Format) -> bool {
+    /// tensors of all kinds, where nobody asked for other values, and the source is a file as it
+    /// was written. Of a model that was merged, pruned or adapted, some weights are no codes any
+    /// more, and the configuration speaks of all.
+    pub(super) fn keeps_codes(&self, format: &Format, source: &dyn CheckpointReader) -> bool {
         let takes_all = format.target.is_some_and(|target| {
             matches!(target.quantized, QuantizedTypes::All | QuantizedTypes::Unpacked)
                 && target.computes == Computes::Nothing
         });
         let has_names = matches!(format.convention, Convention::Framework | Convention::Canonical);
-        takes_all && has_names && self.quantize.is_none() && self.dequantize.is_none()
+        takes_all
+            && has_names
+            && self.quantize.is_none()
+            && self.dequantize.is_none()
+            && source.container().undecoded().is_some()
     }
 }
 

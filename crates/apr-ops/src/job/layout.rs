@@ -50,7 +50,7 @@ impl Job {
             options: ConvertOptions {
                 decompress: self.weights.decompress,
                 dense: self.weights.dense,
-                keeps_codes: stays || self.weights.keeps_codes(self.target.format),
+                keeps_codes: stays || self.weights.keeps_codes(self.target.format, source.reader()),
                 ..ConvertOptions::default()
             },
             losses: Vec::new(),

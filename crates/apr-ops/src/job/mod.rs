@@ -57,7 +57,7 @@ impl Job {
     /// What contradicts the format or the model, and what is wrong with the source's headers.
     pub fn plan<'a>(&self, source: &Source<'a>) -> Result<Planned<'a>, JobError> {
         self.check()?;
-        if !self.weights.keeps_codes(self.target.format) {
+        if !self.weights.keeps_codes(self.target.format, source.reader()) {
             check_decodable(source.reader())?;
         }
         let selected = self.selected(source.reader())?;

@@ -93,7 +93,7 @@ impl Weights {
             warnings: self.warnings.clone(),
             decompress: self.decompress,
             dense: self.dense,
-            keeps_codes: self.keeps_codes(format),
+            keeps_codes: self.keeps_codes(format, source.reader()),
         };
 
         let fixed = Fixed::of(view);
