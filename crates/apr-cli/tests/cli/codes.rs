@@ -171,6 +171,19 @@ fn models_of_two_methods_are_merged_by_their_values() {
 }
 
 #[test]
+fn gpt_oss_answers_as_transformers_does_from_its_folder_and_from_gguf() {
+    let Some(path) = path("gptoss-mxfp4") else { return };
+    let sandbox = Sandbox::new();
+    sandbox.apr(&format!("convert {path} -o m.gguf")).ok();
+    for model in [&*path, "m.gguf"] {
+        let line = format!("run {model} --tokens 256,49,50,43,51,52,61 --max-tokens 8 --exact");
+        let report = sandbox.apr(&format!("{line} --json")).ok().json();
+        // Of transformers 5.23, with the experts dequantized to single precision.
+        assert_eq!(report["added"], json!([223, 176, 245, 210, 52, 34, 91, 242]), "{model}");
+    }
+}
+
+#[test]
 fn an_adapter_leaves_no_weight_in_codes_that_the_configuration_would_misread() {
     let Some(base) = path("ct-fp8-channel") else { return };
     let sandbox = Sandbox::new();
