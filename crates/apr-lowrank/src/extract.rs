@@ -10,8 +10,8 @@ use apr_quantize::{Role, roles_of};
 use apr_source::Source;
 use apr_tensor::cast::cast_values;
 use apr_tensor::factors::suits;
+use apr_view::NamePattern;
 use apr_view::values::decode;
-use globset::GlobMatcher;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -34,7 +34,7 @@ pub struct Extraction {
     pub amount: Amount,
     /// Tensors whose names match; without one, the matrices that multiply vectors, but not the
     /// output projection.
-    pub targets: Option<GlobMatcher>,
+    pub targets: Option<NamePattern>,
     /// Whether the adapter has whole copies of other modules that differ: norms, embeddings.
     pub save_others: bool,
     /// What the base model is called.
@@ -244,7 +244,7 @@ impl Pairs {
 
         if matches == 0 {
             return Err(Error::format(match &extraction.targets {
-                Some(glob) => format!("no linear layer's name matches '{}'", glob.glob()),
+                Some(glob) => format!("no linear layer's name matches '{}'", glob.text()),
                 None => "the model has no linear layers".to_owned(),
             }));
         }

@@ -7,7 +7,7 @@ use apr_quantize::{Kept, Role, roles_of};
 use apr_source::Source;
 use apr_tensor::factors::{encode, stored_len, suits};
 use apr_tensor::sparse::Matrix;
-use globset::GlobMatcher;
+use apr_view::NamePattern;
 
 use crate::factored::{Factored, Place, loss};
 use crate::matrix::{read, sides};
@@ -45,7 +45,7 @@ pub struct Factorization {
     pub method: Method,
     /// Tensors whose names match; without one, the matrices that multiply vectors, but neither
     /// embeddings nor the output projection.
-    pub targets: Option<GlobMatcher>,
+    pub targets: Option<NamePattern>,
     /// Quantized tensors become floats of this dtype first.
     pub dequantize: Option<DType>,
     /// Factors are of this dtype instead of the tensor's.
@@ -135,7 +135,7 @@ pub fn plan(source: &Source<'_>, factorization: Factorization) -> Result<FactorP
     if targets.is_empty() {
         let message = match (&factorization.targets, first_unsuited.and_then(|at| left.get(at))) {
             (Some(glob), _) if matches == 0 => {
-                format!("no tensor's name matches '{}'", glob.glob())
+                format!("no tensor's name matches '{}'", glob.text())
             }
             (_, Some(Left { name, why })) => format!("nothing to factorize: {name}: {why}"),
             _ => "nothing to factorize: the model has no matrices of floats".to_owned(),

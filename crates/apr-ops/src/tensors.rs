@@ -4,10 +4,10 @@ use apr_core::{Phase, Progress, StoredForm, Sum};
 use apr_registry::digest::ChunkSums;
 use apr_registry::{CheckpointReader, DType, Pipeline, Result, Shape};
 use apr_tensor::stats::{Histogram, Moments, Stats};
+use apr_view::NamePattern;
 use apr_view::chunks::{Chunk, chunks, take};
 use apr_view::nearest;
 use apr_view::values::{self, Buffers};
-use globset::GlobMatcher;
 use serde::Serialize;
 
 use crate::integrity::{Tally, check_parts, of_plain};
@@ -32,7 +32,7 @@ pub enum SortBy {
 #[derive(Debug, Clone, Default)]
 pub struct TensorsOptions {
     /// Only names that match; `*` also crosses dots.
-    pub filter: Option<GlobMatcher>,
+    pub filter: Option<NamePattern>,
     /// Order of the list.
     pub sort: SortBy,
     /// Read the bytes and compute statistics.

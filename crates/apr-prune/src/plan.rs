@@ -6,7 +6,7 @@ use std::sync::Arc;
 use apr_core::{CheckpointReader, DType, Error, Pipeline, Progress, Result, TensorInfo};
 use apr_quantize::{Imatrix, Kept, Role, importance, roles_of};
 use apr_source::Source;
-use globset::GlobMatcher;
+use apr_view::NamePattern;
 use serde::Serialize;
 
 use crate::cut::{Cut, Weighed, smallest};
@@ -54,7 +54,7 @@ pub struct Pruning {
     pub amount: Amount,
     /// Tensors whose names match; without one, the matrices and convolution kernels, but neither
     /// embeddings nor the output projection.
-    pub targets: Option<GlobMatcher>,
+    pub targets: Option<NamePattern>,
     /// Mean squares of the inputs of each column, by which magnitudes are weighed.
     pub importance: Option<Imatrix>,
     /// Root mean square gradients of all elements by the names of tensors, by which magnitudes are
@@ -166,7 +166,7 @@ pub fn plan(source: &Source<'_>, pruning: Pruning) -> Result<PrunePlan> {
     if tensors.is_empty() {
         let message = match (&pruning.targets, first_unsuited.and_then(|at| left.get(at))) {
             (Some(glob), _) if matches == 0 => {
-                format!("no tensor's name matches '{}'", glob.glob())
+                format!("no tensor's name matches '{}'", glob.text())
             }
             (_, Some(Left { name, why })) => format!("nothing to prune: {name}: {why}"),
             _ => "nothing to prune: the model has no matrices of floats".to_owned(),

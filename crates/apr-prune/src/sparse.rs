@@ -9,8 +9,8 @@ use apr_core::{
     Result, Shape, Stored, StoredForm, StoredRange, pass_on,
 };
 use apr_tensor::sparse::{Matrix, Sections, SparseLayout, encode};
+use apr_view::NamePattern;
 use apr_view::values::decode;
-use globset::GlobMatcher;
 use serde::Serialize;
 
 use crate::plan::Left;
@@ -28,7 +28,7 @@ pub struct Sparsity {
     /// As single elements, or as blocks.
     pub layout: SparseLayout,
     /// Tensors whose names match; all, without one.
-    pub targets: Option<GlobMatcher>,
+    pub targets: Option<NamePattern>,
 }
 
 /// What was stored without zeros.
@@ -108,7 +108,7 @@ pub fn sparsify<'b, P: Pipeline>(
         }
     }
     if let (0, Some(glob)) = (matches, &sparsity.targets) {
-        return Err(Error::format(format!("no tensor's name matches '{}'", glob.glob())));
+        return Err(Error::format(format!("no tensor's name matches '{}'", glob.text())));
     }
 
     let counts = count(&*base, &candidates, layout, pipeline, progress)?;

@@ -1,7 +1,7 @@
 //! What the user chose about types.
 
 use apr_core::DType;
-use globset::GlobMatcher;
+use apr_view::NamePattern;
 
 use super::scheme::Scheme;
 
@@ -27,7 +27,7 @@ pub struct Choices {
     /// Type of the output matrix, or of the token embeddings where they serve as one.
     pub output_type: Option<DType>,
     /// Types of tensors whose name, as the candidates have it, matches; the first match counts.
-    pub overrides: Vec<(GlobMatcher, DType)>,
+    pub overrides: Vec<(NamePattern, DType)>,
     /// Whether the overrides are what a search found: none of them is a wish of its own, which a
     /// report would name as a reason, or as one that changed nothing.
     pub searched: bool,

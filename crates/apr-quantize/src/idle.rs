@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use apr_core::{DType, Error, Result};
-use globset::GlobMatcher;
+use apr_view::NamePattern;
 
 use super::{Candidate, Choices, Decision, DecisionReason, ModelFacts, SchemeKind, assign};
 
@@ -44,10 +44,10 @@ pub(super) fn changes_something(
 }
 
 /// Patterns that no name matches, which are misspelt more often than not.
-pub(super) fn idle_patterns(overrides: &[(GlobMatcher, DType)], names: &[String]) -> Vec<String> {
+pub(super) fn idle_patterns(overrides: &[(NamePattern, DType)], names: &[String]) -> Vec<String> {
     let idle =
         overrides.iter().filter(|(pattern, _)| !names.iter().any(|name| pattern.is_match(name)));
-    idle.map(|(pattern, _)| format!("no tensor's name matches {}", pattern.glob())).collect()
+    idle.map(|(pattern, _)| format!("no tensor's name matches {}", pattern.text())).collect()
 }
 
 /// Choices without which every tensor would get the same type.
@@ -112,7 +112,7 @@ impl Idle<'_> {
         if self.choices.searched {
             return Vec::new();
         }
-        let is_idle = |position: usize, pattern: &GlobMatcher| {
+        let is_idle = |position: usize, pattern: &NamePattern| {
             let matches = self.candidates.iter().any(|candidate| pattern.is_match(&candidate.name));
             let mut overrides = self.choices.overrides.clone();
             overrides.remove(position);
@@ -127,7 +127,7 @@ impl Idle<'_> {
             .filter(|(position, (pattern, _))| is_idle(*position, pattern));
         let why = "what it matches gets the same type without it";
         idle.map(|(_, (pattern, dtype))| {
-            format!("`tensor_type` {}={dtype} changed nothing: {why}", pattern.glob())
+            format!("`tensor_type` {}={dtype} changed nothing: {why}", pattern.text())
         })
         .collect()
     }

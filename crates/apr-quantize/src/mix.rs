@@ -4,7 +4,7 @@ use std::fmt;
 
 use apr_core::{DType, DTypeKind, Error, Result};
 use apr_tensor::block;
-use globset::GlobMatcher;
+use apr_view::NamePattern;
 
 use super::candidate::Candidate;
 use super::category::{Category, EMBEDDING_OF_LAYERS, Kept, layer};
@@ -192,9 +192,9 @@ fn asked(
     choices: &Choices,
 ) -> Option<(DType, DecisionReason)> {
     let named = choices.overrides.iter().find(|(glob, _)| glob.is_match(&candidate.name));
-    let reason = |glob: &GlobMatcher| match choices.searched {
+    let reason = |glob: &NamePattern| match choices.searched {
         true => DecisionReason::AsAsked,
-        false => DecisionReason::Override(glob.glob().glob().to_owned()),
+        false => DecisionReason::Override(glob.text().to_owned()),
     };
     let overridden = named.map(|(glob, dtype)| (*dtype, reason(glob)));
     match category {

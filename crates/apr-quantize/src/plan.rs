@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use apr_arch::FamilyModel;
 use apr_registry::{CheckpointReader, Convention, DType, Error, Result, TensorInfo, keys};
+use apr_view::NamePattern;
 use apr_view::named;
-use globset::GlobMatcher;
 
 use super::idle::{changes_something, idle_choices, idle_patterns};
 use super::role::{gguf_names, roles};
@@ -103,7 +103,7 @@ pub fn plan(
             }
         })
         .collect();
-    let overrides = overrides(reader, &names, &choices.overrides)?;
+    let overrides = overrides(reader, &names, &choices.overrides);
     let warnings = idle_patterns(&overrides, &names);
     let choices = Choices { overrides, has_importance: weighting.is_some(), ..choices.clone() };
     let decisions = assign(&candidates, &facts, &choices)?;
@@ -163,8 +163,8 @@ fn facts(
 fn overrides(
     reader: &dyn CheckpointReader,
     names: &[String],
-    rules: &[(GlobMatcher, DType)],
-) -> Result<Vec<(GlobMatcher, DType)>> {
+    rules: &[(NamePattern, DType)],
+) -> Vec<(NamePattern, DType)> {
     let mut result = Vec::new();
     for (pattern, dtype) in rules {
         let own = reader.tensors().iter().zip(names);
@@ -173,11 +173,11 @@ fn overrides(
         for (_, name) in
             own.filter(|(info, name)| pattern.is_match(&info.name) && !pattern.is_match(name))
         {
-            result.push((named(name)?, *dtype));
+            result.push((named(name), *dtype));
         }
         result.push((pattern.clone(), *dtype));
     }
-    Ok(result)
+    result
 }
 
 fn weights(

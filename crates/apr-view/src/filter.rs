@@ -1,16 +1,131 @@
 //! Patterns over tensor names.
 
 use apr_core::{Error, Result};
-use globset::{GlobBuilder, GlobMatcher};
+use glob::Pattern;
+
+/// The most patterns that the braces of one may stand for.
+const MAX_ALTERNATIVES: usize = 1000;
+
+/// A pattern over tensor names: `*`, `?`, `[a-c]`, `[!a-c]`, `{a,b}`, and `\` before a character
+/// that stands for itself. A wildcard matches dots and slashes, too.
+///
+/// ```
+/// let pattern = apr_view::parse_filter("layers.{0,1}.*.weight")?;
+/// assert!(pattern.is_match("layers.1.attn.q_proj.weight"));
+/// assert!(!pattern.is_match("layers.10.attn.q_proj.weight"));
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamePattern {
+    text: String,
+    form: Form,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Form {
+    /// One of these, which have no braces.
+    Globs(Vec<Pattern>),
+    /// The text is a part of the name.
+    Part,
+    /// The text is the name.
+    Whole,
+}
+
+impl NamePattern {
+    /// Returns the pattern as it was typed.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns `true` if the pattern matches the whole name.
+    #[must_use]
+    pub fn is_match(&self, name: &str) -> bool {
+        match &self.form {
+            Form::Globs(globs) => globs.iter().any(|glob| glob.matches(name)),
+            Form::Part => name.contains(&self.text),
+            Form::Whole => name == self.text,
+        }
+    }
+}
 
 /// Parses a `--filter` pattern.
 ///
 /// # Errors
 /// E001 when the pattern is malformed.
-pub fn parse_filter(pattern: &str) -> Result<GlobMatcher> {
-    let glob = GlobBuilder::new(pattern).literal_separator(false).build();
-    glob.map(|glob| glob.compile_matcher())
-        .map_err(|error| Error::format(format!("invalid glob: {error}")))
+pub fn parse_filter(pattern: &str) -> Result<NamePattern> {
+    let globs = alternatives(pattern).and_then(|globs| {
+        let parse = |glob: &String| Pattern::new(glob).map_err(|error| error.msg);
+        globs.iter().map(parse).collect()
+    });
+    let globs = globs.map_err(|why| Error::format(format!("invalid glob '{pattern}': {why}")))?;
+    Ok(NamePattern { text: pattern.to_owned(), form: Form::Globs(globs) })
+}
+
+/// The patterns without braces that a pattern stands for.
+fn alternatives(pattern: &str) -> Result<Vec<String>, &'static str> {
+    /// What has a meaning in the patterns of the library, which has no escapes but a class of one.
+    const SPECIAL: [char; 3] = ['*', '?', '['];
+
+    // For each open brace, the outermost first: the alternatives that are finished, what stood
+    // before the brace, and the alternative that is being read.
+    let mut open: Vec<(Vec<String>, Vec<String>)> = Vec::new();
+    let mut now = vec![String::new()];
+    let mut characters = pattern.chars().peekable();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => {
+                let next = characters.next().ok_or("nothing follows the last backslash")?;
+                let literal =
+                    if SPECIAL.contains(&next) { format!("[{next}]") } else { next.to_string() };
+                now.iter_mut().for_each(|glob| glob.push_str(&literal));
+            }
+            '[' => {
+                // A bracket that comes first in a class stands for itself.
+                let mut class = String::from('[');
+                class.extend(characters.next_if(|next| ['!', '^'].contains(next)).map(|_| '!'));
+                class.extend(characters.next_if_eq(&']'));
+                loop {
+                    let next = characters.next().ok_or("a bracket is not closed")?;
+                    class.push(next);
+                    if next == ']' {
+                        break;
+                    }
+                }
+                now.iter_mut().for_each(|glob| glob.push_str(&class));
+            }
+            '{' => open.push((Vec::new(), std::mem::replace(&mut now, vec![String::new()]))),
+            ',' if !open.is_empty() => {
+                if let Some((finished, _)) = open.last_mut() {
+                    finished.append(&mut now);
+                }
+                now.push(String::new());
+            }
+            '}' => {
+                let (mut inner, before) = open.pop().ok_or("a brace is closed that is not open")?;
+                inner.append(&mut now);
+                if before.len() * inner.len() > MAX_ALTERNATIVES {
+                    return Err("its braces stand for more than 1000 patterns");
+                }
+                let after = |start: &String| {
+                    let start = start.clone();
+                    inner.iter().map(move |end| format!("{start}{end}")).collect::<Vec<_>>()
+                };
+                now = before.iter().flat_map(after).collect();
+            }
+            _ => now.iter_mut().for_each(|glob| glob.push(character)),
+        }
+    }
+    if !open.is_empty() {
+        return Err("a brace is not closed");
+    }
+    // Several are as one here; the library takes them for folders.
+    for glob in &mut now {
+        while glob.contains("**") {
+            *glob = glob.replace("**", "*");
+        }
+    }
+    Ok(now)
 }
 
 /// Parses a pattern that is looked for: without a wildcard, names that contain it match too.
@@ -24,17 +139,78 @@ pub fn parse_filter(pattern: &str) -> Result<GlobMatcher> {
 ///
 /// # Errors
 /// E001 when the pattern is malformed.
-pub fn parse_search(pattern: &str) -> Result<GlobMatcher> {
+pub fn parse_search(pattern: &str) -> Result<NamePattern> {
     if pattern.contains(['*', '?', '[', ']', '{', '}', '\\']) {
         return parse_filter(pattern);
     }
-    parse_filter(&format!("*{}*", globset::escape(pattern)))
+    Ok(NamePattern { text: pattern.to_owned(), form: Form::Part })
 }
 
 /// A filter that only this name passes.
-///
-/// # Errors
-/// E001 when the name is longer than a pattern may be.
-pub fn named(name: &str) -> Result<GlobMatcher> {
-    parse_filter(&globset::escape(name))
+#[must_use]
+pub fn named(name: &str) -> NamePattern {
+    NamePattern { text: name.to_owned(), form: Form::Whole }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards_match_whole_names_over_dots_and_slashes() {
+        let cases = [
+            ("*", "model/block/kernel", true),
+            ("model/*/kernel", "model/a/b/kernel", true),
+            ("*.weight", "a.b.weight", true),
+            ("*.weight", "a.weight.bias", false),
+            ("layers.?.w", "layers.7.w", true),
+            ("layers.?.w", "layers.17.w", false),
+            ("l?s", "l\u{e9}s", true),
+            ("a[0-3]", "a2", true),
+            ("a[!0-3]", "a2", false),
+            ("{q,k}_proj*", "k_proj.weight", true),
+            ("{q,k}_proj*", "v_proj.weight", false),
+            ("layers.{1,2{0,1}}.w", "layers.21.w", true),
+            ("!a", "!a", true),
+            ("!a", "b", false),
+            (r"a\[0\]", "a[0]", true),
+            ("**", "a/b.c", true),
+            ("{a,x*}*b{*,}", "x/b.c", true),
+            ("x{,.y}", "x", true),
+            ("x{,.y}", "x.y", true),
+            ("a[]]b", "a]b", true),
+            ("a[^b]c", "abc", false),
+            ("a,b", "a,b", true),
+            (r"\{a\}\*", "{a}*", true),
+            (r"\{a\}\*", "{a}b", false),
+            ("", "a", false),
+        ];
+        for (pattern, name, expected) in cases {
+            let filter = parse_filter(pattern).expect("a pattern");
+            assert_eq!(filter.is_match(name), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn broken_patterns_are_e001() {
+        for pattern in ["[a", "{a,b", "a\\", "a}", "[]"] {
+            let error = parse_filter(pattern).expect_err("a broken pattern");
+            let start = format!("E001: invalid glob '{pattern}': ");
+            assert!(error.to_string().starts_with(&start), "{error}");
+        }
+        let many = "{a,b,c,d,e,f,g,h,i,j}".repeat(12);
+        assert!(parse_filter(&many).is_err());
+    }
+
+    #[test]
+    fn a_name_is_no_pattern() {
+        let filter = named("a[0]*");
+        assert!(filter.is_match("a[0]*") && !filter.is_match("a0b"));
+    }
+
+    #[test]
+    fn many_wildcards_take_no_longer_than_few() {
+        let pattern = parse_filter(&"*a".repeat(60)).expect("a pattern");
+        assert!(!pattern.is_match(&"a".repeat(20_000).replace("aaaa", "ab/b")));
+    }
 }

@@ -56,7 +56,7 @@ pub use codes::{
     Apart, Blocks, Coded, Factors, MXFP4_EXPERTS, NVFP4_BLOCKS, PartOrigin, UNDECODABLE,
     check_decodable, is_of_activations, stated_method,
 };
-pub use filter::{named, parse_filter, parse_search};
+pub use filter::{NamePattern, named, parse_filter, parse_search};
 pub use first_use::sort_by_first_use;
 pub use nearest::{closest, nearest};
 pub use rows::{Cut, Turned};

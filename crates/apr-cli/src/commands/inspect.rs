@@ -471,7 +471,7 @@ fn filters(reader: &dyn CheckpointReader, context: &Context) -> Outcome<Option<F
     }
 
     let name = view.tensors().iter().map(|info| &info.name).find(|name| is_filterbank(name));
-    let filter = name.map(|name| named(name)).transpose()?;
+    let filter = name.map(|name| named(name));
     let mut rows = Vec::new();
     if filter.is_some() {
         let options = TensorsOptions { filter, stats: true, ..TensorsOptions::default() };

@@ -82,7 +82,7 @@ pub(super) fn found(
     let name = data.display().to_string();
     let goal = SearchGoal { dataset: &name, budget, unchosen };
     let found = search(&source, used, goal, &options, &host, &mut done)?;
-    Ok((found.quantization(&name)?, found.report))
+    Ok((found.quantization(&name), found.report))
 }
 
 /// Refuses options about windows where there are none.

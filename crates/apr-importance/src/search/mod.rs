@@ -4,7 +4,7 @@ mod choose;
 mod trial;
 mod units;
 
-use apr_core::{CheckpointReader, DType, Result};
+use apr_core::{CheckpointReader, DType};
 use apr_quality::{Sample, WindowOptions};
 use apr_quantize::{Imatrix, Quantization, Scheme, Weighting};
 use apr_run::{Host, RunError, RunOptions, RunResult};
@@ -253,17 +253,15 @@ pub fn search(
 
 impl SearchOutcome {
     /// The quantization that was found, with importance called by the name of its data.
-    ///
-    /// # Errors
-    /// E001 for names that no pattern can be made of.
-    pub fn quantization(&self, data: &str) -> Result<Quantization> {
+    #[must_use]
+    pub fn quantization(&self, data: &str) -> Quantization {
         let mut found = Quantization::to(self.scheme());
-        let rule = |chosen: &ChosenType| Ok((apr_view::named(&chosen.tensor)?, chosen.dtype));
-        found.choices.overrides = self.report.types.iter().map(rule).collect::<Result<_>>()?;
+        let rule = |chosen: &ChosenType| (apr_view::named(&chosen.tensor), chosen.dtype);
+        found.choices.overrides = self.report.types.iter().map(rule).collect();
         found.choices.searched = true;
         found.weighting =
             Some(Weighting::Matrix { matrix: self.matrix.clone(), file: data.to_owned() });
-        Ok(found)
+        found
     }
 
     /// The scheme of the type that most of the tensors have.

@@ -2,7 +2,7 @@
 
 use apr_arch::FamilyModel;
 use apr_registry::CheckpointReader;
-use globset::GlobMatcher;
+use apr_view::NamePattern;
 
 /// What to compare, and how strictly.
 #[derive(Debug, Clone)]
@@ -10,7 +10,7 @@ pub struct DiffOptions {
     /// Largest difference between two values that still counts as a match.
     pub tolerance: f64,
     /// Only tensors of the left model whose name matches.
-    pub filter: Option<GlobMatcher>,
+    pub filter: Option<NamePattern>,
     /// Left name, right name, for tensors that are called differently.
     pub mapping: Vec<(String, String)>,
     /// Read tensors whose files state equal digests, too.

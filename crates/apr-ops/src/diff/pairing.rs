@@ -6,8 +6,8 @@ use apr_core::Progress;
 use apr_registry::digest::{ChunkSums, Digest, TensorDigest};
 use apr_registry::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
 use apr_source::naming::NAMES;
+use apr_view::NamePattern;
 use apr_view::chunks::{chunks, take};
-use globset::GlobMatcher;
 
 use super::explained::{Explained, explain};
 use super::options::{DiffOptions, Side};
@@ -56,7 +56,7 @@ pub(super) fn pair<P: Pipeline>(
     // A pattern may be of either side's names, or of the canonical ones.
     let wanted = |side: Side<'_>, position: usize| {
         let is_match =
-            |filter: &GlobMatcher| aliases(side, position).any(|name| filter.is_match(name));
+            |filter: &NamePattern| aliases(side, position).any(|name| filter.is_match(name));
         options.filter.as_ref().is_none_or(is_match)
     };
 

@@ -142,7 +142,7 @@ pub(crate) fn explain_tensor<P: Pipeline>(
 
     let info = &reader.tensors()[position];
     let options = TensorsOptions {
-        filter: Some(named(&info.name)?),
+        filter: Some(named(&info.name)),
         stats: true,
         ..TensorsOptions::default()
     };

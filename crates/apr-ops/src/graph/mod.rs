@@ -308,7 +308,7 @@ pub fn nodes<P: Pipeline>(
             let mut weights = Vec::new();
             for tensor in tensors {
                 let Some(position) = computed.position(source, tensor)? else { continue };
-                let filter = Some(named(&source.reader().tensors()[position].name)?);
+                let filter = Some(named(&source.reader().tensors()[position].name));
                 let options = TensorsOptions { filter, stats: true, ..TensorsOptions::default() };
                 weights.extend(
                     list(source.reader(), source.name(), &options, pipeline, progress)?.tensors,
