@@ -1,9 +1,12 @@
 //! What a reader leaves out of a checkpoint: data of the file that are no tensors, and files beside
 //! the weights that are not read.
 
-use apr_core::Unlisted;
+use apr_core::{Unlisted, grouped};
 use apr_registry::{CheckpointReader, Limits, Result, onnx};
 use serde::Serialize;
+
+/// Parts that [`LeftOut::lines`] names.
+const SHOWN: usize = 12;
 
 /// What is no tensor of a checkpoint, as `apr tensors`, `inspect` and `validate` report it alike.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -58,7 +61,45 @@ impl LeftOut {
         self.data.is_empty() && self.parts.is_empty()
     }
 
+    /// Returns a line for each kind of data, and one for the parts. It names the first parts, and
+    /// says that `rest` has all of them where there are more.
+    #[must_use]
+    pub fn lines(&self, rest: &str) -> Vec<String> {
+        let data = self.data.iter().map(|UnlistedData { what, count, .. }| {
+            format!("not listed: {what} ({})", grouped(*count as u64))
+        });
+        let named: Vec<&str> = self.parts.iter().take(SHOWN).map(String::as_str).collect();
+        let more = match self.parts.len() - named.len() {
+            0 => String::new(),
+            more => format!(", and {} more; {rest}", grouped(more as u64)),
+        };
+        let parts = (!named.is_empty()).then(|| format!("not read: {}{more}", named.join(", ")));
+        data.chain(parts).collect()
+    }
+
     fn without_graph(reader: &dyn CheckpointReader) -> Self {
         Self { data: Vec::new(), parts: reader.left_out().to_vec() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_data_have_a_line_each_and_parts_are_named_up_to_a_dozen() {
+        let left_out = LeftOut {
+            data: vec![UnlistedData { what: "texts".to_owned(), count: 1234, names: Vec::new() }],
+            parts: (1..=15).map(|number| format!("p{number}")).collect(),
+        };
+        assert_eq!(
+            left_out.lines("e writes all"),
+            [
+                "not listed: texts (1,234)",
+                "not read: p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, and 3 more; e writes \
+                 all",
+            ]
+        );
+        assert_eq!(LeftOut::default().lines("e writes all"), Vec::<String>::new());
     }
 }

@@ -2,6 +2,7 @@
 
 use apr_core::Escaped;
 use apr_core::human::statistic;
+use apr_ops::left_out::LeftOut;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// A name as it may be shown: nothing in it steers the terminal.
@@ -48,6 +49,11 @@ pub(crate) fn cell(text: &str, columns: usize) -> String {
     let shown = fit(text, columns);
     let pad = columns.saturating_sub(width(&shown));
     format!("{shown}{:pad$}", "")
+}
+
+/// What is no tensor of a checkpoint: a line for each kind, as it may be shown.
+pub(crate) fn left_out(left_out: &LeftOut) -> Vec<String> {
+    left_out.lines("e writes all").iter().map(|line| clean(line)).collect()
 }
 
 /// A text as lines of at most so many columns, broken between words where that is possible.

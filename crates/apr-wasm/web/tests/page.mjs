@@ -153,6 +153,23 @@ test("reports are those of the command", async () => {
   await close();
 });
 
+test("data that are no tensors and parts that are not read are named in each view", async () => {
+  const { page, problems, close } = await openPage();
+  const cases = [["onnx/kinds.onnx", "not listed: tensors of text (2)"], ["keras/small.keras", "not read: the optimizer's state (16 variables)"]];
+  for (const [name, line] of cases) {
+    await choose(page, join(root, "fixtures", name));
+    for (const [label, shown] of [["Overview", ".facts"], ["Tensors", ".split"], ["Checks", ".lines"]]) {
+      await view(page, label);
+      await page.locator(shown).first().waitFor();
+      await page.getByText(line, { exact: true }).waitFor();
+      await shoot(page, `left-out-${label.toLowerCase()}`);
+    }
+    await page.getByRole("button", { name: "Open…" }).click();
+  }
+  assert.deepEqual(problems, []);
+  await close();
+});
+
 test("a folder's files are one model: it runs, its graph is drawn, its tokens are found", async () => {
   const { page, problems, close } = await openPage();
   await choose(page, folderFiles);

@@ -143,6 +143,29 @@ fn every_view_is_drawn_at_three_sizes() {
 }
 
 #[test]
+fn data_that_is_not_read_is_named_where_tensors_are_listed_summed_up_and_checked() {
+    for (name, line, sum) in [
+        ("torch/lightning.ckpt", "not read: optimizer_states (6 tensors)", None),
+        ("onnx/kinds.onnx", "not listed: tensors of text (2)", Some("; 4 more: t lists them")),
+        ("keras/small.keras", "not read: the optimizer's state (16 variables)", None),
+    ] {
+        let model = apr::Model::open(fixture(name)).expect("a model");
+        with_screen(&[model.reader()], |screen| {
+            screen.settle();
+            for (view, line) in [("t", line), ("s", sum.unwrap_or(line)), ("x", line)] {
+                press(screen, view);
+                // Checks scroll where there is little room.
+                let sizes = if view == "x" { &SIZES[2..] } else { &SIZES[..] };
+                for size in sizes {
+                    let text = drawn(screen, *size);
+                    assert!(text.contains(line), "{name}, {view}:\n{text}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
 fn two_models_are_shown_beside_each_other() {
     let (model, other) = (tiny_llama(), tiny_llama());
     with_screen(&[model.reader(), other.reader()], |screen| {

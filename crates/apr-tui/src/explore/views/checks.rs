@@ -15,7 +15,7 @@ use crate::explore::background::request::Request;
 use crate::explore::{Explorer, Loaded};
 use crate::palette::Palette;
 use crate::screen::Key;
-use crate::text::{cell, clean, fit, width, wrapped};
+use crate::text::{cell, clean, fit, left_out, width, wrapped};
 
 pub(crate) const HELP: [Key; 3] =
     [("↑ ↓  k j", "scroll"), ("r", "check again"), ("Esc", "stop the checks")];
@@ -157,6 +157,9 @@ impl Lines {
             self.marked(&format!("  {mark}: "), style, &(tensor + &wording(&finding.message)));
         }
         self.more(report.findings.len());
+        for line in left_out(&report.left_out) {
+            self.marked("  - ", palette.faint(), &line);
+        }
     }
 
     fn more(&mut self, count: usize) {

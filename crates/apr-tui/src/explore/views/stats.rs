@@ -19,7 +19,7 @@ use ratatui::widgets::{Block, Paragraph};
 use super::list::Cursor;
 use crate::explore::{Explorer, Loaded, View};
 use crate::screen::Key;
-use crate::text::{cell, clean, fit, shown};
+use crate::text::{cell, clean, fit, left_out, shown};
 use crate::zones::Target;
 
 pub(crate) const HELP: [Key; 5] = [
@@ -125,9 +125,13 @@ impl Explorer<'_> {
     pub(crate) fn draw_stats(&mut self, frame: &mut Frame<'_>, area: Rect) {
         let roles = u16::try_from(self.stats.roles.len().clamp(1, 8)).unwrap_or(1);
         let is_low = area.height < 20;
-        let roles = if is_low { roles.min(3) } else { roles };
+        let beside = match &self.inspect {
+            Loaded::Ready(report) => u16::from(!report.left_out.is_empty()),
+            _ => 0,
+        };
+        let roles = if is_low { roles.min(3 - beside) } else { roles };
         let [overview, health, distribution, score] = Layout::vertical([
-            Constraint::Length(4),
+            Constraint::Length(4 + beside),
             Constraint::Min(4),
             Constraint::Length(roles + 2),
             Constraint::Length(3),
@@ -151,7 +155,7 @@ impl Explorer<'_> {
         let vocab = report.vocab_size.map_or_else(|| "-".to_owned(), grouped);
         let family = report.family.as_ref().map(|family| family.title.as_str());
         let family = family.or(report.model_type.as_deref()).unwrap_or("-");
-        let lines = [
+        let mut lines = vec![
             format!(
                 " Total Params: {}  Tensors: {}  Size: {}",
                 grouped(report.parameters),
@@ -160,8 +164,16 @@ impl Explorer<'_> {
             ),
             format!(" Dtypes: {}  Vocab: {vocab}  Arch: {}", dtypes.join(" "), clean(family)),
         ];
+        if let [first, more @ ..] = &left_out(&report.left_out)[..] {
+            let more = match more.len() {
+                0 => String::new(),
+                count => format!("; {count} more: t lists them"),
+            };
+            let room = usize::from(inner.width).saturating_sub(more.len() + 1);
+            lines.push(format!(" {}{more}", fit(first, room)));
+        }
         let columns = usize::from(inner.width);
-        let lines = lines.map(|line| Line::from(fit(&line, columns))).to_vec();
+        let lines: Vec<_> = lines.iter().map(|line| Line::from(fit(line, columns))).collect();
         frame.render_widget(Paragraph::new(lines), inner);
     }
 

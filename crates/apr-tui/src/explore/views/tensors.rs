@@ -4,15 +4,16 @@ use apr_core::human::{bytes, statistic};
 use apr_ops::tensors::{TensorRow, TensorsReport};
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
-use ratatui::layout::Rect;
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::Line;
+use ratatui::widgets::Paragraph;
 
 use super::filter::Wanted;
 use super::list::Cursor;
 use crate::explore::{Asks, Explorer, Loaded, View};
 use crate::screen::Key;
-use crate::text::{cell, clean};
+use crate::text::{cell, clean, fit, left_out};
 use crate::zones::Target;
 
 pub(crate) const HELP: [Key; 7] = [
@@ -180,6 +181,15 @@ impl Explorer<'_> {
         let Loaded::Ready(list) = &self.list else {
             return self.draw_waiting(frame, area, &self.list);
         };
+        let beside: Vec<Line<'_>> = left_out(&list.left_out)
+            .iter()
+            .map(|line| fit(&format!(" {line}"), usize::from(area.width)))
+            .map(|line| Line::styled(line, self.palette.faint()))
+            .collect();
+        let below = u16::try_from(beside.len()).unwrap_or(u16::MAX);
+        let [area, below] =
+            Layout::vertical([Constraint::Min(0), Constraint::Length(below)]).areas(area);
+        frame.render_widget(Paragraph::new(beside), below);
         let [head, rows, foot] = three(area);
         let has_stats = area.width >= WIDE && !self.statistics.is_empty();
         let stats_width = if has_stats { 40 } else { 0 };
@@ -262,6 +272,5 @@ fn row_text(row: &TensorRow, (name, dtype, shape): (usize, usize, usize)) -> Str
 
 /// A heading, rows, and a line below.
 pub(crate) fn three(area: Rect) -> [Rect; 3] {
-    use ratatui::layout::{Constraint, Layout};
     Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)]).areas(area)
 }

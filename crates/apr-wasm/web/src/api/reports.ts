@@ -26,8 +26,16 @@ export interface TensorRow {
   stats?: Stats;
 }
 
+/** What is no tensor of the model. */
+export interface LeftOut {
+  /** Data of the file that are not in the list of tensors. */
+  unlisted?: { what: string; count: number; names: string[] }[];
+  /** Parts of the file, and files beside the weights, that are not read. */
+  left_out?: string[];
+}
+
 /** `apr tensors`. */
-export interface TensorsReport {
+export interface TensorsReport extends LeftOut {
   file: string;
   total: number;
   tensors: TensorRow[];
@@ -54,7 +62,7 @@ export interface Description {
 }
 
 /** `apr inspect`. */
-export interface InspectReport {
+export interface InspectReport extends LeftOut {
   file: string;
   format: string;
   model_type?: string;
@@ -68,7 +76,6 @@ export interface InspectReport {
   files: { name: string; len: number }[];
   companions: { name: string; len: number }[];
   metadata?: Record<string, unknown>;
-  left_out?: string[];
   warnings?: string[];
   /** What its graphs compute, in short. */
   computes?: PartSummary[];
@@ -134,7 +141,7 @@ export interface ValuesReport {
 }
 
 /** `apr validate`. */
-export interface ValidateReport {
+export interface ValidateReport extends LeftOut {
   file: string;
   format: string;
   valid: boolean;

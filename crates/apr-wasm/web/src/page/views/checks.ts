@@ -6,6 +6,7 @@ import { bytes, visible, whole } from "../format.js";
 import { jsonButton } from "../save.js";
 import type { Session } from "../session.js";
 import { Bar, failure, isEnded, show } from "../waiting.js";
+import { leftOut } from "./left-out.js";
 
 /** Findings that are shown. */
 const MOST = 200;
@@ -56,6 +57,7 @@ function validated(report: ValidateReport): Child {
       h("td", h(`span.badge.${tone(status)}`, status)), h("th", { scope: "row" }, check), h("td", visible(detail)))))),
     findings.length > 0 && h("ul.remarks", findings),
     report.findings.length > MOST && h("p.dim", `and ${whole(report.findings.length - MOST)} more`),
+    leftOut(report),
     h("p.dim", `${bytes(report.bytes_read)} read`),
   ];
 }

@@ -6,6 +6,7 @@ import { fill, h, type Child } from "../dom.js";
 import { amount, bytes, visible, whole, words } from "../format.js";
 import type { Session } from "../session.js";
 import { failure, show } from "../waiting.js";
+import { leftOut } from "./left-out.js";
 
 export function overview(session: Session, place: HTMLElement): void {
   void show(place, session.open.inspect(), (report) => [
@@ -42,8 +43,8 @@ function facts(report: InspectReport): HTMLElement {
       typeof report.vocab_size === "number" && fact("Vocabulary", whole(report.vocab_size), "tokens"),
       licence && fact("Licence", visible(licence)),
     ),
-    [...(report.warnings ?? []), ...(report.left_out ?? []).map((file) => `${file} is too large to travel with the model`)]
-      .map((warning) => h("p.notice", visible(warning))),
+    (report.warnings ?? []).map((warning) => h("p.notice", visible(warning))),
+    leftOut(report),
   );
 }
 

@@ -8,6 +8,7 @@ import { jsonButton } from "../save.js";
 import type { Session } from "../session.js";
 import { Table } from "../table.js";
 import { Bar, failure, isEnded, show } from "../waiting.js";
+import { leftOut } from "./left-out.js";
 
 /** Tensors up to this size are read when they are chosen; longer ones when it is asked for. */
 const READ_AT_ONCE = 256e6;
@@ -49,7 +50,7 @@ export function tensors(session: Session, place: HTMLElement): void {
         h("div.tools",
           h("input", { type: "search", placeholder: "Filter: name, type or shape", "aria-label": "Filter tensors", oninput: (event: Event) => later((event.target as HTMLInputElement).value) }),
           count, jsonButton(report, `${session.open.title}.tensors.json`)),
-        table.element),
+        table.element, leftOut(report)),
       side);
   });
 }
