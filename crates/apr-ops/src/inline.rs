@@ -8,7 +8,7 @@ use apr_tensor::stats::{Moments, Scratch, Stats};
 use serde::Serialize;
 
 use crate::constants::Constants;
-use crate::physics::{Level, Physics, Violation, expectation, expectation_by_name};
+use crate::physics::{Gain, Level, Physics, Violation, expectation, expectation_by_name, outliers};
 
 /// What is checked, and whether the first error ends the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -221,6 +221,9 @@ pub struct ValidationReport {
     pub errors: Vec<ValidationError>,
     /// What is odd.
     pub warnings: Vec<ValidationError>,
+    /// Mean gains of norms in a part of a job, which are compared with those of the other parts.
+    #[serde(skip)]
+    pub gains: Vec<Gain>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // Serde passes a reference.
@@ -241,12 +244,23 @@ fn is_zero(count: &usize) -> bool {
 #[derive(Debug, Clone)]
 pub struct InlineValidator {
     config: ValidationConfig,
-    /// Of the checkpoint's tensors: what the source calls each, and what is expected of it.
-    tensors: Vec<(String, Option<TensorExpectation>)>,
+    tensors: Vec<Expected>,
     /// Positions of tensors whose elements are no values of the model.
     codes: BTreeSet<usize>,
     constants: Constants,
+    /// Whether other parts of the job have the other layers.
+    is_part: bool,
     report: ValidationReport,
+}
+
+/// A tensor of the checkpoint.
+#[derive(Debug, Clone)]
+struct Expected {
+    /// What the source calls it.
+    name: String,
+    expectation: Option<TensorExpectation>,
+    /// Its place in its layer ([`FamilyModel::place_in_layer`]).
+    place: Option<String>,
 }
 
 impl InlineValidator {
@@ -258,6 +272,7 @@ impl InlineValidator {
             tensors: Vec::new(),
             codes: BTreeSet::new(),
             constants: Constants::default(),
+            is_part: false,
             report: ValidationReport::default(),
         }
     }
@@ -271,7 +286,11 @@ impl InlineValidator {
     ) -> Self {
         let expectations =
             tensors.iter().enumerate().map(|(position, info)| expectation(model, position, info));
-        Self::expecting(config, tensors, expectations)
+        let mut validator = Self::expecting(config, tensors, expectations);
+        for (position, tensor) in validator.tensors.iter_mut().enumerate() {
+            tensor.place = model.and_then(|model| model.place_in_layer(position));
+        }
+        validator
     }
 
     /// A validator with an expectation for each tensor of a checkpoint.
@@ -280,8 +299,18 @@ impl InlineValidator {
         tensors: &[TensorInfo],
         expectations: impl Iterator<Item = Option<TensorExpectation>>,
     ) -> Self {
-        let names = tensors.iter().map(|info| info.name.clone());
-        Self { tensors: names.zip(expectations).collect(), ..Self::new(config) }
+        let tensors = tensors.iter().zip(expectations).map(|(info, expectation)| Expected {
+            name: info.name.clone(),
+            expectation,
+            place: None,
+        });
+        Self { tensors: tensors.collect(), ..Self::new(config) }
+    }
+
+    /// The same for a part of a job: norms are compared with those of the other layers when all
+    /// parts are done.
+    pub(crate) fn in_parts(self) -> Self {
+        Self { is_part: true, ..self }
     }
 
     /// The same for tensors that are these of the checkpoint's, or codes and scales of these, which
@@ -328,8 +357,17 @@ impl InlineValidator {
         }
         // A report speaks of the source: its names are the ones to look for.
         let known = self.tensors.get(position).cloned();
-        let (name, expectation) = known.unwrap_or_else(|| (name.to_owned(), None));
+        let Expected { name, expectation, place } = known.unwrap_or_else(|| Expected {
+            name: name.to_owned(),
+            expectation: None,
+            place: None,
+        });
         let stats = self.constants.judged(reader, position, stats, expectation);
+        if let (Some(place), Some(expected), true) =
+            (place, expectation, self.config.physics.ranges)
+        {
+            self.report.gains.extend(Gain::at(&place, &name, expected, &stats));
+        }
         self.judge(&name, &stats, expectation)
     }
 
@@ -346,7 +384,7 @@ impl InlineValidator {
         if stated == found {
             return Ok(());
         }
-        let name = self.tensors.get(position).map_or(name, |(name, _)| name).to_owned();
+        let name = self.name(position, name).to_owned();
         self.record(ValidationError::of_values(&name, Violation::Checksum { stated, found }))
     }
 
@@ -364,8 +402,13 @@ impl InlineValidator {
         if count == 0 {
             return Ok(());
         }
-        let name = self.tensors.get(position).map_or(name, |(name, _)| name).to_owned();
+        let name = self.name(position, name).to_owned();
         self.record(ValidationError::of_values(&name, Violation::beyond_range(count, dtype)))
+    }
+
+    /// What the source calls the tensor at this position; `name` where it does not have it.
+    fn name<'n>(&'n self, position: usize, name: &'n str) -> &'n str {
+        self.tensors.get(position).map_or(name, |tensor| &tensor.name)
     }
 
     fn judge(
@@ -393,6 +436,16 @@ impl InlineValidator {
     /// What was found.
     #[must_use]
     pub fn finish(self) -> ValidationReport {
-        ValidationReport { infinite: self.constants.infinite, ..self.report }
+        let mut report = ValidationReport { infinite: self.constants.infinite, ..self.report };
+        if !self.is_part {
+            report.warnings.extend(beside_siblings(&std::mem::take(&mut report.gains)));
+        }
+        report
     }
+}
+
+/// Warnings of norms whose gains lie far above those of the other layers of a model.
+pub(crate) fn beside_siblings(gains: &[Gain]) -> Vec<ValidationError> {
+    let warning = |(tensor, violation)| ValidationError::of_values(tensor, violation);
+    outliers(gains).into_iter().map(warning).collect()
 }

@@ -274,22 +274,70 @@ fn qa_28_a_beta_in_the_place_of_its_gamma_is_refused() {
     );
 }
 
+/// Values of a norm with `times` their mean.
+fn spread(times: f32) -> impl FnMut(f32) -> f32 + Clone {
+    let mut sign = times / 8.0;
+    move |value: f32| {
+        sign = -sign;
+        times * value + sign
+    }
+}
+
+/// A model of five layers whose norms are halved but for that of the layer in the middle.
+fn halved_beside(norm: &str) -> TinyModel {
+    assert_eq!(norm, "model.layers.2.input_layernorm.weight");
+    [0, 1, 3, 4].iter().fold(TinyModel::new("smollm3"), |model, layer| {
+        let other = format!("model.layers.{layer}.input_layernorm.weight");
+        model.map(&other, |value| 0.5 * value)
+    })
+}
+
+#[test]
+fn what_validate_warns_of_a_norm_beside_the_other_layers_import_and_convert_warn_of_too() {
+    let norm = "model.layers.2.input_layernorm.weight";
+    let sandbox = halved_beside(norm).map(norm, spread(6.0)).sandbox();
+    let report = sandbox.apr("validate m --json").ok().json();
+    let findings = report["findings"].as_array().expect("a list");
+    let [finding] = &findings[..] else { panic!("{report}") };
+    let message = finding["message"].as_str().expect("a message");
+
+    let jobs = [
+        "convert m -o c.apr",
+        "convert m --format safetensors -o c",
+        "import m -o i.apr",
+        "convert m -o c.gguf",
+    ];
+    for line in jobs {
+        let report = sandbox.apr(&format!("{line} --json")).ok().json();
+        let odd = report["validation"]["warnings"].as_array().expect("a list");
+        assert_eq!(odd.len(), 1, "{line}: {odd:?}");
+        assert_eq!((&odd[0]["message"], &odd[0]["what"]), (&json!(message), &json!("siblings")));
+        let tensor = if line.ends_with("gguf") { "blk.2.attn_norm.weight" } else { norm };
+        assert_eq!(odd[0]["tensor"], tensor, "{line}");
+        sandbox.apr(&format!("{line} -f")).ok().says(&["1 odd", message]);
+    }
+
+    // Each part sees some of the layers.
+    sandbox.apr("plan --parts 3 -o plan.json convert m -o parts.apr").ok();
+    for part in 0..3 {
+        let run = sandbox.apr(&format!("run-part plan.json {part}")).ok();
+        assert!(!run.text().contains("odd"), "{run}");
+    }
+    let report = sandbox.apr("finish plan.json --json").ok().json();
+    assert_eq!(report["odd"][0]["message"], message, "{report}");
+
+    sandbox.apr("convert m -o c.apr -f --relaxed").ok().says(&["1 odd", message]);
+    let healthy = halved_beside(norm).map(norm, spread(4.0)).sandbox();
+    let run = healthy.apr("convert m -o c.apr").ok();
+    assert!(!run.text().contains("odd"), "{run}");
+}
+
 /// Six is a gain that trained norms have; where that of all other layers is a half, only the other
 /// layers show that it is wrong.
 #[test]
 fn a_norm_that_is_far_above_those_of_the_other_layers_warns_in_one_file_in_shards_and_in_parts() {
     let norm = "model.layers.2.input_layernorm.weight";
-    let spread = |times: f32| {
-        let mut sign = times / 8.0;
-        move |value: f32| {
-            sign = -sign;
-            times * value + sign
-        }
-    };
-    let model = [0, 1, 3, 4].iter().fold(TinyModel::new("smollm3"), |model, layer| {
-        let other = format!("model.layers.{layer}.input_layernorm.weight");
-        model.map(&other, |value| 0.5 * value)
-    });
+    let model = halved_beside(norm);
     model.clone().map(norm, spread(4.0)).sandbox().apr("validate m --strict").clean();
     let sandbox = model.map(norm, spread(6.0)).sandbox();
     let said = "the mean of this norm weight (gamma) is 5.9";

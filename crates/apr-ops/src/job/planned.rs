@@ -164,6 +164,7 @@ impl<'a> Planned<'a> {
         warnings.splice(0..0, seals);
         warnings.extend(job.dequantized(source.reader()));
         let stops = validator.config().stop;
+        let validator = if job.target.shard.is_some() { validator.in_parts() } else { validator };
         let conversion = plan(&content, &options, &job.target)?.validated_by(validator);
         let conversion = conversion.after_losing(losses).after_warning(warnings);
         let adapter = if family.is_none() { adapter_of(source.reader())? } else { None };

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::exact;
 use super::plan::{digest_of, encoded};
 use crate::convert::{ConvertReport, Learnt, Rounding};
+use crate::physics::Gain;
 
 /// The version of the results' format.
 const VERSION: u64 = 1;
@@ -109,6 +110,8 @@ pub struct WrittenReport {
     pub violations: Vec<Value>,
     /// What is odd about tensors.
     pub odd: Vec<Value>,
+    /// Mean gains of norms, which are compared with those of the other parts.
+    pub gains: Vec<Gain>,
     /// How far quantization moved values.
     pub measured: Vec<MeasuredRecord>,
     /// What is odd beside that.
@@ -199,6 +202,7 @@ impl From<&ConvertReport> for WrittenReport {
             checked: validation.map_or(0, |validation| validation.checked),
             violations: violations.clone(),
             odd: odd.filter_map(|error| serde_json::to_value(error).ok()).collect(),
+            gains: validation.map_or_else(Vec::new, |validation| validation.gains.clone()),
             measured: measured.iter().map(Into::into).collect(),
             warnings: report.warnings.clone(),
         }

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::plan::PartsPlan;
 use super::result::{PartResult, WrittenReport};
 use crate::convert::Rounding;
+use crate::inline::beside_siblings;
 
 /// A job whose parts are done.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -64,6 +65,8 @@ pub fn finish(
         log.extend([measured.measured()?]);
     }
 
+    let beside = beside_siblings(&all.gains);
+    all.odd.extend(beside.iter().filter_map(|warning| serde_json::to_value(warning).ok()));
     let quantization = log.finish();
     let losses: Vec<Loss> = std::mem::take(&mut all.losses).into_iter().map(Into::into).collect();
     let degradation = quantization.as_ref().and_then(|report| report.degradation.as_ref());
@@ -113,6 +116,7 @@ impl WrittenReport {
         self.checked = self.checked.saturating_add(other.checked);
         self.violations.extend(other.violations);
         self.odd.extend(other.odd);
+        self.gains.extend(other.gains);
         self.measured.extend(other.measured);
         for warning in other.warnings {
             if !self.warnings.contains(&warning) {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use apr_arch::{FamilyModel, TensorKind};
+use apr_arch::{FamilyModel, TensorExpectation, TensorKind};
 use apr_registry::TensorInfo;
 use apr_tensor::stats::Stats;
 use serde::{Deserialize, Serialize};
@@ -49,12 +49,21 @@ impl Gain {
         stats: &Stats,
     ) -> Option<Self> {
         let place = model?.place_in_layer(position)?;
-        let expected = expectation(model, position, info)?;
+        Self::at(&place, &info.name, expectation(model, position, info)?, stats)
+    }
+
+    /// The gain of a tensor in this place of its layer; `None` if it is not a norm.
+    pub(crate) fn at(
+        place: &str,
+        tensor: &str,
+        expected: TensorExpectation,
+        stats: &Stats,
+    ) -> Option<Self> {
         let mean = stats.mean? + expected.offset;
         let is_judged = expected.kind == TensorKind::NormGamma
             && stats.count >= FEWEST_VALUES
             && mean.is_finite();
-        is_judged.then(|| Self { place, tensor: info.name.clone(), mean })
+        is_judged.then(|| Self { place: place.to_owned(), tensor: tensor.to_owned(), mean })
     }
 }
 
