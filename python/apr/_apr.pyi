@@ -6,10 +6,14 @@ __version__: str
 
 class Model:
     @staticmethod
-    def open(path: str, password: Optional[str]) -> Model: ...
+    def open(path: str, password: Optional[str], max_memory: Optional[int]) -> Model: ...
     @staticmethod
     def open_file(
-        read: Callable[[int, int], bytes], len: int, name: str, password: Optional[str]
+        read: Callable[[int, int], bytes],
+        len: int,
+        name: str,
+        password: Optional[str],
+        max_memory: Optional[int],
     ) -> Model: ...
     @property
     def format(self) -> str: ...

@@ -146,7 +146,8 @@ def convert(
     """Converts a model, in bounded memory; every tensor is checked on the way.
 
     ``quantize`` is a type or mix, such as ``q4_k_m`` (:func:`schemes` has them); ``dequantize`` and
-    ``precision`` are floats, such as ``f16``. Returns the report of ``apr convert --json``.
+    ``precision`` are floats, such as ``f16``. ``max_memory`` bounds buffers and what is read to open
+    the source, in bytes. Returns the report of ``apr convert --json``.
 
     >>> report = convert(MODEL, FOLDER + "/small.gguf", quantize="q8_0")
     >>> open(FOLDER + "/small.gguf").format

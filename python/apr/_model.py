@@ -29,28 +29,37 @@ if TYPE_CHECKING:
     import torch
 
 
-def open(source: Union[PathLike, BinaryIO], *, password: Optional[str] = None) -> "Model":
+def open(
+    source: Union[PathLike, BinaryIO],
+    *,
+    password: Optional[str] = None,
+    max_memory: Optional[int] = None,
+) -> "Model":
     """Opens a model: a file or folder, ``hf://`` or another location, or a file object.
 
-    The header is read; weights are when they are asked for. Nothing of the file is run.
+    The header is read; weights are when they are asked for. Nothing of the file is run. A header
+    that takes more than ``max_memory`` bytes is refused with ``E008``.
 
     >>> model = open(MODEL)
     >>> model.family
     'llama'
     """
     if isinstance(source, (str, os.PathLike)):
-        return Model(_apr.Model.open(os.fspath(source), password))
-    return Model(_of_file(source, password))
+        return Model(_apr.Model.open(os.fspath(source), password, max_memory))
+    return Model(_of_file(source, password, max_memory))
 
 
-def _of_file(file: BinaryIO, password: Optional[str]) -> "_apr.Model":
+def _of_file(
+    file: BinaryIO, password: Optional[str], max_memory: Optional[int]
+) -> "_apr.Model":
     length = file.seek(0, io.SEEK_END)
 
     def read(offset: int, length: int) -> bytes:
         file.seek(offset)
         return bytes(file.read(length))
 
-    return _apr.Model.open_file(read, length, str(getattr(file, "name", "file object")), password)
+    name = str(getattr(file, "name", "file object"))
+    return _apr.Model.open_file(read, length, name, password, max_memory)
 
 
 class Model(Mapping[str, Tensor]):

@@ -24,14 +24,15 @@ def load(
     map_location: Any = None,
     mmap: bool = False,
     password: Optional[str] = None,
+    max_memory: Optional[int] = None,
 ) -> "Dict[str, torch.Tensor]":
     """The tensors of a model as a state dict, whatever its format.
 
     ``torch.load`` of a pickle executes what the pickle says. Here it is read for its tensors by
     their names; nothing of it is run, and what is no tensor is left out. With ``mmap``, tensors are
-    read from the file when they are used.
+    read from the file when they are used. ``max_memory`` is that of :func:`apr.open`.
     """
-    state = open(source, password=password).torch(copy=not mmap)
+    state = open(source, password=password, max_memory=max_memory).torch(copy=not mmap)
     if map_location is not None:
         state = {name: tensor.to(map_location) for name, tensor in state.items()}
     return state

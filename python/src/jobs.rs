@@ -78,7 +78,7 @@ pub(crate) fn convert(
     supervised(py, progress.as_ref(), |watch| {
         let teller = watch.clone();
         let mut job = apr::convert(source)
-            .open_with(options(wishes.password.as_deref()))
+            .open_with(options(wishes.password.as_deref(), None))
             .interrupt(watch.interrupt.clone())
             .on_progress(move |step| teller.tell(step));
         if let Some(format) = format {

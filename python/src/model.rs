@@ -18,14 +18,17 @@ use crate::generation::{Asked, Generation};
 use crate::jobs::{no_value, refused};
 use crate::supervised::supervised;
 
-/// Options of opening a model by a password.
-pub(crate) fn options(password: Option<&str>) -> OpenOptions {
+/// Options of opening a model by a password, within so many bytes of memory.
+pub(crate) fn options(password: Option<&str>, max_memory: Option<u64>) -> OpenOptions {
     let mut options = OpenOptions::default();
     if let Some(password) = password {
         let unlock = vec![apr::seal::Unlock::Password(password.as_bytes().to_vec().into())];
         options.keys = Keys { unlock, ..Keys::default() };
     }
-    options
+    match max_memory {
+        Some(bytes) => options.within(bytes),
+        None => options,
+    }
 }
 
 /// Name, dtype, shape, length in bytes.
@@ -44,8 +47,13 @@ pub(crate) struct Model {
 impl Model {
     /// Opens what a path or location names.
     #[staticmethod]
-    fn open(py: Python<'_>, path: PathBuf, password: Option<&str>) -> PyResult<Self> {
-        let options = options(password);
+    fn open(
+        py: Python<'_>,
+        path: PathBuf,
+        password: Option<&str>,
+        max_memory: Option<u64>,
+    ) -> PyResult<Self> {
+        let options = options(password, max_memory);
         let local = path.exists().then(|| path.clone());
         let open = || Ok(apr::Model::open_with(&path, &options)?);
         let model = match &local {
@@ -64,8 +72,9 @@ impl Model {
         len: u64,
         name: String,
         password: Option<&str>,
+        max_memory: Option<u64>,
     ) -> PyResult<Self> {
-        let (options, source) = (options(password), PythonFile { read, len });
+        let (options, source) = (options(password, max_memory), PythonFile { read, len });
         let model = py.detach(|| apr::Model::from_source(source, name, &options));
         let model = model.map_err(|error| Failure::from(error).raised(py))?;
         Ok(Self { model: Arc::new(model), path: None, flat: OnceLock::new() })

@@ -93,6 +93,21 @@ class Reading(Folder):
         script = "import sys, apr._command; sys.exit('numpy' in sys.modules)"
         self.assertEqual(subprocess.run([sys.executable, "-c", script]).returncode, 0)
 
+    def test_a_header_beyond_the_memory_is_refused_wherever_it_is_read(self):
+        content = safetensors.numpy.save({str(at): np.ones(1, np.uint8) for at in range(10_000)})
+        path = self.folder / "many.safetensors"
+        path.write_bytes(content)
+        out = self.folder / "many.apr"
+        readers = (
+            lambda most: apr.open(path, max_memory=most),
+            lambda most: apr.open(io.BytesIO(content), max_memory=most),
+            lambda most: apr.convert(path, out, replace=True, max_memory=most),
+        )
+        for read in readers:
+            with self.assertRaisesRegex(apr.Error, "E008.*10000 tensors"):
+                read(8 << 20)
+            read(64 << 20)
+
     def test_compressed_and_sharded_models_read_alike(self):
         expected = safetensors.numpy.load_file(places.WEIGHTS)
         compressed = self.folder / "model.apr"

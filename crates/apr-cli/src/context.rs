@@ -70,8 +70,8 @@ impl Context {
         let password = secrets::given_password(args.password_file.as_deref())?;
         options.keys.unlock = secrets::unlock(args.key.as_deref(), password.as_ref())?;
         let max_memory = args.max_memory.unwrap_or(DEFAULT_MEMORY);
-        options.limits = limits(args, max_memory);
-        options.keys.max_memory = max_memory;
+        options.limits = limits(args);
+        options = options.within(max_memory);
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         if args.no_verify {
             printer::note_unverified(log_level(args)?);
@@ -119,10 +119,10 @@ impl Context {
         let mut options = self.options.clone();
         options.pickle_classes.clone_from(&args.pickle_class);
         options.family = ggml_family(args);
-        options.limits = limits(args, self.max_memory);
+        options.limits = limits(args);
         options.all_entries = cli.command.selects_entries();
         Self {
-            options,
+            options: options.within(self.max_memory),
             arch: args.arch.clone(),
             arch_files: args.arch_file.clone(),
             model_config: args.model_config.clone(),
@@ -236,11 +236,11 @@ impl Context {
     }
 }
 
-/// What is read of files, so that it stays within the memory.
-fn limits(args: &GlobalArgs, max_memory: u64) -> Limits {
+/// What is read of files at most, whatever the memory.
+fn limits(args: &GlobalArgs) -> Limits {
     let mut limits = Limits::default();
     limits.max_metadata = args.max_metadata.unwrap_or(limits.max_metadata);
-    limits.within(max_memory)
+    limits
 }
 
 /// The family of `--arch`, where legacy files have it.

@@ -33,6 +33,23 @@ impl From<&Self> for OpenOptions {
 }
 
 impl OpenOptions {
+    /// These within so many bytes of memory ([`Limits::within`]): headers, graphs and companions
+    /// that are read, and what the key of a password takes to derive.
+    ///
+    /// ```
+    /// use apr_registry::{Code, OpenOptions};
+    ///
+    /// let options = OpenOptions::default().within(64 << 20);
+    /// assert!(options.limits.check_tensors(10_000).is_ok());
+    /// assert_eq!(options.limits.check_tensors(1_000_000).unwrap_err().code(), Code::Memory);
+    /// assert_eq!(options.keys.max_memory, 64 << 20);
+    /// ```
+    #[must_use]
+    pub fn within(self, max_memory: u64) -> Self {
+        let keys = Keys { max_memory: self.keys.max_memory.min(max_memory), ..self.keys };
+        Self { limits: self.limits.within(max_memory), keys, ..self }
+    }
+
     /// The keys as typed models take them: one password, one private key.
     #[cfg(all(feature = "typed", feature = "encryption"))]
     pub(crate) fn aprn(&self) -> apr_format::aprn::LoadOptions {

@@ -53,7 +53,7 @@ pub fn convert(source: impl Into<PathBuf>) -> Convert {
         with_companions: false,
         replace: false,
         threads: None,
-        max_memory: MEMORY,
+        max_memory: None,
         interrupt: Interrupt::default(),
         progress: Box::new(()),
         sources: Sources::default(),
@@ -75,7 +75,7 @@ pub struct Convert {
     with_companions: bool,
     replace: bool,
     threads: Option<NonZeroUsize>,
-    max_memory: u64,
+    max_memory: Option<u64>,
     interrupt: Interrupt,
     progress: Box<dyn Progress>,
     sources: Sources,
@@ -208,9 +208,11 @@ impl Convert {
         self
     }
 
-    /// Bytes of memory for buffers; 256 MiB by default.
+    /// Bytes of memory for buffers, and for what is read to open the source
+    /// ([`OpenOptions::within`]); otherwise 256 MiB for buffers, and the limits of
+    /// [`open_with`](Self::open_with).
     pub fn max_memory(mut self, bytes: u64) -> Self {
-        self.max_memory = bytes;
+        self.max_memory = Some(bytes);
         self
     }
 
@@ -313,7 +315,8 @@ impl Convert {
             .threads
             .or_else(|| std::thread::available_parallelism().ok())
             .unwrap_or(NonZeroUsize::MIN);
-        Ok(Threads::new(threads, self.max_memory, self.interrupt.clone())?)
+        let max_memory = self.max_memory.unwrap_or(MEMORY);
+        Ok(Threads::new(threads, max_memory, self.interrupt.clone())?)
     }
 
     /// The layout of the output, with what was asked for.
@@ -336,6 +339,9 @@ impl Convert {
         then: impl FnOnce(Planned<'_>, Option<Gate<'_>>, &Self, &Sources) -> Result<R, JobError>,
     ) -> Result<R, JobError> {
         let sources = self.sources.clone();
+        if let Some(bytes) = self.max_memory {
+            self.open = self.open.within(bytes);
+        }
         if self.job.prefix.is_none() {
             sources.expect_whole();
         }
@@ -391,7 +397,41 @@ pub fn title(path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use apr_core::Code;
+
     use super::*;
+
+    #[test]
+    fn opening_the_source_stays_within_the_memory_of_a_conversion() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("many.safetensors");
+        let tensor = |at: usize| {
+            format!(r#""{at}":{{"dtype":"U8","shape":[1],"data_offsets":[{at},{}]}}"#, at + 1)
+        };
+        let header = format!("{{{}}}", (0..10_000).map(tensor).collect::<Vec<_>>().join(","));
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.into_bytes());
+        bytes.resize(bytes.len() + 10_000, 1);
+        std::fs::write(&path, bytes).expect("a file");
+
+        let job = || convert(&path).format(&apr2::FORMAT);
+        for (max_memory, fits) in [(8 << 20, false), (64 << 20, true)] {
+            // The order of the calls does not matter.
+            let first = job().max_memory(max_memory).open_with(OpenOptions::default());
+            let last = job().open_with(OpenOptions::default()).max_memory(max_memory);
+            for job in [first, last] {
+                match job.plan("m.apr") {
+                    Ok(report) => assert!(fits && report.tensors.len() == 10_000),
+                    Err(JobError::Model(error)) => {
+                        assert!(!fits && error.code() == Code::Memory, "{error}");
+                        assert!(error.message().contains("`max_memory`"), "{error}");
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        assert!(job().plan("m.apr").is_ok());
+    }
 
     #[test]
     fn a_remote_model_is_called_by_its_repository_or_its_file() {
