@@ -12,7 +12,9 @@ pub fn f32s(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-fn with_crc(mut file: Vec<u8>) -> Vec<u8> {
+/// A file with the CRC-32 of its bytes behind them.
+#[must_use]
+pub fn with_crc(mut file: Vec<u8>) -> Vec<u8> {
     file.extend(crc32fast::hash(&file).to_le_bytes());
     file
 }

@@ -36,6 +36,25 @@ fn qa_77_a_malicious_pickle_is_refused_named_and_not_run() {
     );
 }
 
+/// `torch.jit.freeze` leaves no weight in the state dict.
+#[test]
+fn constants_of_a_frozen_program_are_counted_read_and_compared_with_their_checksums() {
+    let file = locate::fixture("torch/frozen.pt");
+    let bytes = fs::read(&file).expect("the fixture");
+    let sandbox = Sandbox::new().with("m.pt", &bytes);
+    let says = ["5 tensors, 1 file", "CRC-32 of 5 tensors", "no infinity in 5 tensors", "\nVALID"];
+    sandbox.apr("validate m.pt").ok().says(&says);
+    let report = sandbox.apr("validate m.pt --json").ok().json();
+    assert_eq!(report["bytes_read"], 432 + 16 + 320 + 20 + 40);
+
+    let tensor = sandbox.apr("tensors m.pt --json").ok().json()["tensors"][2].clone();
+    let at = tensor["offset"].as_u64().and_then(|at| usize::try_from(at).ok()).expect("an offset");
+    let mut changed = bytes;
+    changed[at] ^= 1;
+    sandbox.write("m.pt", changed);
+    sandbox.apr("validate m.pt").fails(5, &["E004", "CONSTANTS.c2", "INVALID"]);
+}
+
 #[test]
 fn checkpoints_convert_to_the_same_tensors_in_every_format() {
     let golden = locate::workspace().join("crates/apr-pytorch/tests/golden");

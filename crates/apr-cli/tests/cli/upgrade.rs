@@ -1,7 +1,7 @@
 //! Older APR files, in and out.
 
 use apr_testkit::locate;
-use apr_testkit::older::{Apr1Builder, dialect_a, f32s};
+use apr_testkit::older::{Apr1Builder, dialect_a, f32s, with_crc};
 
 use crate::support::{Sandbox, small_safetensors};
 
@@ -73,6 +73,32 @@ fn a_real_typed_model_is_upgraded_however_it_was_packed() {
                              keys"],
             );
         }
+    }
+}
+
+/// The signature (64 bytes), its key (32) and the CRC-32 are the last of a signed file.
+#[test]
+fn a_signed_typed_model_holds_under_the_key_in_it_and_is_e006_once_a_signed_byte_changed() {
+    let Some(folder) = locate::shared_data("apr") else { return };
+    let file = std::fs::read(folder.join("aprender-0.20.0-linreg-signed-sk07x32.aprn.apr"));
+    let file = file.expect("it can be read");
+    let sandbox = Sandbox::new().with("m.apr", &file);
+    let unasked = "signature not verified: no trusted key given";
+    sandbox.apr("validate m.apr").ok().says(&[unasked, "\nVALID"]);
+    sandbox.apr("upgrade m.apr new.apr").ok().says(&[unasked]);
+    sandbox.apr("validate new.apr").ok();
+
+    let end = file.len() - 100;
+    let (metadata, payload, signature, key) = (40, end - 10, end + 10, end + 70);
+    for at in [metadata, payload, signature, key] {
+        let mut changed = file[..file.len() - 4].to_vec();
+        changed[at] ^= 1;
+        // What the checksum says is right again.
+        sandbox.write("m.apr", with_crc(changed));
+        for line in ["validate m.apr", "upgrade m.apr other.apr"] {
+            sandbox.apr(line).fails(5, &["E006", "m.apr", "the signature is not one of these"]);
+        }
+        assert!(!sandbox.path("other.apr").exists(), "byte {at}");
     }
 }
 
