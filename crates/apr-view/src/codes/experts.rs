@@ -98,3 +98,68 @@ impl Experts {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Part, error, first};
+    use super::*;
+
+    /// What `convert_moe_packed_tensors` of transformers 5.23 makes of the codes below: two experts
+    /// of 32 inputs and two outputs.
+    #[rustfmt::skip]
+    const OF_TRANSFORMERS: [f32; 128] = [
+        -1.5, -0.1875, 0.0, 0.375, 0.0, 0.0, 1.5, -0.0,
+        3.0, 0.375, 3.0, -0.125, -1.0, -0.125, 6.0, -0.25,
+        -6.0, -0.75, -0.5, -0.5, 2.0, 0.25, -2.0, 0.0625,
+        -0.5, -0.0625, -4.0, 0.1875, -4.0, -0.5, 0.0, 0.375,
+        1.5, 0.1875, 1.5, -0.0, -0.0, -0.0, 3.0, -0.125,
+        -3.0, -0.375, 6.0, -0.25, 1.0, 0.125, -1.0, -0.75,
+        6.0, 0.75, -2.0, 0.0625, -2.0, -0.25, -4.0, 0.1875,
+        0.5, 0.0625, 0.5, 0.5, 4.0, 0.5, 1.5, -0.0,
+        -3.0, -12.0, -2.0, -48.0, 0.0, 0.0, -6.0, 8.0,
+        6.0, 24.0, -12.0, 16.0, -2.0, -8.0, 1.0, 32.0,
+        -12.0, -48.0, 3.0, -0.0, 4.0, 16.0, 8.0, -12.0,
+        -1.0, -4.0, -0.0, -24.0, -8.0, -32.0, -2.0, -48.0,
+        3.0, 12.0, -6.0, 8.0, -0.0, -0.0, -12.0, 16.0,
+        -6.0, -24.0, 1.0, 32.0, 2.0, 8.0, 4.0, -4.0,
+        12.0, 48.0, 8.0, -12.0, -4.0, -16.0, -0.0, -24.0,
+        1.0, 4.0, -3.0, 0.0, 8.0, 32.0, -6.0, 8.0,
+    ];
+
+    /// Bytes of two experts with two outputs, a block each.
+    fn codes() -> Vec<u8> {
+        (0..64_u8).map(|at| at.wrapping_mul(37).wrapping_add(11)).collect()
+    }
+
+    fn parts<'a>(codes: &'a [u8], scales: &'a [u8], shape: &'a [u64]) -> [Part<'a>; 2] {
+        [("e.up_blocks", "U8", &[2, 2, 1, 16], codes), ("e.up_scales", "U8", shape, scales)]
+    }
+
+    #[test]
+    fn experts_are_turned_and_scaled_as_transformers_does() {
+        let codes = codes();
+        let found = first(&parts(&codes, &[127, 124, 128, 130], &[2, 2, 1]), "").expect("a weight");
+        assert_eq!((found.name.as_str(), found.dtype), ("e.up", DType::BF16));
+        assert_eq!(found.shape, [2, 32, 2]);
+        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&found.values), bits(&OF_TRANSFORMERS));
+    }
+
+    #[test]
+    fn scales_of_another_shape_and_codes_without_scales_are_refused_by_name() {
+        let codes = codes();
+        let found = error(&parts(&codes, &[127; 8], &[2, 2, 2]), "");
+        assert!(found.contains("E001") && found.contains("e.up_scales"), "{found}");
+
+        let config = r#"{"quantization_config":{"quant_method":"mxfp4"}}"#;
+        let found = error(&parts(&codes, &[127; 4], &[2, 2, 1])[..1], config);
+        assert!(found.contains("E001") && found.contains("e.up_scales"), "{found}");
+    }
+
+    #[test]
+    fn blocks_of_other_lengths_are_no_experts() {
+        let part: Part<'_> = ("e.up_blocks", "U8", &[2, 2, 2, 8], &codes());
+        let found = first(&[part], "").expect("a plain tensor");
+        assert_eq!((found.name.as_str(), found.dtype), ("e.up_blocks", DType::U8));
+    }
+}
