@@ -144,6 +144,9 @@ pub struct Coding<'a> {
     pub description: &'a str,
     /// What the weight is called by the names of its parts.
     pub weight: &'a str,
+    /// The weight that the tensor is, or that it is a part of: parts of a weight that can't be
+    /// decoded are tensors of their own.
+    pub whole: &'a str,
     /// The tensors that the weight is made of.
     pub parts: &'a [CodingPart],
     /// The checkpoint that has these tensors.

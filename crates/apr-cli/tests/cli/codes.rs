@@ -242,6 +242,34 @@ fn codes_that_nothing_decodes_are_never_taken_for_weights() {
 }
 
 #[test]
+fn a_weight_that_nothing_decodes_counts_once_and_its_bytes_can_be_checked_alone() {
+    let sandbox = Sandbox::new();
+    let model = safetensors(&[
+        ("a.up.codes", "I16", &[1], vec![0; 2]),
+        ("a.up.codebooks", "F16", &[1], vec![0; 2]),
+        ("a.up.scales", "F16", &[1], vec![0; 2]),
+        ("a.down.codes", "I16", &[1], vec![0; 2]),
+        ("a.down.codebooks", "F16", &[1], vec![0; 2]),
+        ("a.norm.weight", "F16", &[1], vec![0, 0x3c]),
+    ]);
+    sandbox.write("m.safetensors", model);
+    let said = "its bytes can be checked, but not its values";
+    sandbox
+        .apr("validate m.safetensors")
+        .fails(5, &["2 weights in codes", said, "E003", "INVALID"]);
+    sandbox.apr("validate m.safetensors --checksum").ok().says(&[
+        "2 weights in codes",
+        said,
+        "\nVALID",
+    ]);
+    for line in ["convert m.safetensors -o m.apr", "import m.safetensors -o i.apr"] {
+        sandbox.apr(line).ok().says(&["2 weights kept as stored"]);
+        let report = sandbox.apr(&format!("{line} -f --json")).ok().json();
+        assert_eq!(report["coded"]["weights"], 2, "{line}");
+    }
+}
+
+#[test]
 fn parts_that_do_not_go_together_are_named() {
     let sandbox = Sandbox::new();
     let codes = ("up.weight", "F8_E4M3", [2_u64, 2], vec![0x38; 4]);

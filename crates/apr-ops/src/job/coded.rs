@@ -35,17 +35,17 @@ impl CodedWeights {
         kept: bool,
     ) -> Option<Self> {
         let positions = 0..content.tensors().len();
-        let (mut weights, mut of_activations) = (0, 0);
+        let (mut weights, mut of_activations) = (BTreeSet::new(), 0);
         let mut stored = BTreeSet::new();
         let codings = positions.filter_map(|position| content.stored(position).coding());
         for coding in codings.filter(|coding| wanted(coding)) {
-            weights += 1;
+            weights.insert(coding.whole.to_owned());
             of_activations += coding.names().filter(|name| is_of_activations(name)).count();
             stored.insert(coding.description.to_owned());
         }
         let left_out = if kept { 0 } else { of_activations };
-        (weights > 0).then(|| Self {
-            weights,
+        (!weights.is_empty()).then(|| Self {
+            weights: weights.len(),
             stored: stored.into_iter().collect(),
             kept,
             left_out,

@@ -67,6 +67,8 @@ struct Refused {
     /// The tensor, as its only part.
     part: [CodingPart; 1],
     name: String,
+    /// The weight that it is a part of.
+    weight: String,
     /// Why it is not decoded.
     error: Error,
 }
@@ -95,7 +97,8 @@ enum Place {
     Plain,
     /// It is seen as part of a weight.
     Part,
-    Refused(Error),
+    /// It is part of this weight, which is not decoded.
+    Refused(String, Error),
     Weight(&'static str, Box<Weight>),
 }
 
@@ -119,9 +122,9 @@ impl Coded {
             let (info, origin) = match place {
                 Place::Part => continue,
                 Place::Plain => (info.clone(), Origin::Plain(position)),
-                Place::Refused(error) => {
+                Place::Refused(weight, error) => {
                     let part = [CodingPart::of(&info.name, position, &info.name)];
-                    let refused = Refused { part, name: info.name.clone(), error };
+                    let refused = Refused { part, name: info.name.clone(), weight, error };
                     (info.clone(), Origin::Refused(refused))
                 }
                 Place::Weight(kind, weight) => {
@@ -247,9 +250,12 @@ fn places(
             Found::Refused(parts, error) => {
                 refused += 1;
                 first.get_or_insert_with(|| error.to_string());
+                let named = parts.first().map(|&part| base.tensors()[part].name.as_str());
+                let weight = error.tensor().or(named).unwrap_or_default().to_owned();
                 for part in parts {
                     let name = &base.tensors()[part].name;
-                    places[part] = Place::Refused(error.clone().for_tensor(name));
+                    let error = error.clone().for_tensor(name);
+                    places[part] = Place::Refused(weight.clone(), error);
                 }
             }
         }
@@ -285,14 +291,15 @@ impl CheckpointReader for Coded {
     fn stored(&self, tensor: usize) -> Stored<'_> {
         match &self.origins[tensor] {
             Origin::Plain(position) => self.base.stored(*position),
-            Origin::Refused(Refused { part, name, .. }) => {
+            Origin::Refused(Refused { part, name, weight, .. }) => {
                 let (kind, description, base) = (UNDECODABLE, UNDECODABLE, &*self.base);
-                let coding = Coding { kind, description, weight: name, parts: part, base };
+                let coding =
+                    Coding { kind, description, weight: name, whole: weight, parts: part, base };
                 base.stored(part[0].tensor).with_coding(coding)
             }
             Origin::Decoded(Decoded { kind, description, name, parts, positions, .. }) => {
                 let base = &*self.base;
-                let coding = Coding { kind, description, weight: name, parts, base };
+                let coding = Coding { kind, description, weight: name, whole: name, parts, base };
                 Stored::derived_from(base, positions).with_coding(coding)
             }
         }
