@@ -6,7 +6,8 @@ use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 
 use crate::shards::validate_all;
 use crate::validate::{
-    Check, CheckOutcome, Finding, Known, Level, Status, ValidateOptions, ValidateReport, validate,
+    Check, CheckOutcome, Finding, Known, Level, Status, ValidateOptions, ValidateReport, is_valid,
+    validate,
 };
 
 /// What is said of values that nobody looked at.
@@ -72,9 +73,7 @@ fn joined(bytes: ValidateReport, values: ValidateReport, strict: bool) -> Valida
             findings.push(finding);
         }
     }
-    let worst = if strict { Level::Warning } else { Level::Error };
-    let valid =
-        !findings.iter().any(|finding| finding.level == Level::Error || finding.level == worst);
+    let valid = is_valid(&findings, strict);
     let bytes_read = bytes.bytes_read.saturating_add(values.bytes_read);
     ValidateReport { valid, checks, findings, bytes_read, ..values }
 }

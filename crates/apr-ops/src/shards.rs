@@ -9,8 +9,8 @@ use apr_registry::{CheckpointReader, Error, Pipeline, Result};
 use crate::coded::{check_parts_apply, validate_coded};
 use crate::validate::{
     Check, CheckOutcome, Finding, Known, Level, PartFindings, Status, ValidateOptions,
-    ValidateReport, beside_siblings, check_all, finite_detail, no_such_units, undecoded, validate,
-    validate_part, validate_shard, validate_units, validated,
+    ValidateReport, beside_siblings, check_all, finite_detail, is_valid, no_such_units, undecoded,
+    validate, validate_part, validate_shard, validate_units, validated,
 };
 
 /// Checks an opened checkpoint as [`validate`] does, and where it is sharded, every shard with all
@@ -98,12 +98,7 @@ pub(crate) fn validated_in_parts<P: Pipeline>(
     check_all(&parts, reader.container().shard_count())?;
     let whole = validate(reader, file, known, of_the_whole(options), pipeline, &())?;
     let mut found = PartFindings::default();
-    for part in parts {
-        found.findings.extend(part.findings);
-        found.gains.extend(part.gains);
-        found.checks.extend(part.checks);
-        found.bytes_read = found.bytes_read.saturating_add(part.bytes_read);
-    }
+    parts.into_iter().for_each(|part| found.add(part));
     Ok(put_together(whole, found, reader, options))
 }
 
@@ -184,10 +179,7 @@ fn put_together(
         combined(outcome, &of_shards, &whole.findings, &seen)
     };
     whole.checks = whole.checks.iter().flat_map(combine).collect();
-
-    let has = |level: Level| whole.findings.iter().any(|finding| finding.level == level);
-    let worst = if options.strict { Level::Warning } else { Level::Error };
-    whole.valid = !has(Level::Error) && !has(worst);
+    whole.valid = is_valid(&whole.findings, options.strict);
     whole
 }
 
@@ -257,15 +249,10 @@ fn combined(
     seen: &Seen,
 ) -> Vec<CheckOutcome> {
     let check = whole.check;
-    let found = |level: Level| {
-        findings.iter().filter(|finding| finding.check == check && finding.level == level).count()
-            as u64
-    };
-    let outcome = |status: Status, detail: String| CheckOutcome { check, status, detail };
-    match (found(Level::Error), found(Level::Warning)) {
-        (0, 0) => {}
-        (0, warnings) => return vec![outcome(Status::Warn, counted(warnings, "warning"))],
-        (errors, _) => return vec![outcome(Status::Fail, counted(errors, "error"))],
+    let outcome = |detail: String| CheckOutcome::of(check, findings, detail);
+    let found = outcome(String::new());
+    if found.status != Status::Pass {
+        return vec![found];
     }
 
     // A shard without a tensor of a kind has nothing to check, the others may.
@@ -284,7 +271,7 @@ fn combined(
         _ => return vec![whole.clone()],
     };
 
-    let mut outcomes = vec![outcome(Status::Pass, detail)];
+    let mut outcomes = vec![outcome(detail)];
     outcomes.extend(seen.unread(check));
     outcomes
 }

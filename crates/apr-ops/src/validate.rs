@@ -20,6 +20,7 @@ pub use parts::PartFindings;
 pub(crate) use parts::{check_all, no_such_units, validate_part, validate_units, validated};
 use pass::Pass;
 pub(crate) use pass::beside_siblings;
+pub(crate) use report::is_valid;
 pub use report::{Check, CheckOutcome, Finding, Status, ValidateReport};
 
 use crate::physics::Gain;

@@ -133,23 +133,9 @@ impl Pass<'_> {
     }
 
     fn outcome(&self, check: Check, detail: Detail) -> CheckOutcome {
-        let found = |level: Level| {
-            self.findings
-                .iter()
-                .filter(|finding| finding.check == check && finding.level == level)
-                .count()
-        };
-
-        let (errors, warnings) = (found(Level::Error), found(Level::Warning));
         match detail {
             Err(why) => CheckOutcome { check, status: Status::Skipped, detail: why.to_owned() },
-            Ok(_) if errors > 0 => {
-                CheckOutcome { check, status: Status::Fail, detail: count(errors, "error") }
-            }
-            Ok(_) if warnings > 0 => {
-                CheckOutcome { check, status: Status::Warn, detail: count(warnings, "warning") }
-            }
-            Ok(detail) => CheckOutcome { check, status: Status::Pass, detail },
+            Ok(detail) => CheckOutcome::of(check, &self.findings, detail),
         }
     }
 }

@@ -41,6 +41,17 @@ pub struct PartFindings {
     pub bytes_read: u64,
 }
 
+impl PartFindings {
+    /// Adds what another part found of units behind these, but for the sum of their bytes.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.units = self.units.saturating_add(other.units);
+        self.findings.extend(other.findings);
+        self.gains.extend(other.gains);
+        self.checks.extend(other.checks);
+        self.bytes_read = self.bytes_read.saturating_add(other.bytes_read);
+    }
+}
+
 /// What parts of a validation of a single file are made of, in order.
 ///
 /// # Errors
@@ -153,13 +164,13 @@ pub(crate) fn validated(
     check_all(&parts, validate_units(reader, options)?.len())?;
     let mut pass = Pass::new(reader, file, known, options);
     pass.check_front()?;
-    let mut bytes_read: u64 = 0;
+    let mut found = PartFindings::default();
     for part in parts {
         // The CRC-32 of a whole follows from those of its pieces and their lengths.
         pass.crc.append_crc(&Crc32::of_known(part.crc32, part.summed));
-        pass.findings.extend(part.findings);
-        pass.gains.extend(part.gains);
-        bytes_read = bytes_read.saturating_add(part.bytes_read);
+        found.add(part);
     }
-    Ok(pass.report(bytes_read))
+    pass.findings.extend(found.findings);
+    pass.gains.extend(found.gains);
+    Ok(pass.report(found.bytes_read))
 }

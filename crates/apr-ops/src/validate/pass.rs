@@ -8,7 +8,7 @@ use apr_tensor::stats::Moments;
 use apr_view::chunks::{chunks, pieces};
 
 use super::options::{Known, ValidateOptions};
-use super::report::{Check, Finding, ValidateReport};
+use super::report::{Check, Finding, ValidateReport, is_valid};
 use super::work::{CheckBuffers, FileChunk, produce};
 use crate::constants::Constants;
 use crate::integrity::{Checks, Mismatch, mismatches};
@@ -315,13 +315,10 @@ impl<'a> Pass<'a> {
         self.check_crc();
         self.check_uncovered();
         self.check_signature();
-        let has = |level: Level| self.findings.iter().any(|finding| finding.level == level);
-        let worst = if self.options.strict { Level::Warning } else { Level::Error };
-        let valid = !has(Level::Error) && !has(worst);
         ValidateReport {
             file: self.file.to_owned(),
             format: self.reader.format(),
-            valid,
+            valid: is_valid(&self.findings, self.options.strict),
             checks: self.outcomes(),
             left_out: LeftOut::known(self.reader),
             findings: self.findings,

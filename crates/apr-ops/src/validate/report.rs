@@ -1,5 +1,6 @@
 //! What `apr validate` reports.
 
+use apr_core::counted;
 use apr_registry::{Code, Format};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -131,6 +132,29 @@ pub struct CheckOutcome {
     pub status: Status,
     /// What was looked at, or why not.
     pub detail: String,
+}
+
+impl CheckOutcome {
+    /// The outcome of a check that was made and found these; `detail` is said where it found
+    /// nothing.
+    pub(crate) fn of(check: Check, findings: &[Finding], detail: String) -> Self {
+        let found = |level: Level| {
+            let is_one = |it: &&Finding| it.check == check && it.level == level;
+            findings.iter().filter(is_one).count() as u64
+        };
+        let (status, detail) = match (found(Level::Error), found(Level::Warning)) {
+            (0, 0) => (Status::Pass, detail),
+            (0, warnings) => (Status::Warn, counted(warnings, "warning")),
+            (errors, _) => (Status::Fail, counted(errors, "error")),
+        };
+        Self { check, status, detail }
+    }
+}
+
+/// Returns `true` if a model with these findings is valid; if `strict`, warnings count as errors.
+pub(crate) fn is_valid(findings: &[Finding], strict: bool) -> bool {
+    let worst = if strict { Level::Warning } else { Level::Error };
+    !findings.iter().any(|finding| finding.level == Level::Error || finding.level == worst)
 }
 
 /// The report of `apr validate`.
