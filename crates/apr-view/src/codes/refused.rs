@@ -241,8 +241,8 @@ fn error(method: Option<&Method>, stated: &Stated, parts: &[&str]) -> Error {
     let and = if more > 0 { format!(" and {}", counted(more, "more part")) } else { "".into() };
     let message = format!(
         "the weight is quantized {by}, in {}{and}: this can't be decoded here, and no value was \
-         read; {reader} dequantizes it; the file can be listed, inspected and copied, and its bytes can be \
-         checked, but not its values",
+         read; {reader} dequantizes it; the file can be listed, inspected and copied, and its \
+         bytes can be checked, but not its values",
         named.join(", ")
     );
     Error::version(message)
