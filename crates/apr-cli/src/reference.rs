@@ -5,6 +5,7 @@ use clap::{Arg, Command, CommandFactory};
 
 use crate::args::Cli;
 use crate::args::examples::examples;
+use crate::args::groups::GROUPS;
 use crate::args::settings::{ENVIRONMENT, FILES, KEYS};
 
 /// A page of the [reference](reference()).
@@ -58,8 +59,11 @@ fn overview(apr: &Command) -> String {
         Generated from the parser of the command line. `apr COMMAND --help` prints the same; \
         `apr man DIR` writes manual pages.\n\n"
         .to_owned();
-    text += &table_of_commands(apr, "");
-    text += "\n## Options of every command\n\n";
+    for (heading, names) in GROUPS {
+        let commands = names.iter().filter_map(|name| apr.find_subcommand(name));
+        text += &format!("## {heading}\n\n{}\n", table_of(commands, ""));
+    }
+    text += "## Options of every command\n\n";
     for arg in apr.get_arguments().filter(|arg| arg.is_global_set()) {
         text += &definition(arg);
     }
@@ -97,7 +101,7 @@ fn page(command: &Command, words: &str) -> String {
         text += &format!("Alias: {}.\n\n", aliases.join(", "));
     }
     if commands_of(command).next().is_some() {
-        text += &format!("{}\n", table_of_commands(command, words));
+        text += &format!("{}\n", table_of(commands_of(command), words));
     }
 
     for heading in headings(command) {
@@ -121,9 +125,9 @@ fn page(command: &Command, words: &str) -> String {
     text
 }
 
-fn table_of_commands(command: &Command, words: &str) -> String {
+fn table_of<'c>(commands: impl Iterator<Item = &'c Command>, words: &str) -> String {
     let mut text = "| command | purpose |\n|---|---|\n".to_owned();
-    for command in commands_of(command) {
+    for command in commands {
         let words = format!("{words} {}", command.get_name()).trim_start().to_owned();
         let what = paragraph(command.get_about());
         text += &format!("| [`apr {words}`]({}) | {what} |\n", file_of(&words));

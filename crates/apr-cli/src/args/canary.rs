@@ -43,8 +43,7 @@ pub(crate) struct CanaryCreateArgs {
     /// Maximum number of tokens to generate [default: the model's own, else 128]
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,
-    /// Allow rounding differences only, for checks of this very model rather than of one that is
-    /// quantized from it
+    /// Allow rounding differences only: for checks of the same model, not of a quantized copy
     #[arg(long)]
     pub(crate) strict: bool,
     /// Embed input files in the canary file, instead of naming them with their SHA-256

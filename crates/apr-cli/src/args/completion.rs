@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use apr_arch::{Families, Family};
 use apr_quantize::Scheme;
-use apr_registry::{DType, OpenOptions};
+use apr_registry::{Code, DType, OpenOptions};
 use clap_complete::CompletionCandidate;
+use clap_complete::engine::{PathCompleter, ValueCompleter};
 
 /// Most names that are offered.
 const MOST: usize = 1000;
@@ -32,6 +33,14 @@ pub(super) fn families() -> Vec<CompletionCandidate> {
         .iter()
         .map(|family: &Family| CompletionCandidate::new(family.name().to_owned()))
         .collect()
+}
+
+/// The error codes that `apr explain` explains, and the files that start with what was typed.
+pub(super) fn subjects(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let shown = typed.to_string_lossy().to_uppercase();
+    let codes = Code::ALL.iter().map(|code| code.id()).filter(|code| code.starts_with(&shown));
+    let codes = codes.map(CompletionCandidate::new);
+    PathCompleter::any().complete(typed).into_iter().chain(codes).collect()
 }
 
 /// Names of tensors of the model that is on the line. Nothing but its header is read, and what does

@@ -22,7 +22,7 @@ pub(crate) struct ContainerArgs {
     /// Public key of a recipient; may be given several times
     #[arg(long, value_name = "PUB")]
     pub(crate) recipient: Vec<PathBuf>,
-    /// Encrypt metadata too, except the family and its dimensions
+    /// Encrypt the metadata as well, except the family and its dimensions
     #[arg(long, hide_short_help = true)]
     pub(crate) encrypt_metadata: bool,
     /// Private key to sign with; may be given several times
@@ -92,7 +92,7 @@ pub(crate) enum KeyPurpose {
 pub(crate) struct SignArgs {
     /// The .apr file, or the manifest of shards; the key is the one of --key
     pub(crate) model: PathBuf,
-    /// Write a signed copy; a manifest stays beside its shards
+    /// Write a signed copy; a manifest must stay in the folder of its shards
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: Option<PathBuf>,
     /// Overwrite an existing output
@@ -121,14 +121,14 @@ pub(crate) struct EncryptArgs {
     /// Output path; - for standard output
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
-    /// Encrypt with a password: --password-file, APR_PASSWORD or a prompt [default: where
-    /// --password-file is given, or no recipient]
+    /// Encrypt with a password: --password-file, APR_PASSWORD or a prompt [default: if
+    /// --password-file is given or there is no recipient]
     #[arg(long)]
     pub(crate) password: bool,
     /// Public key of a recipient; may be given several times
     #[arg(long, value_name = "PUB")]
     pub(crate) recipient: Vec<PathBuf>,
-    /// Encrypt metadata too, except the family and its dimensions
+    /// Encrypt the metadata as well, except the family and its dimensions
     #[arg(long)]
     pub(crate) encrypt_metadata: bool,
     /// Overwrite an existing output
@@ -208,8 +208,8 @@ pub(crate) struct IssueArgs {
 pub(crate) struct EditArgs {
     /// The .apr or GGUF file
     pub(crate) model: PathBuf,
-    /// Set metadata: a key, or a path as architecture.n_layer; the value is JSON, or else text. A
-    /// key of GGUF keeps its type, unless it is removed and set at once
+    /// Set metadata: a key, or a path such as architecture.n_layer; the value is JSON, or else
+    /// text. A GGUF key keeps its type, unless it is removed and set in the same command
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
     /// Remove metadata

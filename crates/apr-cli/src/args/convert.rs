@@ -25,8 +25,8 @@ pub(super) fn parse_sha256(text: &str) -> Result<Sha256, String> {
 /// Arguments of `import`.
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// Weights file (its neighbours are packed too), Hugging Face folder, shard index, or - for
-    /// standard input
+    /// Weights file (packed with the companion files in its folder), Hugging Face folder, shard
+    /// index, or - for standard input
     pub(crate) source: PathBuf,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
@@ -42,7 +42,7 @@ pub(crate) struct ImportArgs {
     /// Required SHA-256 of the weights file
     #[arg(long, value_name = "HEX", value_parser = parse_sha256, hide_short_help = true)]
     pub(crate) sha256: Option<Sha256>,
-    /// Only checkpoint entries below this prefix, such as state_dict. or model.
+    /// Only tensors whose names start with this prefix, such as `state_dict.`
     #[arg(long, value_name = "P", hide_short_help = true)]
     pub(crate) prefix: Option<String>,
     /// Tensor alignment: 32 bytes, as in GGUF, or 64 [default: 64]
@@ -62,7 +62,7 @@ pub(crate) struct ConvertArgs {
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
-    /// Only checkpoint entries below this prefix, such as state_dict. or model.
+    /// Only tensors whose names start with this prefix, such as `state_dict.`
     #[arg(long, value_name = "P", hide_short_help = true)]
     pub(crate) prefix: Option<String>,
     /// Target format [default: by the output's extension]

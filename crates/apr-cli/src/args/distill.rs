@@ -44,10 +44,10 @@ fn parse_layers(text: &str) -> Result<StudentLayers, String> {
 /// How layers, heads and neurons of a student are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StudentBy {
-    /// Layers evenly spaced, heads and neurons by the magnitude of their weights
+    /// Evenly spaced layers; heads and neurons with the largest weights
     Spacing,
-    /// Layers by how much they change what passes through them, heads and neurons by the gradients
-    /// of the data's next tokens
+    /// Layers that change their input most; heads and neurons with the largest gradients on the
+    /// data
     Effect,
 }
 
@@ -75,58 +75,56 @@ pub(crate) const IN_DISTILL: [&str; 16] = [
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Distillation")]
 pub(crate) struct DistillArgs {
-    /// Train a smaller model on the outputs of this one: small has half of its layers, tiny a
-    /// quarter of them with half of the heads and neurons, and a CONFIG.json says how many
+    /// Size of the student: small (half of the layers), tiny (a quarter of the layers, half of the
+    /// heads and neurons), or a CONFIG.json with the counts
     #[arg(long, value_name = "SIZE", conflicts_with = "distill_layers", requires = "data")]
     pub(crate) distill: Option<String>,
-    /// Layers of the smaller model: so many, evenly spaced, or a list such as 0,2,4-6, counted from
-    /// 0
+    /// Layers of the student: a number of evenly spaced layers, or a list such as 0,2,4-6, counted
+    /// from 0
     #[arg(long, value_name = "LAYERS", value_parser = parse_layers, requires = "data")]
     pub(crate) distill_layers: Option<StudentLayers>,
-    /// How the layers, heads and neurons that stay are chosen [default: spacing]
+    /// Method that chooses the layers, heads and neurons to keep [default: spacing]
     #[arg(long, value_name = "MEASURE", value_enum, requires = "data")]
     pub(crate) distill_by: Option<StudentBy>,
-    /// What is learnt from: JSON lines with text, text and text_pair, prompt and completion,
-    /// messages, tokens, or audio and text; in any other file, a text or the path of a sound in
-    /// each line
+    /// Training data: JSON lines with text, text and text_pair, prompt and completion, messages,
+    /// tokens, or audio and text; any other file: a text or the path of an audio file per line
     #[arg(long, value_name = "FILE")]
     pub(crate) data: Option<PathBuf>,
-    /// What logits are divided by before predictions are compared [default: 2]
+    /// Temperature: divides the logits before predictions are compared [default: 2]
     #[arg(long, value_name = "T", value_parser = parse_positive, requires = "data")]
     pub(crate) temperature: Option<f32>,
-    /// Share of the loss that the teacher's predictions have; next tokens have the rest [default:
-    /// 1]
+    /// Share of the teacher's predictions in the loss; the rest is the next-token loss [default: 1]
     #[arg(long, value_name = "A", value_parser = parse_alpha, requires = "data")]
     pub(crate) alpha: Option<f32>,
-    /// Weight of the mean squared difference of the states behind each layer [default: 0]
+    /// Weight of the mean squared difference of hidden states after each layer [default: 0]
     #[arg(long, value_name = "W", value_parser = parse_weight, requires = "data")]
     pub(crate) hidden_loss: Option<f32>,
     /// Passes over the data [default: 3]
     #[arg(long, value_name = "N", requires = "data")]
     pub(crate) epochs: Option<NonZeroU64>,
-    /// Steps in all, whatever --epochs says
+    /// Total number of steps; overrides --epochs
     #[arg(long, value_name = "N", requires = "data", conflicts_with = "epochs")]
     pub(crate) steps: Option<NonZeroU64>,
-    /// Rows of a step [default: 16]
+    /// Batch size in rows [default: 16]
     #[arg(long, value_name = "N", requires = "data")]
     pub(crate) batch: Option<NonZeroUsize>,
-    /// Highest learning rate [default: 1e-3]
+    /// Maximum learning rate [default: 1e-3]
     #[arg(long, value_name = "RATE", value_parser = parse_positive, requires = "data")]
     pub(crate) lr: Option<f32>,
-    /// Steps in which the learning rate rises [default: a twentieth of all]
+    /// Warm-up steps of the learning rate [default: a twentieth of all]
     #[arg(long, value_name = "N", requires = "data")]
     pub(crate) warmup: Option<u64>,
     /// Random seed of the order of rows [default: 0]
     #[arg(long, value_name = "N", requires = "data")]
     pub(crate) seed: Option<u64>,
-    /// Share of the rows that the model is judged by and does not learn from [default: 0.05]
+    /// Share of the rows held out for evaluation [default: 0.05]
     #[arg(long, value_name = "SHARE", value_parser = parse_alpha, requires = "data")]
     pub(crate) held_out: Option<f32>,
-    /// Keep the state of the training in this folder, twenty times, also when it is done [default:
-    /// OUTPUT.training, until the output is there]
+    /// Folder of training checkpoints, of which 20 are written; kept after the training [default:
+    /// OUTPUT.training, removed when the output is written]
     #[arg(long, value_name = "DIR", requires = "data")]
     pub(crate) checkpoint: Option<PathBuf>,
-    /// Go on from the state of an interrupted training
+    /// Resume an interrupted training from its last checkpoint
     #[arg(long, requires = "data")]
     pub(crate) resume: bool,
 }

@@ -562,21 +562,27 @@ pub(crate) fn examples(words: &str) -> &'static [Example] {
 }
 
 /// Every command with its examples at the end of its help, and without the options that all of them
-/// have, which `apr --help` lists.
-pub(super) fn with_examples(command: Command) -> Command {
+/// have, which `apr help all` lists.
+pub(super) fn with_examples(command: Command, lists_all: bool) -> Command {
+    const MORE: &str = "More:\n  \
+        apr help            A line for each command\n  \
+        apr help COMMAND    Options of a command, with examples\n  \
+        apr help all        Options of every command, such as --json and --threads\n  \
+        apr version         Version, features and formats of this binary";
     let global: Vec<Arg> =
         command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
     let command = global
         .iter()
         .fold(command, |command, arg| command.mut_arg(arg.get_id(), |arg| arg.hide(true)));
     let codes = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-    let long = [global_options(&global), text(""), codes].join("\n\n");
-    with_examples_of(command, "").after_long_help(long)
+    let options = if lists_all { global_options(&global) } else { MORE.to_owned() };
+    let long = [options, codes].join("\n\n");
+    with_examples_of(command, "").after_help(MORE).after_long_help(long)
 }
 
 fn with_examples_of(command: Command, words: &str) -> Command {
     const REST: &str =
-        "Options of every command, such as --json, -q, --threads and --key: `apr --help`";
+        "Options of every command, such as --json, -q, --threads and --key: `apr help all`";
     let own = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let names: Vec<String> =
         command.get_subcommands().map(|command| command.get_name().to_owned()).collect();

@@ -7,6 +7,8 @@ use clap::Error;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use super::groups::GROUPS;
+
 /// Options of llama.cpp, hf, ffmpeg and others, and what does the same; the name is the one that
 /// was typed.
 const OPTIONS: [(&[&str], &str); 13] = [
@@ -60,12 +62,59 @@ const OPTIONS: [(&[&str], &str); 13] = [
 ];
 
 /// Commands of other tools.
-const COMMANDS: [(&[&str], &str); 16] = [
+const COMMANDS: [(&[&str], &str); 28] = [
     (&["list", "dir", "layers", "weights"], "`apr tensors MODEL` lists the tensors"),
     (
-        &["show", "cat", "view", "open", "describe", "head", "dump", "metadata", "stat"],
-        "`apr inspect MODEL` shows what a model is",
+        &[
+            "show",
+            "cat",
+            "view",
+            "open",
+            "describe",
+            "head",
+            "header",
+            "dump",
+            "metadata",
+            "stat",
+            "summary",
+            "summarize",
+            "size",
+            "du",
+            "params",
+            "parameters",
+            "details",
+            "file",
+        ],
+        "`apr inspect MODEL` shows family, size, dtypes and metadata",
     ),
+    (&["chat", "talk", "repl"], "`apr run MODEL` without --prompt starts a conversation"),
+    (
+        &["infer", "inference", "generate", "predict", "complete", "embed", "transcribe", "exec"],
+        "`apr run MODEL` runs a model: --prompt TEXT, or --input FILE",
+    ),
+    (
+        &["pull", "fetch", "get", "clone"],
+        "`apr download hf://ORG/REPO` downloads a model; other commands read hf:// themselves",
+    ),
+    (
+        &["perplexity", "ppl", "eval", "evaluate", "score", "quality", "benchmark-quality"],
+        "`apr validate MODEL --quality --text FILE` measures perplexity, `apr validate MODEL \
+         --quality` scores a model",
+    ),
+    (
+        &["vocab", "vocabulary", "encode", "decode", "tokens", "tokenizer"],
+        "`apr tokenize MODEL --prompt TEXT` shows tokens and their ids",
+    ),
+    (&["licence", "licences", "licenses"], "`apr license` issues, shows and verifies licences"),
+    (
+        &["sha256", "sha256sum", "digest", "blake3", "md5"],
+        "`apr validate MODEL` compares the digests that a file stores",
+    ),
+    (&["search", "find", "grep"], "`apr tensors MODEL --filter NAME` selects tensors by name"),
+    (&["finetune", "train"], "apr trains students only: `apr distill MODEL -o OUT --data TEXT`"),
+    (&["svd", "lowrank", "low-rank"], "`apr factorize MODEL --rank R -o OUT`"),
+    (&["time", "profile", "speed", "benchmark", "perf"], "`apr bench MODEL`, or `apr trace MODEL`"),
+    (&["topology", "netgraph", "plot", "draw"], "`apr graph MODEL` draws the graph"),
     (&["stats", "hist", "histogram"], "`apr tensors MODEL --stats`, or --hist NAME"),
     (
         &["check", "test", "doctor", "fsck", "hash", "checksum"],
@@ -94,17 +143,35 @@ const COMMANDS: [(&[&str], &str); 16] = [
     (&["completion", "complete"], "`apr completions SHELL` prints a completion script"),
 ];
 
-/// The error with what was meant, where that is known better than by the likeness of names.
+/// Adds the hint for what was typed, in place of clap's list of similar names.
 pub(super) fn advised(mut error: Error) -> Error {
+    if let Some(zero) = of_zero(&error) {
+        return zero;
+    }
     let args: Vec<OsString> = crate::arguments().skip(1).collect();
-    if let Some(hint) = hint(&error, &args) {
-        // Names that are only alike would lead astray.
+    let hint = hint(&error, &args);
+    let is_command = error.kind() == ErrorKind::InvalidSubcommand;
+    if hint.is_some() || is_command {
+        // Names that are only similar would mislead.
         [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand]
             .into_iter()
             .for_each(|kind| drop(error.remove(kind)));
+    }
+    let hint = hint.or_else(|| is_command.then(|| "`apr help` lists all commands".to_owned()));
+    if let Some(hint) = hint {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(hint)]));
     }
     error
+}
+
+/// The error for an option that must not be 0: the parser of such numbers names a type of Rust.
+fn of_zero(error: &Error) -> Option<Error> {
+    const BY_PARSER: &str = "zero for non-zero type";
+    let Some(ContextValue::String(arg)) = error.get(ContextKind::InvalidArg) else { return None };
+    let is_zero =
+        error.kind() == ErrorKind::ValueValidation && error.to_string().contains(BY_PARSER);
+    let option = arg.split(' ').next().unwrap_or(arg);
+    is_zero.then(|| Error::raw(ErrorKind::ValueValidation, format!("{option} must be 1 or more\n")))
 }
 
 fn hint(error: &Error, args: &[OsString]) -> Option<String> {
@@ -144,7 +211,21 @@ fn find(table: &[(&[&str], &str)], typed: &str) -> Option<String> {
 fn of_command(typed: &str) -> Option<String> {
     let is_path = Path::new(typed).exists() || typed.contains(['/', '.']);
     let of_path = || is_path.then(|| format!("a command comes first: `apr inspect {typed}`"));
-    find(&COMMANDS, &typed.to_lowercase()).or_else(of_path)
+    let of_similar = || {
+        let name = similar(typed, GROUPS.iter().flat_map(|(_, names)| *names).copied())?;
+        Some(format!("did you mean `apr {name}`?"))
+    };
+    let typed = typed.to_lowercase();
+    find(&COMMANDS, &typed).or_else(of_path).or_else(of_similar)
+}
+
+/// Returns the name that a slip of the keys away is: one edit, or two in a long word.
+fn similar<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    const LONG: usize = 6;
+    let most = if typed.chars().count() < LONG { 1 } else { 2 };
+    let distances = names.map(|name| (strsim::damerau_levenshtein(typed, name), name));
+    let nearest = distances.min_by_key(|(distance, _)| *distance);
+    nearest.filter(|(distance, _)| *distance <= most).map(|(_, name)| name)
 }
 
 fn of_option(typed: &str, args: &[OsString]) -> Option<String> {
@@ -207,6 +288,31 @@ mod tests {
             .collect();
         let hinted = COMMANDS.iter().flat_map(|(names, _)| *names);
         hinted.for_each(|name| assert!(!names.contains(name), "{name}"));
+    }
+
+    #[test]
+    fn hints_name_commands_that_exist() {
+        let cli = crate::args::Cli::command();
+        let texts = OPTIONS.iter().chain(&COMMANDS).map(|(_, hint)| *hint);
+        let code = texts.flat_map(|hint| hint.split('`').skip(1).step_by(2));
+        let named = code.filter_map(|code| code.strip_prefix("apr ")?.split(' ').next());
+        for name in named.filter(|name| *name != "COMMAND") {
+            assert!(cli.find_subcommand(name).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn slips_of_the_keys_are_recognized_and_other_words_are_not() {
+        let cases = [
+            ("inspct", Some("did you mean `apr inspect`?")),
+            ("quantise", Some("did you mean `apr quantize`?")),
+            ("rnu", Some("did you mean `apr run`?")),
+            ("frobnicate", None),
+            ("cook", None),
+        ];
+        for (typed, expected) in cases {
+            assert_eq!(of_command(typed).as_deref(), expected, "{typed}");
+        }
     }
 
     #[test]

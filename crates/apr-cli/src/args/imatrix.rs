@@ -18,7 +18,7 @@ pub(crate) struct ImatrixArgs {
     /// .safetensors, .json)
     #[arg(short, long, value_name = "FILE")]
     pub(crate) input: Vec<PathBuf>,
-    /// Tokens of a window of --text [default: 512, or the model's context where it is shorter]
+    /// Window size of --text in tokens [default: 512, or the model's context if that is shorter]
     #[arg(long, value_name = "N", requires = "text")]
     pub(crate) context: Option<usize>,
     /// Maximum number of windows of --text [default: all]
@@ -48,9 +48,9 @@ pub(crate) struct ImatrixArgs {
 /// A form of importance matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ImatrixForm {
-    /// Sums and counts
+    /// Sums of squares and counts
     Gguf,
-    /// Means alone, for older programs
+    /// Means only, for older programs
     Dat,
 }
 

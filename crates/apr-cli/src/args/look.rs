@@ -42,7 +42,7 @@ pub(crate) struct TuiArgs {
     /// Compare two models
     #[arg(long, requires = "other")]
     pub(crate) compare: bool,
-    /// Prompt that the trace view runs the model with; one can be typed there, too
+    /// Prompt for the trace view (can be changed in the view)
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens", allow_hyphen_values = true)]
     pub(crate) prompt: Option<String>,
     /// Prompt of the trace view as token ids, comma-separated
@@ -51,10 +51,10 @@ pub(crate) struct TuiArgs {
         allow_hyphen_values = true, value_parser = parse_token
     )]
     pub(crate) tokens: Vec<i64>,
-    /// Input file of the trace view, as of `apr trace`; may be given several times
+    /// Input file for the trace view, as in `apr trace`; may be given several times
     #[arg(short, long, value_name = "[NAME=]FILE", value_parser = parse_named_file)]
     pub(crate) input: Vec<(Option<String>, PathBuf)>,
-    /// Leave the mouse to the terminal, which selects text with it
+    /// Do not capture the mouse, so that the terminal can select text
     #[arg(long)]
     pub(crate) no_mouse: bool,
 }
@@ -96,7 +96,7 @@ pub(crate) struct TensorsArgs {
 /// Order of a list of tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sort {
-    /// As stored
+    /// In the order of the file
     Offset,
     /// By name
     Name,
@@ -114,13 +114,14 @@ pub(crate) struct ValidateArgs {
     /// Second model, whose outputs are compared with the first one's (--quality)
     #[arg(value_name = "MODEL_B", requires = "quality")]
     pub(crate) other: Option<PathBuf>,
-    /// Score one model by 100 points; compare the outputs of two, or one or two on --text
+    /// One model: score it (0-100). Two models: compare their outputs. With --text: perplexity, or
+    /// KL divergence of two models
     #[arg(long, conflicts_with_all = [
         "checksum", "nan_check", "zero_check", "shapes", "physics", "signature", "trusted",
         "sha256", "source", "sarif", "strict",
     ])]
     pub(crate) quality: bool,
-    /// Minimum score: exit with 5 where fewer of the 100 points pass
+    /// Exit with 5 if the score is below N
     #[arg(
         long, value_name = "N", requires = "quality", conflicts_with_all = ["other", "text"],
         value_parser = clap::value_parser!(u8).range(..=100)
@@ -129,7 +130,7 @@ pub(crate) struct ValidateArgs {
     /// Text for perplexity; with two models, also the KL divergence of their predictions
     #[arg(long, value_name = "FILE", requires = "quality", conflicts_with = "input")]
     pub(crate) text: Option<PathBuf>,
-    /// Tokens of a window of --text, at least 4 [default: 512, or the models' context where it is
+    /// Window size of --text in tokens, at least 4 [default: 512, or the models' context if that is
     /// shorter]
     #[arg(
         long, value_name = "N", requires = "text",
@@ -177,13 +178,13 @@ pub(crate) struct ValidateArgs {
     /// Expected SHA-256 of the file
     #[arg(long, value_name = "HEX", value_parser = parse_sha256)]
     pub(crate) sha256: Option<Sha256>,
-    /// Compare recorded digests with those of the model's commit on its hub
+    /// Compare recorded digests with the digests of the model's commit on its hub
     #[arg(long)]
     pub(crate) source: bool,
     /// Write findings, code in pickles included, as SARIF; - for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) sarif: Option<PathBuf>,
-    /// Exit with 5 on warnings too
+    /// Exit with 5 on warnings
     #[arg(long)]
     pub(crate) strict: bool,
 }
@@ -194,7 +195,7 @@ pub(crate) struct ScanArgs {
     /// Files and folders, or - for standard input; folders are scanned recursively
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Exit with 0 although files of unknown formats were not examined
+    /// Do not fail on files of unknown formats
     #[arg(long)]
     pub(crate) allow_unexamined: bool,
     /// Write findings as SARIF, for code scanning services; - for standard output
@@ -209,7 +210,7 @@ pub(crate) struct DiffArgs {
     pub(crate) left: PathBuf,
     /// The right model
     pub(crate) right: PathBuf,
-    /// JSON object that maps tensor names of the left model to those of the right
+    /// JSON object that maps tensor names of the left model to names of the right model
     #[arg(long, value_name = "FILE")]
     pub(crate) tensor_mapping: Option<PathBuf>,
     /// Absolute tolerance for values
@@ -218,7 +219,7 @@ pub(crate) struct DiffArgs {
         value_parser = super::quantize::parse_limit
     )]
     pub(crate) tolerance: f64,
-    /// Read tensors even where both files state equal digests
+    /// Compare values even if both files have equal digests
     #[arg(long)]
     pub(crate) read: bool,
     /// Exit with 5 if the models differ
@@ -237,7 +238,7 @@ pub(crate) struct DiffArgs {
 pub(crate) struct DebugArgs {
     /// The file, or - for standard input
     pub(crate) file: PathBuf,
-    /// Tell the file's structure as a drama
+    /// Describe the file's structure as a drama
     #[arg(long)]
     pub(crate) drama: bool,
     /// Hex dump
@@ -272,15 +273,15 @@ pub(crate) struct LintArgs {
 #[command(override_usage = "apr explain <MODEL|E00x>\n       apr explain [MODEL] --tensor <NAME>")]
 pub(crate) struct ExplainArgs {
     /// A model, or an error code from E001 to E008
-    #[arg(required_unless_present = "tensor", value_hint = clap::ValueHint::AnyPath)]
+    #[arg(required_unless_present = "tensor", add = ArgValueCompleter::new(completion::subjects))]
     pub(crate) subject: Option<OsString>,
     /// Explain a tensor, of the model or of any family
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::tensors))]
     pub(crate) tensor: Option<String>,
-    /// Show how much each tensor matters for texts: squared gradients of the loss
+    /// Show the importance of each tensor on texts: squared gradients of the loss
     #[arg(long, requires_all = ["subject", "data"], conflicts_with = "tensor")]
     pub(crate) importance: bool,
-    /// Texts of --importance: JSON lines as of `apr distill`, or a text in each line
+    /// Texts for --importance: JSON lines as for `apr distill`, or a text per line
     #[arg(long, value_name = "FILE", requires = "importance")]
     pub(crate) data: Option<PathBuf>,
 }
@@ -296,7 +297,7 @@ pub(crate) struct GraphArgs {
     /// Output file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Replace a file that exists
+    /// Overwrite an existing output
     #[arg(short = 'f', long, requires = "output")]
     pub(crate) overwrite: bool,
     /// Depth to which blocks are expanded [default: as far as legible]
@@ -311,8 +312,7 @@ pub(crate) struct GraphArgs {
     /// Part of a model that has several, such as encoder_model
     #[arg(long, value_name = "NAME")]
     pub(crate) part: Option<String>,
-    /// Show what each group and node costs: its share of all operations, FLOPs, and bytes read and
-    /// written
+    /// Show the cost of each group and node: share of all operations, FLOPs, bytes read and written
     #[arg(long, conflicts_with = "node")]
     pub(crate) costs: bool,
     /// Size of a symbolic dimension for costs, such as sequence_length=512 [default: 1 for batches,
@@ -350,13 +350,13 @@ impl GraphArgs {
 pub(crate) enum GraphFormat {
     /// Rows with shapes and parameters
     Tree,
-    /// A picture, light or dark as the reader's system is
+    /// An image with a light and a dark theme, by the reader's system
     Svg,
-    /// What Graphviz reads
+    /// Graphviz source
     Dot,
-    /// What Mermaid reads, in Markdown
+    /// Mermaid source, in Markdown
     Mermaid,
-    /// Everything, for programs
+    /// The whole graph, for programs
     Json,
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct ConvertAdapterArgs {
     /// Adapter: PEFT folder or GGUF file
     #[arg(value_name = "ADAPTER")]
     pub(crate) adapter: PathBuf,
-    /// Model that it is for, in any format
+    /// Base model of the adapter, in any format
     #[arg(long, value_name = "MODEL")]
     pub(crate) base: PathBuf,
     /// Output: a .gguf file, or a folder for PEFT
@@ -40,7 +40,7 @@ pub(crate) struct ExtractArgs {
     /// Tuned model: file, folder, shard index or hf:// location
     #[arg(value_name = "TUNED")]
     pub(crate) model: PathBuf,
-    /// Model that it was tuned from
+    /// Base model of the tuned model
     #[arg(long, value_name = "MODEL")]
     pub(crate) base: PathBuf,
     /// Output folder
@@ -49,7 +49,7 @@ pub(crate) struct ExtractArgs {
     /// Rank of the adapter's matrices
     #[arg(long, value_name = "R", required_unless_present = "energy", conflicts_with = "energy")]
     pub(crate) rank: Option<NonZeroU64>,
-    /// Of each layer, the smallest rank with this share of the sum of squared singular values
+    /// Smallest rank per layer that keeps this share of the sum of squared singular values
     #[arg(long, value_name = "E", value_parser = parse_energy)]
     pub(crate) energy: Option<f64>,
     /// Linear layers to extract, by name of their weights [default: all but the output projection]
@@ -58,7 +58,7 @@ pub(crate) struct ExtractArgs {
     /// Save whole copies of other modules that differ: norms, embeddings, the output projection
     #[arg(long)]
     pub(crate) save_others: bool,
-    /// Name of the base model in the adapter's configuration [default: as --base names it]
+    /// Name of the base model in the adapter's configuration [default: the value of --base]
     #[arg(long, value_name = "NAME")]
     pub(crate) base_name: Option<String>,
     /// Precision of the adapter's matrices: fp32, fp16 or bf16 [default: the tuned model's]

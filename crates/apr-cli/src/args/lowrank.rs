@@ -14,9 +14,9 @@ pub(super) fn parse_energy(text: &str) -> Result<f64, String> {
 /// What the factors are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LowRank {
-    /// Each has the roots of the singular values
+    /// Both factors contain the square roots of the singular values
     Svd,
-    /// As B and A of a LoRA adapter: A has orthonormal rows, B the singular values
+    /// B and A of a LoRA adapter: A has orthonormal rows, B contains the singular values
     Lora,
 }
 
@@ -27,16 +27,16 @@ pub(crate) const IN_FACTORIZE: [&str; 4] = ["lowrank", "rank", "energy", "dense"
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Low-rank factorization")]
 pub(crate) struct LowRankArgs {
-    /// What the factors are [default: svd, where --rank or --energy is given]
+    /// Form of the factors [default: svd, with --rank or --energy]
     #[arg(long, value_enum, value_name = "METHOD")]
     pub(crate) lowrank: Option<LowRank>,
-    /// Keep so many singular values of each matrix
+    /// Number of singular values to keep per matrix
     #[arg(long, value_name = "R", conflicts_with = "energy")]
     pub(crate) rank: Option<NonZeroU64>,
-    /// Keep as many singular values as have this share of the sum of their squares
+    /// Share of the sum of squared singular values to keep
     #[arg(long, value_name = "E", value_parser = parse_energy)]
     pub(crate) energy: Option<f64>,
-    /// Store sparse tensors and factors of an .apr file dense again
+    /// Store sparse and factorized tensors of an .apr file as dense tensors
     #[arg(long, conflicts_with_all = ["lowrank", "rank", "energy", "sparse"])]
     pub(crate) dense: bool,
 }

@@ -55,35 +55,35 @@ pub(crate) struct MergeArgs {
     pub(crate) models: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
-    /// LoRA, DoRA, LoHa or LoKr adapter that is merged into the one model, times X [default: 1];
-    /// may be given several times
+    /// LoRA, DoRA, LoHa or LoKr adapter to merge into the model, multiplied by X [default: 1]; may
+    /// be given several times
     #[arg(long, value_name = "ADAPTER[:X]", value_parser = parse_adapter)]
     pub(crate) lora: Vec<(PathBuf, f64)>,
     /// Merge method [default: average]
     #[arg(short, long, alias = "method", value_name = "METHOD", value_parser = parse_method())]
     pub(crate) strategy: Option<Method>,
-    /// Base model, which the others were trained from [default for slerp, nearswap and
-    /// arcee_fusion: the first]
+    /// Base model of the other models [default for slerp, nearswap and arcee_fusion: the first
+    /// model]
     #[arg(long, value_name = "MODEL")]
     pub(crate) base: Option<PathBuf>,
     /// Weight of each model that is not the base [default: 1]
     #[arg(long, value_name = "W,W,...", value_delimiter = ',')]
     pub(crate) weights: Vec<f64>,
-    /// Share of differences that stay, above 0: one for all models or one for each [default: 1]
+    /// Share of differences to keep, above 0: one for all models or one for each [default: 1]
     #[arg(long, value_name = "D,D,...", value_delimiter = ',')]
     pub(crate) density: Vec<f64>,
-    /// Place between the base (0) and the other model (1) for slerp [default: 0.5]; threshold of
+    /// Position between the base (0) and the other model (1) for slerp [default: 0.5]; threshold of
     /// nearswap
     #[arg(long, value_name = "T")]
     pub(crate) t: Option<f64>,
-    /// Factor of the differences that are added to the base [default: 1]
+    /// Factor for the differences that are added to the base [default: 1]
     #[arg(long, value_name = "X")]
     pub(crate) lambda: Option<f64>,
     /// Divide by the sum of the weights [default: by the method]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) normalize: Option<bool>,
-    /// Vocabulary of the result, to whose ids rows of embeddings are moved: union, base, or one of
-    /// the models [default: rows are merged by their position]
+    /// Vocabulary of the result: union, base, or one of the models; rows of embeddings are moved to
+    /// its ids [default: rows are merged by position]
     #[arg(long, value_name = "SOURCE")]
     pub(crate) tokenizer: Option<String>,
     /// Random seed of dare and della
@@ -98,7 +98,7 @@ pub(crate) struct MergeArgs {
     /// Folder of a plan, which its paths begin with and names of models do not.
     #[arg(skip)]
     pub(crate) plan_folder: PathBuf,
-    /// Target format [default: by the output's extension, else that of the first model]
+    /// Target format [default: by the output's extension, else the first model's format]
     #[arg(long, value_name = "FORMAT", value_parser = parse_target())]
     pub(crate) format: Option<&'static Format>,
     /// Maximum tensor bytes per shard of .apr, safetensors or GGUF output, such as 5GB

@@ -7,6 +7,7 @@ mod container;
 mod convert;
 mod distill;
 pub(crate) mod examples;
+pub(crate) mod groups;
 mod hints;
 mod hyphens;
 mod imatrix;
@@ -29,6 +30,7 @@ mod upgrade;
 mod watermark;
 mod write;
 
+use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -85,40 +87,65 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// What was typed; the error says what was meant, where that is known.
+    /// Parses the command line. Errors have the hint for the word that was typed, if there is one.
     pub(crate) fn read() -> Result<Self, clap::Error> {
-        let matches = Self::command_with_help()
-            .try_get_matches_from(crate::arguments())
-            .and_then(|matches| Self::from_arg_matches(&matches));
-        matches.map_err(hints::advised)
+        let arguments: Vec<OsString> = crate::arguments().collect();
+        let is_help = |typed: &[OsString]| typed == ["help", "all"] || typed == ["--help", "all"];
+        let matches = if arguments.get(1..).is_some_and(is_help) {
+            Self::command_for_help(true).try_get_matches_from(["apr", "--help"])
+        } else {
+            Self::command_with_help().try_get_matches_from(arguments)
+        };
+        let parsed = matches.and_then(|matches| Self::from_arg_matches(&matches));
+        parsed.map_err(hints::advised)
     }
 
-    /// The command with all that its help has.
+    /// The command with everything that its help contains.
     pub(crate) fn command_with_help() -> clap::Command {
-        // Whoever converts need not read past what prunes, factorizes and distils.
-        let in_prune = [&prune::IN_PRUNE[..], &[prune::TARGET]].concat();
-        let in_factorize = lowrank::IN_FACTORIZE.to_vec();
-        let pruning = [&prune::IN_PRUNE[..], &["prune"]].concat();
-        let in_distill = distill::IN_DISTILL.to_vec();
-        let hidden = [
-            ("convert", [&in_prune[..], &in_factorize, &in_distill].concat()),
-            ("distill", [&in_prune[..], &["prune"], &in_factorize].concat()),
-            ("prune", [&in_factorize[..], &in_distill].concat()),
-            ("factorize", [&pruning[..], &in_distill].concat()),
+        Self::command_for_help(false)
+    }
+
+    fn command_for_help(lists_all: bool) -> clap::Command {
+        let command = Self::command();
+        // The help of convert leaves out what these three are for, and theirs has just that.
+        let own: [(&str, &[&str]); 3] = [
+            (
+                "prune",
+                &[&["prune"], &prune::IN_PRUNE[..], &[prune::TARGET, "calibration"]].concat(),
+            ),
+            ("factorize", &[&lowrank::IN_FACTORIZE[..], &[prune::TARGET]].concat()),
+            ("distill", &distill::IN_DISTILL),
         ];
-        let command = hidden.into_iter().fold(Self::command(), |command, (name, hidden)| {
-            command.mut_subcommand(name, |command| {
-                command.mut_args(|arg| {
-                    let hides = hidden.contains(&arg.get_id().as_str());
-                    if hides { arg.hide(true) } else { arg }
-                })
+        let command = own.iter().fold(command, |command, (name, own)| {
+            command.mut_subcommand(name, |command| with_own_options(command, own))
+        });
+        let elsewhere =
+            [&prune::IN_PRUNE[..], &[prune::TARGET], &lowrank::IN_FACTORIZE, &distill::IN_DISTILL];
+        let command = command.mut_subcommand("convert", |command| {
+            command.mut_args(|arg| {
+                let is_elsewhere = elsewhere.concat().contains(&arg.get_id().as_str());
+                if is_elsewhere { arg.hide(true) } else { arg }
             })
         });
-        let command = command.mut_subcommand("factorize", |command| {
-            command.mut_arg(prune::TARGET, |arg| arg.help_heading("Low-rank factorization"))
-        });
-        hyphens::with_hyphens(examples::with_examples(command))
+        let command = groups::with_groups(command);
+        hyphens::with_hyphens(examples::with_examples(command, lists_all))
     }
+}
+
+/// A command that takes the options of `convert`: its help has its own options first, those that
+/// write, and a line about the others.
+fn with_own_options(command: clap::Command, own: &[&str]) -> clap::Command {
+    const WRITE: [&str; 6] = ["model", "output", "overwrite", "format", "precision", "dry_run"];
+    const OTHERS: &str = "All options of convert, such as --quantize, --compress and --encrypt: \
+        `apr convert --help`";
+    let shown = [own, &WRITE].concat();
+    let command = command.mut_args(|arg| {
+        let place = shown.iter().position(|shown| *shown == arg.get_id().as_str());
+        let Some(place) = place else { return arg.hide(true) };
+        let arg = arg.display_order(place);
+        if place < own.len() { arg.help_heading(None).hide_short_help(false) } else { arg }
+    });
+    command.after_help(OTHERS)
 }
 
 /// Options of every command.
@@ -134,7 +161,7 @@ pub(crate) struct GlobalArgs {
     /// Print more detail
     #[arg(short, long, global = true, hide_short_help = true)]
     pub(crate) verbose: bool,
-    /// When to colour the output [default: auto]
+    /// Colour the output: auto, always or never [default: auto]
     #[arg(
         long,
         global = true,
@@ -158,7 +185,7 @@ pub(crate) struct GlobalArgs {
         long, global = true, hide_short_help = true, value_name = "SIZE", value_parser = parse_size
     )]
     pub(crate) max_metadata: Option<u64>,
-    /// Run models without comparing tensors with their digests and checksums; the report says
+    /// Run models without comparing tensors with their digests and checksums; the report contains
     /// `unverified`
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) no_verify: bool,
@@ -169,11 +196,11 @@ pub(crate) struct GlobalArgs {
     /// [default: APR_PASSWORD, else a prompt]
     #[arg(long, global = true, hide_short_help = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
-    /// Read pickled objects of this class, such as __main__.Net, for their parameters; nothing of
-    /// it is run
+    /// Read the parameters of pickled objects of this class, such as __main__.Net, without running
+    /// its code
     #[arg(long, global = true, hide_short_help = true, value_name = "CLASS")]
     pub(crate) pickle_class: Vec<String>,
-    /// Model family, where detection fails or is wrong [default: auto]
+    /// Model family, if detection fails or is wrong [default: auto]
     #[arg(
         long, global = true, hide_short_help = true, value_name = "NAME", value_parser = parse_arch,
         add = ArgValueCandidates::new(completion::families)
@@ -182,7 +209,7 @@ pub(crate) struct GlobalArgs {
     /// TOML file that defines a model family; may be given several times
     #[arg(long, global = true, hide_short_help = true, value_name = "FILE")]
     pub(crate) arch_file: Vec<PathBuf>,
-    /// Configuration of a model that has none of its own, as its config.json
+    /// Configuration for a model without one: a config.json file
     #[arg(long = "config", global = true, hide_short_help = true, value_name = "FILE")]
     pub(crate) model_config: Option<PathBuf>,
 }
@@ -214,110 +241,150 @@ pub(crate) enum ColorWhen {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show a model's family, size, dtypes and metadata without reading its weights
+    /// Show family, size, dtypes and metadata
+    ///
+    /// Reads headers only, never the weights.
     #[command(visible_alias = "info")]
     Inspect(InspectArgs),
-    /// List tensors, with statistics, a histogram or values
+    /// List tensors, statistics, histograms or values
     Tensors(TensorsArgs),
-    /// List the files of a repository on a hub; for other models, the tensors
+    /// List files of a hub repository, or tensors
     Ls(TensorsArgs),
-    /// Validate structure, checksums, shapes and values in one read
+    /// Check structure, checksums, shapes and values
+    ///
+    /// Reads the file once.
     Validate(ValidateArgs),
-    /// Record a model's answers to inputs, or check another model's answers against them
+    /// Record answers and check another model against them
     Canary {
         #[command(subcommand)]
         action: CanaryAction,
     },
-    /// Scan files for code that loading them would execute: clean, suspicious, dangerous,
-    /// unreadable or not examined
+    /// Find code that loading a file would run
+    ///
+    /// Every file is clean, suspicious, dangerous, unreadable or not examined.
     Scan(ScanArgs),
-    /// Compare two models: tensors, vocabulary, metadata
+    /// Compare the tensors and metadata of two models
+    ///
+    /// The models may have different formats. Vocabularies and graphs are compared as well.
     Diff(DiffArgs),
-    /// Dump a file's bytes, strings or structure, even if it does not open
+    /// Dump bytes, strings or structure of any file
+    ///
+    /// Works on files that do not open as a model.
     Debug(DebugArgs),
-    /// Check best practices: licence, model card, names, alignment
+    /// Check licence, model card, names, alignment
     Lint(LintArgs),
-    /// Explain a model, one of its tensors, or an error code
+    /// Explain a model, a tensor or an error code
     Explain(ExplainArgs),
-    /// Show a model's graph, blocks and operators with shapes, as a tree or an image; reads no
-    /// weights
+    /// Show the computation graph as a tree or an image
+    ///
+    /// Shows blocks and operators with their shapes. Reads no weights.
     Graph(GraphArgs),
-    /// Explore a model on a screen: tensors, statistics, histograms, values, graph, checks
+    /// Browse a model in the terminal
     Tui(TuiArgs),
-    /// Serve the page that opens models in the browser, on this machine
+    /// Browse a model in the browser
+    ///
+    /// Serves the page on this machine only.
     Page(PageArgs),
     /// Run a model on text, audio, images or arrays
     Run(RunArgs),
-    /// Measure tokens a second, as llama-bench does, or runs a second
+    /// Measure speed, in the format of llama-bench
+    ///
+    /// Measures tokens per second, or runs per second for models that do not generate text.
     Bench(BenchArgs),
-    /// Trace a run: time and memory of every step, activations, attention, predictions
+    /// Profile a run step by step, or compare two models
+    ///
+    /// Shows time, memory, activations, attention and predictions of every step.
     Trace(TraceArgs),
-    /// Tokenize text with a model's tokenizer, or decode token ids; needs no weights
+    /// Encode or decode text with a model's tokenizer
+    ///
+    /// Needs no weights.
     Tokenize(TokenizeArgs),
-    /// Pack a model with its configuration and tokenizer into one .apr file
+    /// Pack a model folder into one .apr file
+    ///
+    /// Packs the configuration and the tokenizer with the weights, and validates every tensor.
     Import(ImportArgs),
-    /// Convert between formats and precisions
+    /// Convert between formats and dtypes
     Convert(ConvertArgs),
-    /// Merge models by mergekit's methods (average, slerp, TIES, ...), or adapters into a model
+    /// Merge models, or adapters into a model
+    ///
+    /// Supports mergekit's methods and configurations: average, slerp, TIES and others.
     Merge(MergeArgs),
-    /// Prune a model: weights become zero, layers, heads or neurons go, zeros are not stored; as
-    /// convert, with its options
+    /// Remove weights, heads, neurons or layers
+    ///
+    /// Accepts all options of `apr convert`.
     Prune(ConvertArgs),
-    /// Factorize weights by truncated SVD: .apr files store matrices as two factors of low rank; as
-    /// convert, with its options
+    /// Store weights as low-rank factors (SVD)
+    ///
+    /// Accepts all options of `apr convert`. Files in .apr store each matrix as two factors.
     Factorize(ConvertArgs),
-    /// Distil a model into a smaller one, which is trained to compute what this one does; as
-    /// convert, with its options
+    /// Train a smaller model on the outputs of this one
+    ///
+    /// Accepts all options of `apr convert`.
     Distill(ConvertArgs),
-    /// Extract LoRA adapters from tuned models, and convert them for llama.cpp or PEFT
+    /// Extract or convert LoRA adapters
+    ///
+    /// Extracts adapters from tuned models, and converts them for llama.cpp or PEFT.
     Lora {
         #[command(subcommand)]
         action: LoraAction,
     },
-    /// Measure an importance matrix, as llama-imatrix does, for quantize --imatrix
+    /// Measure an importance matrix for quantize
+    ///
+    /// Measures what llama-imatrix measures.
     Imatrix(ImatrixArgs),
-    /// Quantize to GGML block types, with output identical to llama-quantize and a report of the
-    /// error
+    /// Quantize to GGML types, identical to llama-quantize
+    ///
+    /// Reports the quantization error of each tensor.
     Quantize(QuantizeArgs),
-    /// Write a model in another format, as a file or as a folder with its configuration
+    /// Write a model folder or another format
     Export(ExportArgs),
-    /// Generate a key pair for signing or for decryption
+    /// Create a key pair
+    ///
+    /// Signing and decryption have keys of their own.
     Keygen(KeygenArgs),
-    /// Sign a model, in place
+    /// Sign a model in place
     Sign(SignArgs),
-    /// Verify signatures against trusted keys
+    /// Verify signatures with trusted keys
     Verify(VerifyArgs),
-    /// Encrypt a model for a password, for recipients, or both
+    /// Encrypt for a password or for public keys
     Encrypt(EncryptArgs),
     /// Decrypt a model
     Decrypt(DecryptArgs),
-    /// Issue, show or check a licence within a model
+    /// Issue, show or verify a licence
     License {
         #[command(subcommand)]
         action: LicenseAction,
     },
-    /// Edit metadata, tensor names or the chat template, in place where possible
+    /// Change metadata, names or the chat template
+    ///
+    /// Edits in place if possible.
     Edit(EditArgs),
-    /// Upgrade a file of an older APR format to the current one
+    /// Convert an older .apr file to the current version
     Upgrade(UpgradeArgs),
-    /// Split a model into .apr shards with a manifest, or into GGUF splits
+    /// Split a model into shards
+    ///
+    /// Writes .apr shards with a manifest, or GGUF splits.
     Shard(ShardArgs),
-    /// Join the shards of a manifest, or GGUF splits, into one file
+    /// Join shards into one file
+    ///
+    /// Joins .apr shards by their manifest, or GGUF splits.
     Join(JoinArgs),
-    /// Plan a job in parts for several processes or machines
+    /// Split a job into parts for several machines
     Plan(PlanArgs),
-    /// Run one part of a plan; a finished part is skipped
+    /// Run one part of a plan
+    ///
+    /// A part that is finished is skipped.
     RunPart(RunPartArgs),
-    /// Check that all parts of a plan are finished, and assemble their output
+    /// Check the parts and assemble the output
     Finish(FinishArgs),
-    /// Embed an id in the weights, or detect it
+    /// Embed or detect an id in the weights
     Watermark {
         #[command(subcommand)]
         action: WatermarkAction,
     },
-    /// Download a model's files into the cache
+    /// Download a model into the cache
     Download(DownloadArgs),
-    /// Show, clear or verify the cache of downloads
+    /// Show, clear or verify the download cache
     Cache {
         #[command(subcommand)]
         action: CacheAction,
@@ -327,12 +394,12 @@ pub(crate) enum Command {
         /// The shell
         shell: Shell,
     },
-    /// Write manual pages into a folder
+    /// Write the manual pages
     Man {
         /// Output folder; created if missing
         dir: PathBuf,
     },
-    /// Show the version, the platform, the features and the formats of this binary
+    /// Show version, features and formats
     Version,
 }
 
@@ -367,7 +434,7 @@ pub(crate) enum CacheAction {
         /// Show what would be removed without removing it
         #[arg(long)]
         dry_run: bool,
-        /// Remove files that other programs put in the Hugging Face cache, too, after a question
+        /// Also remove files of other programs from the Hugging Face cache, after a question
         #[arg(long)]
         all_hub: bool,
         /// Answer the question of --all-hub with yes

@@ -15,7 +15,7 @@ pub(crate) struct OnnxArgs {
         value_parser = clap::value_parser!(i64).range(1..=1000)
     )]
     pub(crate) opset: Option<i64>,
-    /// External data: beside the model at 2 GiB or more, always, or never [default: auto]
+    /// External data: from 2 GiB on, always, or never [default: auto]
     #[arg(long, hide_short_help = true, value_enum, value_name = "WHEN")]
     pub(crate) external_data: Option<DataPlace>,
     /// With the key-value cache as inputs and outputs, for generating token by token
@@ -29,12 +29,11 @@ pub(crate) struct OnnxArgs {
     /// [default: latents]
     #[arg(long, hide_short_help = true, value_enum, value_name = "FORM")]
     pub(crate) latent_cache: Option<LatentCache>,
-    /// What the head is for: a task as Optimum names it (text-generation-with-past, fill-mask,
-    /// ...), or the end of a class (CausalLM); an empty text for no head [default: as the
-    /// configuration says]
+    /// Task of the head: a task name of Optimum (text-generation-with-past, fill-mask, ...), or the
+    /// end of a class name (CausalLM); an empty text for no head [default: by the configuration]
     #[arg(long, hide_short_help = true, value_name = "TASK")]
     pub(crate) task: Option<String>,
-    /// Use onnxruntime's MatMulNBits for quantized matrices, which needs no dequantized copy
+    /// Use onnxruntime's MatMulNBits for quantized matrices, without a dequantized copy
     #[arg(long, hide_short_help = true)]
     pub(crate) matmul_nbits: bool,
 }
@@ -60,11 +59,11 @@ impl From<LatentCache> for apr_blocks::LatentCache {
 /// Where the bytes of tensors go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DataPlace {
-    /// Beside the model where it has 2 GiB or more
+    /// In a second file if the model has 2 GiB or more
     Auto,
-    /// Beside the model
+    /// In a second file
     Always,
-    /// Into the model's file
+    /// In the model's file
     Never,
 }
 

@@ -13,7 +13,7 @@ fn parse_parts(text: &str) -> Result<usize, String> {
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// Number of parts, approximately: fewer where single tensors are large
+    /// Approximate number of parts; large tensors may make it smaller
     #[arg(long, value_name = "N", value_parser = parse_parts, required_unless_present = "max_part")]
     pub(crate) parts: Option<usize>,
     /// Maximum tensor bytes per part, such as 5GB; may raise the number of parts
@@ -28,8 +28,8 @@ pub(crate) struct PlanArgs {
     /// Identify inputs by size and modification time, without reading their weights
     #[arg(long)]
     pub(crate) no_digests: bool,
-    /// The job, as it would be typed without the parts: convert, prune, factorize, merge, import,
-    /// quantize, encrypt, validate or diff, and its options
+    /// The job and its options, as on a single machine: convert, prune, factorize, merge, import,
+    /// quantize, encrypt, validate or diff
     #[arg(
         required = true,
         trailing_var_arg = true,

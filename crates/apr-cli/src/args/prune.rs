@@ -71,7 +71,7 @@ pub(super) fn parse_layers(text: &str) -> Result<LayerChoice, String> {
 pub(crate) enum PruneScope {
     /// Each tensor
     Tensor,
-    /// All tensors together: those with smaller weights lose more
+    /// All tensors together; tensors with smaller weights lose more
     Global,
 }
 
@@ -80,7 +80,7 @@ pub(crate) enum PruneScope {
 pub(crate) enum PruneMethod {
     /// Weigh magnitudes by the norms of inputs
     Wanda,
-    /// Weigh by the products of inputs, and update what stays, layer by layer
+    /// Use second-order statistics of the inputs and update the remaining weights, layer by layer
     Sparsegpt,
     /// Weigh magnitudes by the gradients of the texts' next tokens
     Fisher,
@@ -106,17 +106,17 @@ pub(crate) const TARGET: &str = "target";
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Pruning")]
 pub(crate) struct PruneArgs {
-    /// Set this share of the weights of each matrix to zero, smallest first; with --calibration by
-    /// activations too (Wanda); `apr prune --help` and `apr factorize --help` have more
+    /// Set this share of the weights of each matrix to zero, smallest first; with --calibration,
+    /// weighted by activations (Wanda)
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     pub(crate) prune: Option<f64>,
-    /// What --prune is a share of [default: tensor]
+    /// Scope of --prune: each tensor, or all tensors together [default: tensor]
     #[arg(long, value_enum, value_name = "SCOPE", requires = "prune", hide_short_help = true)]
     pub(crate) prune_scope: Option<PruneScope>,
-    /// What --calibration is for [default: wanda]
+    /// Use of the --calibration data [default: wanda]
     #[arg(long, alias = "prune-by", value_enum, value_name = "METHOD", hide_short_help = true)]
     pub(crate) prune_method: Option<PruneMethod>,
-    /// Keep N of every M consecutive weights of a row, such as 2:4
+    /// Keep N of each M consecutive weights of a row, such as 2:4
     #[arg(
         long, value_name = "N:M", value_parser = parse_pattern,
         conflicts_with_all = ["prune", "prune_threshold"], hide_short_help = true
@@ -128,22 +128,22 @@ pub(crate) struct PruneArgs {
         hide_short_help = true
     )]
     pub(crate) prune_threshold: Option<f32>,
-    /// Drop layers: so many before the last one, or with --calibration those that change least;
-    /// or a list such as 3,7,9-11, counted from 0
+    /// Remove layers: a number (before the last layer; with --calibration, the layers that change
+    /// their input least), or a list such as 3,7,9-11, counted from 0
     #[arg(long, value_name = "LAYERS", value_parser = parse_layers, hide_short_help = true)]
     pub(crate) prune_layers: Option<LayerChoice>,
-    /// Drop so many attention heads of every layer, those with the smallest weights; heads that
-    /// share keys and values go together
+    /// Remove N attention heads per layer, smallest weights first; heads that share keys and values
+    /// are removed together
     #[arg(long, value_name = "N", hide_short_help = true)]
     pub(crate) prune_heads: Option<NonZeroU64>,
-    /// Drop so many neurons of every layer's feed-forward part, those with the smallest weights
+    /// Remove N feed-forward neurons per layer, smallest weights first
     #[arg(long, value_name = "N", hide_short_help = true)]
     pub(crate) prune_neurons: Option<NonZeroU64>,
-    /// Store tensors without their zeros in .apr output, where that saves room: csr, or block:B for
+    /// Store tensors in .apr output without their zeros if that is smaller: csr, or block:B for
     /// square blocks of B rows
     #[arg(long, value_name = "LAYOUT", value_parser = parse_sparse, hide_short_help = true)]
     pub(crate) sparse: Option<SparseLayout>,
-    /// With --sparse, as --prune-threshold
+    /// Same as --prune-threshold, with --sparse
     #[arg(
         long, value_name = "X", value_parser = parse_threshold, requires = "sparse",
         conflicts_with_all = ["prune", "prune_nm", "prune_threshold"], hide_short_help = true

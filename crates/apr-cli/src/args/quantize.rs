@@ -89,7 +89,7 @@ pub(crate) struct RequantizeArgs {
         conflicts_with_all = ["quantize", "keep_quantization"]
     )]
     pub(crate) dequantize: Option<Dequantized>,
-    /// Keep quantized tensors as they are (the default)
+    /// Keep quantized tensors unchanged (the default)
     #[arg(long, conflicts_with = "quantize", hide_short_help = true)]
     pub(crate) keep_quantization: bool,
     #[command(flatten)]
@@ -113,7 +113,7 @@ pub(crate) struct QuantizeArgs {
     pub(crate) search: SearchArgs,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
-    /// Only checkpoint entries below this prefix, such as state_dict. or model.
+    /// Only tensors whose names start with this prefix, such as `state_dict.`
     #[arg(long, value_name = "P", hide_short_help = true)]
     pub(crate) prefix: Option<String>,
     /// Target format [default: by the output's extension]
@@ -152,12 +152,11 @@ pub(crate) struct SearchArgs {
         value_parser = crate::human::parse_size
     )]
     pub(crate) max_size: Option<u64>,
-    /// Tokens of a window of the text, for --search [default: 512, or the model's context where it
-    /// is shorter]
+    /// Window size in tokens for --search [default: 512, or the model's context if that is shorter]
     #[arg(long, value_name = "N", requires = "search", hide_short_help = true)]
     pub(crate) context: Option<usize>,
-    /// Windows of the text, or its lines for a model that does not continue texts, for --search
-    /// [default: 40]
+    /// Number of windows for --search, or of lines for models that do not generate text [default:
+    /// 40]
     #[arg(long, value_name = "N", requires = "search", hide_short_help = true)]
     pub(crate) chunks: Option<NonZeroUsize>,
 }

@@ -8,7 +8,7 @@ pub(crate) struct DownloadArgs {
     /// Locations that start with hf://, https:// or s3://
     #[arg(required = true, value_name = "LOCATION")]
     pub(crate) models: Vec<PathBuf>,
-    /// All files of the repository, not only one model's
+    /// All files of the repository, not only the files of one model
     #[arg(long)]
     pub(crate) all: bool,
 }
@@ -35,7 +35,7 @@ pub(crate) struct RemoteArgs {
     /// Allow unencrypted http beyond this machine
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) insecure: bool,
-    /// Time that a server may be silent; within it, at least 1 KiB a second has to come
+    /// Seconds without data before a connection is aborted; slower than 1 KiB/s counts as no data
     /// [default: 30]
     #[arg(
         long, global = true, hide_short_help = true, value_name = "SECONDS",

@@ -42,17 +42,17 @@ pub(crate) struct RunArgs {
     /// Prompt; also read from a pipe
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     pub(crate) prompt: Vec<String>,
-    /// Take each line of text files and of a pipe as a prompt of its own
+    /// Treat each line of text files and of a pipe as a separate prompt
     #[arg(long, conflicts_with = "tokens")]
     pub(crate) lines: bool,
-    /// Batch size of generation with several prompts [default: 8]; 1 = one prompt after the other,
-    /// each with the very numbers of a run of its own
+    /// Batch size for several prompts [default: 8]; 1 = no batching, results are identical to
+    /// separate runs
     #[arg(long, value_name = "N", conflicts_with_all = ["tokens", "prompt_cache", "want"])]
     pub(crate) batch: Option<NonZeroU8>,
     /// Text that contains the answer to --prompt, for extractive question answering
     #[arg(long, value_name = "TEXT", requires = "prompt")]
     pub(crate) context: Option<String>,
-    /// Allow "no answer" to a question, with its probability, for models of SQuAD 2.0
+    /// Allow "no answer" to a question, with its probability (SQuAD 2.0 models)
     #[arg(long, requires = "context")]
     pub(crate) no_answer: bool,
     /// Apply the model's chat template to the prompt; on a terminal, without a prompt, hold a
@@ -68,8 +68,8 @@ pub(crate) struct RunArgs {
         allow_hyphen_values = true, value_parser = parse_token
     )]
     pub(crate) tokens: Vec<i64>,
-    /// Keep the keys and values of the prompt in FILE, and read of the next prompt only what
-    /// follows their common beginning
+    /// Save the KV cache of the prompt in FILE; the next prompt is read from the first token that
+    /// differs
     #[arg(long, value_name = "FILE")]
     pub(crate) prompt_cache: Option<PathBuf>,
     /// Maximum number of tokens to generate, per audio file for speech [default: the model's own,
@@ -100,13 +100,13 @@ pub(crate) struct RunArgs {
     /// Presence penalty for tokens of the answer [default: 0]
     #[arg(long, value_name = "X", value_parser = parse_finite)]
     pub(crate) presence_penalty: Option<f32>,
-    /// Beam search with N beams, up to 64; 1 = none [default: the model's own, else 1]
+    /// Beam search with N beams, up to 64; 1 = off [default: the model's own, else 1]
     #[arg(
         long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MOST_BEAMS as i64),
         conflicts_with = "temperature"
     )]
     pub(crate) beams: Option<u8>,
-    /// Length penalty of a beam search; above 0 favours longer texts [default: the model's own,
+    /// Length penalty of beam search; values above 0 favour longer texts [default: the model's own,
     /// else 1]
     #[arg(
         long, value_name = "X", value_parser = parse_finite, allow_hyphen_values = true,
@@ -126,7 +126,7 @@ pub(crate) struct RunArgs {
         value_parser = clap::builder::NonEmptyStringValueParser::new()
     )]
     pub(crate) stop: Vec<String>,
-    /// Separator of several answers; \n, \t, \0 and \\ are escapes [default: \n]
+    /// Separator printed between answers; \n, \t, \0 and \\ are escapes [default: \n]
     #[arg(long, value_name = "TEXT", value_parser = parse_separator)]
     pub(crate) separator: Option<Separator>,
     /// Truncate text to the model's context
@@ -144,8 +144,8 @@ pub(crate) struct RunArgs {
     /// Print the transcription as subtitles
     #[arg(long, value_name = "FORMAT", conflicts_with = "timestamps")]
     pub(crate) subtitles: Option<SubtitleFormat>,
-    /// Transcribe a window again at higher temperatures where its text repeats itself or is
-    /// unlikely, and leave out silence
+    /// Transcribe a window again at higher temperatures if its text is repetitive or unlikely, and
+    /// skip silence
     #[arg(long, conflicts_with = "temperature")]
     pub(crate) fallback: bool,
     /// Pooling of token embeddings [default: the model's own, else mean]
@@ -161,7 +161,7 @@ pub(crate) struct RunArgs {
     /// Task of the head, such as text-generation or CausalLM [default: by the configuration]
     #[arg(long, value_name = "TASK")]
     pub(crate) task: Option<String>,
-    /// Type of the keys and values that are kept of earlier tokens
+    /// Dtype of the KV cache
     #[arg(long, value_name = "TYPE", conflicts_with = "want")]
     pub(crate) cache_type: Option<CacheTypeName>,
     /// Generate with decoded weights in single precision, instead of 8-bit activations for weights

@@ -12,8 +12,8 @@ pub(crate) struct ShardArgs {
     /// Maximum tensor bytes per shard, such as 2GB; a larger tensor gets its own shard
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) size: u64,
-    /// Manifest OUT.apr, with shards OUT-00001-of-00004.apr beside it; or OUT.gguf for splits as of
-    /// llama-gguf-split, OUT-00001-of-00004.gguf
+    /// Manifest OUT.apr with shards OUT-00001-of-00004.apr, or OUT.gguf for splits
+    /// OUT-00001-of-00004.gguf, as llama-gguf-split writes them
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: PathBuf,
     /// Overwrite an existing output
@@ -30,7 +30,7 @@ pub(crate) struct ShardArgs {
 /// Arguments of `join`.
 #[derive(Debug, Args)]
 pub(crate) struct JoinArgs {
-    /// Manifest, or any split of a GGUF model, with the others beside it
+    /// Manifest, or any split of a GGUF model; the other files must be in the same folder
     pub(crate) manifest: PathBuf,
     /// Output path; - for standard output
     #[arg(short, long, value_name = "PATH")]

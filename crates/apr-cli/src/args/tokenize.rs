@@ -9,7 +9,7 @@ use super::run::parse_token;
 /// Arguments of `tokenize`.
 #[derive(Debug, Args)]
 pub(crate) struct TokenizeArgs {
-    /// File or folder with a tokenizer; a GGUF file with a vocabulary alone will do
+    /// File or folder with a tokenizer; a vocabulary-only GGUF file is enough
     pub(crate) model: PathBuf,
     /// Text to tokenize; also read from a pipe
     #[arg(long, value_name = "TEXT")]

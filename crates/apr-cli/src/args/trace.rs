@@ -19,22 +19,20 @@ pub(crate) struct TraceArgs {
     /// Second model of --diff
     #[arg(requires = "diff")]
     pub(crate) other: Option<PathBuf>,
-    /// Compare two models step by step, and name the first step that adds drift out of line, with
-    /// the weights that it reads
+    /// Compare two models step by step; report the first step with unusual drift and its weights
     #[arg(
         long, requires = "other",
         conflicts_with_all = ["trace_payload", "export", "dump_activations"]
     )]
     pub(crate) diff: bool,
-    /// Show the steps one at a time on a screen that keys drive; with --diff, with the drift of
-    /// each
+    /// Step through the run in a full-screen view; with --diff, show the drift of each step
     #[arg(long, conflicts_with_all = ["trace_payload", "detect_anomalies"])]
     pub(crate) interactive: bool,
-    /// Leave the mouse to the terminal, which selects text with it
+    /// Do not capture the mouse, so that the terminal can select text
     #[arg(long, requires = "interactive")]
     pub(crate) no_mouse: bool,
-    /// With --diff, put the first model's weights in the place of the second's, one at a time, and
-    /// show what that does to the outputs: those of N weights that add most drift
+    /// With --diff, replace single weights of the second model by the first model's, and show the
+    /// effect on the outputs: for the N weights that add most drift
     #[arg(long, value_name = "N", requires = "diff", default_value_t = 0)]
     pub(crate) blame: usize,
     /// Input file, may be given several times: arrays (.npy, .npz, .safetensors, .json, ONNX .pb),
@@ -60,22 +58,22 @@ pub(crate) struct TraceArgs {
         allow_hyphen_values = true, value_parser = parse_token
     )]
     pub(crate) tokens: Vec<i64>,
-    /// Number of tokens to generate greedily and to trace behind the prompt [default: 0; 16 for
-    /// models with an encoder and a decoder, and with --diff; 64 with --detect-anomalies]
+    /// Number of tokens to generate greedily and trace after the prompt [default: 0; 16 for
+    /// encoder-decoder models and with --diff; 64 with --detect-anomalies]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) max_tokens: Option<usize>,
-    /// What one step is: an operator, a block such as attention, or a layer
+    /// Granularity of a step: an operator, a block such as attention, or a layer
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = StepLevel::Block)]
     pub(crate) level: StepLevel,
     /// Show every step with shape, statistics, distribution and attention, and the top predictions
     #[arg(long, visible_alias = "payload")]
     pub(crate) trace_payload: bool,
-    /// With --trace-payload, read the weights of each step once more, for their statistics
+    /// With --trace-payload, add statistics of the weights of each step (reads them again)
     #[arg(long, requires = "trace_payload")]
     pub(crate) weights: bool,
-    /// Look for what healthy models do not do: NaN and where it began, explosions, dead neurons,
-    /// collapsed attention, repetition, words in silence, confident answers to noise; exit code 5
-    /// where there is some
+    /// Detect anomalies: NaN and its first step, exploding activations, dead neurons, collapsed
+    /// attention, repetition, speech in silence, confident answers to noise; exit with 5 if there
+    /// is one
     #[arg(long, conflicts_with_all = ["diff", "trace_payload"])]
     pub(crate) detect_anomalies: bool,
     /// Write the trace: .json, or .perfetto for ui.perfetto.dev and chrome://tracing

@@ -9,7 +9,7 @@ pub(crate) enum WatermarkAction {
     /// Embed an id in the weights, detectable with the secret of --key: 16 random bytes or more, or
     /// a private key
     Embed(EmbedArgs),
-    /// Detect the id with the secret of --key; exit with 5 if there is none
+    /// Detect the id with the secret of --key; exit with 5 if none is found
     Detect(DetectArgs),
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct EmbedArgs {
 pub(crate) struct DetectArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
-    /// Test for this id, which works where too little is left to read it
+    /// Test for this id; works even if too few marked weights are left to read the id
     #[arg(long, value_name = "TEXT")]
     pub(crate) id: Option<String>,
 }

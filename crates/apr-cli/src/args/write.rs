@@ -44,7 +44,7 @@ pub(crate) struct WriteArgs {
     /// Write tensors that fail validation, and record the failures
     #[arg(long)]
     pub(crate) relaxed: bool,
-    /// As --relaxed, and despite a failed quality gate; overwrites nothing
+    /// Write the output even if validation or a quality gate fails (does not overwrite; see -f)
     #[arg(long, hide_short_help = true)]
     pub(crate) force: bool,
     /// Cast floating-point tensors of 8 to 64 bits to this type

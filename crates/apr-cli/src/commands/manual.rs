@@ -64,7 +64,9 @@ fn write_page(command: Command, words: &str, output: &mut AtomicOutput) -> Outco
 
     let has_subcommands = command.get_subcommands().next().is_some();
     let has_more = command.get_after_help().is_some();
-    let page = Man::new(command);
+    let version = command.get_version().unwrap_or_default();
+    let source = format!("apr {version}");
+    let page = Man::new(command).source(source);
     let mut text = Vec::new();
     page.render_title(&mut text)?;
     page.render_name_section(&mut text)?;

@@ -213,7 +213,7 @@ fn short_help_has_what_is_common_and_long_help_the_rest_under_its_heading() {
                 text.contains("Examples:\n  # ") && text.contains(&format!("\n  apr {command} ")),
                 "{text}"
             );
-            assert!(!text.contains("--max-metadata") && text.contains("`apr --help`"), "{text}");
+            assert!(!text.contains("--max-metadata") && text.contains("`apr help all`"), "{text}");
         }
         assert!(
             !short.contains("--embedding-type")
@@ -228,11 +228,24 @@ fn short_help_has_what_is_common_and_long_help_the_rest_under_its_heading() {
             "{long}"
         );
     }
-    let help = sandbox.apr("--help").clean().text();
-    assert!(
-        help.contains("--max-metadata <SIZE>") && help.contains("--arch-file <FILE>"),
-        "{help}"
-    );
+    sandbox.apr("help all").clean().says(&[
+        "Look inside:",
+        "--max-metadata <SIZE>",
+        "--arch-file <FILE>",
+    ]);
+    let help = sandbox.apr("help").clean().text();
+    assert_eq!(help, sandbox.apr("--help").clean().text());
+    assert!(help.contains("\nShrink and combine:\n") && !help.contains("--max-metadata"), "{help}");
+    sandbox.apr("-h").clean().says(&["Most used:", "apr run MODEL --prompt TEXT", "All commands:"]);
+    // Their own options come first, and convert's are one line.
+    for (command, first) in
+        [("prune", "--prune"), ("factorize", "--lowrank"), ("distill", "--distill")]
+    {
+        let help = sandbox.apr(&format!("{command} --help")).clean().text();
+        let own = after(&help, "\nOptions:");
+        assert!(own.trim_start().starts_with(first), "{help}");
+        assert!(help.contains("`apr convert --help`") && !help.contains("--recipient"), "{help}");
+    }
     sandbox.apr("inspect --help").clean().says(&["apr inspect *.gguf --quantization"]);
 }
 
