@@ -74,7 +74,12 @@ fn parse<S: DeserializeOwned>(bytes: &[u8], name: &str, limits: &Limits) -> Resu
     let Object(file): Object<IndexFile<S>> =
         serde_json::from_str(text).map_err(|error| json::error(&error, WHAT, text, 0))?;
 
-    let WeightMap { shards, mut weights } = file.weight_map;
+    let not_an_index = || {
+        Error::format(
+            "not a shard index: 'weight_map' is missing. To open a model, pass its folder",
+        )
+    };
+    let WeightMap { shards, mut weights } = file.weight_map.ok_or_else(not_an_index)?;
     weights.sort_unstable();
     if let Some(pair) = weights.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         return Err(Error::format("the index has two tensors of this name").for_tensor(&pair[0].0));
@@ -199,7 +204,7 @@ impl<S> ShardIndex<S> {
 
 #[derive(Deserialize)]
 struct IndexFile<S> {
-    weight_map: WeightMap,
+    weight_map: Option<WeightMap>,
     metadata: Option<IndexMetadata<S>>,
 }
 

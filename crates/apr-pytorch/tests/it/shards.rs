@@ -86,7 +86,7 @@ fn indexes_that_are_malformed_are_refused() {
         assert_eq!(error.file(), Some(INDEX), "{error}");
     };
     refuse("", "");
-    refuse("{}", "missing field `weight_map`");
+    refuse("{}", "'weight_map' is missing");
     refuse("[{}]", "expected an object");
     refuse(r#"{"weight_map":{}}"#, "names no shard");
     refuse(r#"{"weight_map":[]}"#, "");
