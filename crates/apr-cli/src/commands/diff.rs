@@ -370,7 +370,7 @@ fn render_change(out: &mut dyn Write, change: &MetadataChange) -> io::Result<()>
     const BEFORE: usize = 12;
 
     let text = |value: &Option<serde_json::Value>| -> Vec<char> {
-        value.as_ref().map_or_else(|| "nothing".to_owned(), ToString::to_string).chars().collect()
+        value.as_ref().map_or_else(|| "(absent)".to_owned(), ToString::to_string).chars().collect()
     };
     let (left, right) = (text(&change.left), text(&change.right));
     let common = left.iter().zip(&right).take_while(|(left, right)| left == right).count();
@@ -392,7 +392,7 @@ fn render_change(out: &mut dyn Write, change: &MetadataChange) -> io::Result<()>
     };
 
     let (left, right) = (shown(&left), shown(&right));
-    writeln!(out, "{ODD}metadata{ODD:#}: {}: {left} to {right}", Escaped::short(&change.key))
+    writeln!(out, "{ODD}metadata{ODD:#}: {}: {left} -> {right}", Escaped::short(&change.key))
 }
 
 fn render_more(out: &mut dyn Write, total: usize, shown: usize) -> io::Result<()> {

@@ -287,7 +287,7 @@ fn vocabulary_and_metadata_changes_are_told() {
         5,
         &[
             "Vocab Changes: Added 2 tokens, Removed 1 token",
-            r#"metadata: model_type: "abc" to "bcde""#,
+            r#"metadata: model_type: "abc" -> "bcde""#,
         ],
     );
 }

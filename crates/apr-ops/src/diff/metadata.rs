@@ -47,11 +47,28 @@ pub(super) fn metadata_changes(
         let [left, right] = sides.each_ref().map(|side| side.value(key).cloned());
         match pairs {
             Some(pairs) => changes.extend(pairs),
-            None => changes.push(MetadataChange { key: key.to_owned(), left, right }),
+            None => add_changes(key.to_owned(), (left, right), &mut changes),
         }
     }
 
     Ok(changes)
+}
+
+/// Adds a change for each key that differs within two objects, and one for other values.
+fn add_changes(
+    key: String,
+    (left, right): (Option<Value>, Option<Value>),
+    changes: &mut Vec<MetadataChange>,
+) {
+    if let (Some(Value::Object(left)), Some(Value::Object(right))) = (&left, &right) {
+        let keys: BTreeSet<&String> = left.keys().chain(right.keys()).collect();
+        for inner in keys.into_iter().filter(|inner| left.get(*inner) != right.get(*inner)) {
+            let values = (left.get(inner).cloned(), right.get(inner).cloned());
+            add_changes(format!("{key}.{inner}"), values, changes);
+        }
+        return;
+    }
+    changes.push(MetadataChange { key, left, right });
 }
 
 /// What one side says: its metadata and, held against what the other's metadata say of the same,

@@ -74,7 +74,7 @@ pub struct L2Gate {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct MetadataChange {
-    /// The key; of a GGUF pair `gguf.` and its key.
+    /// The key; of a GGUF pair `gguf.` and its key, of an object its keys joined by dots.
     pub key: String,
     /// Value in the left model, as JSON; of a long array its length.
     pub left: Option<serde_json::Value>,
