@@ -53,7 +53,7 @@ pub enum DecisionReason {
 impl fmt::Display for DecisionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Kept(why) => write!(f, "kept: {why}"),
+            Self::Kept(why) => write!(f, "not quantized: {why}"),
             Self::AsAsked => f.write_str("as asked"),
             Self::Mix(part) => write!(f, "rule of the mix: {part}"),
             Self::Embedding => f.write_str("as requested for the token embeddings"),
@@ -62,7 +62,7 @@ impl fmt::Display for DecisionReason {
             Self::Fallback { wanted, row_len } => {
                 write!(
                     f,
-                    "rows of {row_len} are not a multiple of {}, the block of {wanted}",
+                    "row length {row_len} is not a multiple of {}, the block of {wanted}",
                     wanted.block_len()
                 )
             }

@@ -252,8 +252,8 @@ fn reasons_say_what_happened() {
     assert_eq!(
         texts,
         [
-            "rows of 288 are not a multiple of 256, the block of q4_k",
-            "kept: a vector",
+            "row length 288 is not a multiple of 256, the block of q4_k",
+            "not quantized: a vector",
             "rule of the mix: output",
             "as requested for the token embeddings",
             "as requested for *attn_q*",

@@ -24,11 +24,14 @@ impl<W: CheckpointWriter> WithCompanions<W> {
             return Self { weights, companions, layout };
         }
 
-        layout.losses.extend(companions.into_iter().map(|file| Loss {
-            name: file.name,
-            what: "companion file".into(),
-            why: "a single weights file holds no other files; export to a folder to keep it".into(),
-        }));
+        layout.losses.extend(
+            companions.into_iter().map(|file| Loss {
+                name: file.name,
+                what: "companion file".into(),
+                why: "a single file has no place for companion files; write a folder to keep them"
+                    .into(),
+            }),
+        );
         Self { weights, companions: Vec::new(), layout }
     }
 }

@@ -206,14 +206,14 @@ fn render_part(out: &mut dyn Write, part: &PartReport, args: &GraphArgs) -> io::
     render_findings(out, &part.findings)
 }
 
-/// `1.2 GFLOP, values up to 3.4 MB, cache 512 B a token`.
+/// `1.2 GFLOP per run, peak activations 3.4 MB, KV cache 512 B per token`.
 pub(super) fn cost_text(cost: &CostReport) -> String {
     let mut parts = vec![
-        format!("{}FLOP", human::metric(cost.flops)),
-        format!("values up to {}", human::bytes(cost.peak_bytes)),
+        format!("{}FLOP per run", human::metric(cost.flops)),
+        format!("peak activations {}", human::bytes(cost.peak_bytes)),
     ];
     if cost.cache_bytes_per_token > 0 {
-        parts.push(format!("cache {} a token", human::bytes(cost.cache_bytes_per_token)));
+        parts.push(format!("KV cache {} per token", human::bytes(cost.cache_bytes_per_token)));
     }
     if cost.unknown_nodes > 0 {
         parts.push(format!("{} nodes of unknown cost not included", cost.unknown_nodes));

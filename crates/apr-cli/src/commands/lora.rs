@@ -173,7 +173,7 @@ pub(super) fn render(out: &mut dyn Write, report: &ExtractReport) -> io::Result<
     )?;
     let mut worst: Vec<&ExtractedTensor> = report.tensors.iter().collect();
     worst.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
-    writeln!(out, "  {DIM}the worst:{DIM:#}")?;
+    writeln!(out, "  {DIM}largest errors:{DIM:#}")?;
     for tensor in worst.into_iter().take(SHOWN) {
         writeln!(
             out,

@@ -182,7 +182,7 @@ pub(super) fn render(out: &mut dyn Write, report: &FactorReport) -> io::Result<(
     let mut worst: Vec<&FactorizedTensor> = report.tensors.iter().collect();
     worst.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
     if !worst.is_empty() {
-        writeln!(out, "  {DIM}the worst:{DIM:#}")?;
+        writeln!(out, "  {DIM}largest errors:{DIM:#}")?;
     }
     for tensor in worst.into_iter().take(SHOWN) {
         let [rows, columns] = tensor.shape;

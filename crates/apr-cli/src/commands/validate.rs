@@ -216,7 +216,7 @@ pub(super) fn render(out: &mut dyn Write, report: &ValidateReport) -> io::Result
         };
         writeln!(
             out,
-            "{style}{mark}{style:#}  {:<16} {DIM}{}{DIM:#}",
+            "{style}{mark}{style:#}  {:<16}  {DIM}{}{DIM:#}",
             outcome.check.title(),
             outcome.detail
         )?;

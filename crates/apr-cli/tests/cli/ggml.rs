@@ -38,7 +38,7 @@ fn every_command_reads_a_legacy_ggml_file() {
             &["Type:        LLaMA", "Format:      legacy GGML", "Vocab Size:  3", "hidden_size"],
         ),
         ("tensors m.bin --stats", &["layers.0.feed_forward.w2.weight", "[4, 14]", "12 tensors"]),
-        ("validate m.bin", &["pass  Names and shapes shapes of the LLaMA family", "\nVALID"]),
+        ("validate m.bin", &["pass  Names and shapes  shapes of the LLaMA family", "\nVALID"]),
         ("explain m.bin", &["This is a **LLaMA** model.", "layers 1, hidden 4, heads 2"]),
         ("lint m.bin", &["Missing 'license' field"]),
         (

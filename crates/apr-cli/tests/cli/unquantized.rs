@@ -53,7 +53,10 @@ fn the_family_says_what_an_embedding_is_whatever_its_name() {
         "q5_1"
     );
     let names = sandbox.apr("quantize m --type int8 -o w.apr -f").ok();
-    names.says(&["kept: embedding of positions or token types: ", "kept: a vector: "]);
+    names.says(&[
+        "not quantized: embedding of positions or token types: ",
+        "not quantized: a vector: ",
+    ]);
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl Pass<'_> {
     fn checksum_detail(&self) -> Detail {
         match &self.checksum {
             Some(checksum) => Ok(format!("CRC-32 {:#010x}", checksum.crc32)),
-            None => asked(self.options.checksum, String::new()).and(Err("the format has none")),
+            None => asked(self.options.checksum, String::new()).and(Err("not part of this format")),
         }
     }
 
@@ -63,7 +63,7 @@ impl Pass<'_> {
         let digests = (0..self.reader.tensors().len()).filter(has_digest).count();
         let asked = |detail| asked(self.options.checksum, detail);
         match (digests, self.sums()) {
-            (0, 0) => asked(String::new()).and(Err("the file has none")),
+            (0, 0) => asked(String::new()).and(Err("not in this file")),
             (0, sums) => asked(format!("CRC-32 of {}", count(sums, "tensor"))),
             (digests, _) => asked(format!("BLAKE3 of {}", count(digests, "tensor"))),
         }
@@ -146,7 +146,7 @@ pub(crate) const UNDECODED: &str = "bytes that don't decode";
 /// What is said of tensors without NaN, and without infinity except in some constants.
 pub(crate) fn finite_detail(tensors: &str, infinite: usize) -> String {
     match infinite {
-        0 => format!("no NaN, no infinity in {tensors}"),
+        0 => format!("none in {tensors}"),
         some => format!("no NaN in {tensors}, infinity only in {}", count(some, "constant")),
     }
 }

@@ -141,7 +141,8 @@ fn healthy(validation: &ValidationReport, report: &WriteReport) -> String {
     }
 }
 
-pub(super) fn render(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
+/// What was written, cast, quantized and lost; with `all`, every tensor that a line counts.
+pub(super) fn render(out: &mut dyn Write, report: &ConvertReport, all: bool) -> io::Result<()> {
     let mut tensors = counted((report.tensors.len() + report.tied) as u64, "tensor");
     if report.tied > 0 {
         tensors.push_str(&format!(" ({} tied)", report.tied));
@@ -153,7 +154,7 @@ pub(super) fn render(out: &mut dyn Write, report: &ConvertReport) -> io::Result<
     };
     writeln!(out, "  {tensors}, {before} of weights, {after} written{files}")?;
     render_casts(out, report)?;
-    render_quantization(out, report)?;
+    render_quantization(out, report, all)?;
     render_losses(out, report)
 }
 
@@ -193,18 +194,23 @@ fn render_casts(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
         .map(|(dtype, count)| format!("{} to {dtype}", counted(*count, "tensor")))
         .collect();
     let rounding = report.rounding;
-    writeln!(
-        out,
-        "  cast {}: {} rounded, {} became zero, {} became infinite",
-        casts.join(", "),
-        counted(rounding.inexact, "value"),
-        human::count(rounding.flushed),
-        human::count(rounding.overflowed)
-    )
+    let changes = [
+        (rounding.inexact, "rounded"),
+        (rounding.flushed, "became zero"),
+        (rounding.overflowed, "became infinite"),
+    ];
+    let changes = changes.iter().filter(|(count, _)| *count > 0);
+    let changes: Vec<String> =
+        changes.map(|(count, what)| format!("{} {what}", counted(*count, "value"))).collect();
+    let changes = if changes.is_empty() { "exact".to_owned() } else { changes.join(", ") };
+    writeln!(out, "  cast {} ({changes})", casts.join(", "))
 }
 
 /// What quantization cost: a line for each dtype, the total, and the worst tensors.
-fn render_quantization(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
+fn render_quantization(out: &mut dyn Write, report: &ConvertReport, all: bool) -> io::Result<()> {
+    /// The worst tensors that are shown without `all`.
+    const FEW: usize = 3;
+
     let Some(quantization) = &report.quantization else { return Ok(()) };
     let bits = report.bits_per_weight().unwrap_or_default();
     let tensors = counted(quantization.tensors.len() as u64, "tensor");
@@ -229,8 +235,9 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport) -> io::Resul
         writeln!(out, "  {ODD}{degradation}{ODD:#}")?;
     }
 
-    writeln!(out, "  {DIM}the worst:{DIM:#}")?;
-    for TensorQuality { name, dtype, quality: cost } in &quantization.worst {
+    writeln!(out, "  {DIM}largest errors:{DIM:#}")?;
+    let shown = if all { quantization.worst.len() } else { FEW };
+    for TensorQuality { name, dtype, quality: cost } in quantization.worst.iter().take(shown) {
         let (relative, cosine) = (100.0 * cost.relative_error, cost.cosine);
         writeln!(
             out,
@@ -239,11 +246,17 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport) -> io::Resul
         )?;
     }
 
-    render_exceptions(out, report)
+    render_exceptions(out, report, all)?;
+    let is_more =
+        quantization.worst.len() > FEW || report.tensors.iter().any(|it| it.why.is_some());
+    if is_more && !all {
+        writeln!(out, "  {DIM}-v names the tensors{DIM:#}")?;
+    }
+    Ok(())
 }
 
 /// Tensors that got another dtype than was asked for, by the reason.
-fn render_exceptions(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
+fn render_exceptions(out: &mut dyn Write, report: &ConvertReport, all: bool) -> io::Result<()> {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
     for (name, why) in
         report.tensors.iter().filter_map(|tensor| Some((&tensor.name, tensor.why.as_deref()?)))
@@ -254,11 +267,16 @@ fn render_exceptions(out: &mut dyn Write, report: &ConvertReport) -> io::Result<
         }
     }
     for (why, names) in reasons.iter().take(SHOWN) {
+        if !all {
+            let tensors = counted(names.len() as u64, "tensor");
+            writeln!(out, "  {}: {tensors}", Escaped(why))?;
+            continue;
+        }
         let shown: Vec<String> =
-            names.iter().take(3).map(|name| Escaped::short(name).to_string()).collect();
-        let more =
-            if names.len() > 3 { format!(" and {} more", names.len() - 3) } else { String::new() };
-        writeln!(out, "  {ODD}{}{ODD:#}: {}{more}", Escaped(why), shown.join(", "))?;
+            names.iter().take(SHOWN).map(|name| Escaped::short(name).to_string()).collect();
+        let more = names.len().saturating_sub(SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        writeln!(out, "  {}: {}{more}", Escaped(why), shown.join(", "))?;
     }
 
     Ok(())

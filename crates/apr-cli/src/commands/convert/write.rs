@@ -249,7 +249,7 @@ pub(crate) fn write_subject(
         report.changes.iter().try_for_each(|change| writeln!(out, "  {}", Escaped(change)))?;
         report.changed.render(out)?;
         report.extracted.iter().try_for_each(|found| lora::render(out, found))?;
-        render(out, &report.job.conversion)?;
+        render(out, &report.job.conversion, context.printer.shows_detail())?;
         let is_all = report.merge.is_none();
         report.adapters.iter().try_for_each(|found| merge::render_adapters(out, found, is_all))?;
         report.merge.iter().try_for_each(|merge| merge::render(out, merge))?;

@@ -390,7 +390,7 @@ pub(super) fn render(out: &mut dyn Write, report: &PruneReport) -> io::Result<()
     )?;
     let mut worst: Vec<&PrunedTensor> = report.tensors.iter().collect();
     worst.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
-    writeln!(out, "  {DIM}the worst:{DIM:#}")?;
+    writeln!(out, "  {DIM}largest errors:{DIM:#}")?;
     for tensor in worst.into_iter().take(SHOWN) {
         let of_outputs = tensor.output_error;
         let of_outputs = of_outputs

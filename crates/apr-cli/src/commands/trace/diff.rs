@@ -85,7 +85,7 @@ fn render(out: &mut dyn Write, diff: &TraceDiff) -> io::Result<()> {
         Some(found) => divergence(out, found)?,
         None if diff.is_equal() => writeln!(out, "\n{GOOD}No drift at all{GOOD:#}")?,
         None => {
-            writeln!(out, "\nNo divergence: no step adds drift out of line with the others")?;
+            writeln!(out, "\nNo divergence: drift grows evenly over all steps")?;
             let most = diff.passes.iter().flat_map(|pass| &pass.most_added);
             if let Some(most) = most.max_by(|one, two| one.added.total_cmp(&two.added)) {
                 writeln!(

@@ -42,7 +42,7 @@ pub(super) fn table(out: &mut dyn Write, trace: &Trace) -> io::Result<()> {
     writeln!(out, "{BOLD}{:<width$}  {time:>10}  {memory:>12}{BOLD:#}", "TOTAL")?;
     writeln!(
         out,
-        "{DIM}memory: the most that all values and small weights took while a step ran{DIM:#}"
+        "{DIM}Memory: peak size of activations and small weights during the step{DIM:#}"
     )?;
     generated(out, trace)?;
     assumed(out, trace)

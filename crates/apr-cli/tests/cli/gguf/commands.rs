@@ -27,7 +27,7 @@ fn every_command_reads_a_quantized_gguf_file() {
         ("tensors q.gguf --hist token_embd.weight", &["bins of width"]),
         (
             "validate q.gguf",
-            &["pass  Names and shapes shapes of the LLaMA family", "pass  Physics", "\nVALID"],
+            &["pass  Names and shapes  shapes of the LLaMA family", "pass  Physics", "\nVALID"],
         ),
         ("diff q.gguf llama", &["tensor rounded, q4_k and bf16", "ROUNDED: 5 of 21"]),
         ("explain q.gguf", &["This is a **LLaMA** model.", "kv heads 2", "mostly q5_0", "GGUF"]),

@@ -11,10 +11,10 @@ fn a_dry_run_tells_the_size_of_every_tensor_and_reads_none() {
     let run = sandbox.apr("quantize m.safetensors --type q4_k_m -o q.apr --dry-run").clean();
     run.says(&[
         "a.weight  f32       q4_k          4.1 KB       576 B\n",
-        "b.weight  f32       q5_0          1.0 KB       176 B  rows of 64 are not a multiple of \
+        "b.weight  f32       q5_0          1.0 KB       176 B  row length 64 is not a multiple of \
          256, the block of q4_k\n",
-        "c.weight  f32       f16            112 B        56 B  rows of 7 are not a multiple of 256",
-        "d.bias    f32       f32             32 B        32 B  kept: a vector\n",
+        "c.weight  f32       f16            112 B        56 B  row length 7 is not a multiple of 256",
+        "d.bias    f32       f32             32 B        32 B  not quantized: a vector\n",
         "bits per weight",
         "would write q.apr",
     ]);
@@ -47,9 +47,9 @@ fn the_report_says_what_each_type_and_tensor_costs() {
     assert_eq!(report["elements"], 1316);
     let expected = [
         ("a.weight", "q4_k", None),
-        ("b.weight", "q5_0", Some("rows of 64 are not a multiple of 256, the block of q4_k")),
-        ("c.weight", "f16", Some("rows of 7 are not a multiple of 256, the block of q4_k")),
-        ("d.bias", "f32", Some("kept: a vector")),
+        ("b.weight", "q5_0", Some("row length 64 is not a multiple of 256, the block of q4_k")),
+        ("c.weight", "f16", Some("row length 7 is not a multiple of 256, the block of q4_k")),
+        ("d.bias", "f32", Some("not quantized: a vector")),
     ];
     assert_eq!(reasons(&report), expected);
     let cost = &report["quantization"];
