@@ -72,17 +72,9 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if name in _NUMPY:
         return np.dtype(_NUMPY[name])
     if name in _ML_DTYPES:
-        try:
-            # NumPy knows the dtypes of ml_dtypes by name once that was imported.
-            return np.dtype(_ML_DTYPES[name])
-        except TypeError:
-            pass
-        try:
-            import ml_dtypes
-        except ImportError:
-            raise VersionError(
-                f"NumPy has no {name}: install ml_dtypes, or take dequantize() or torch()"
-            ) from None
+        # Only where it is needed: importing it takes longer than importing apr.
+        import ml_dtypes
+
         dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
         return dtype
     raise VersionError(f"NumPy has no {name}: dequantize() gives float32, bytes() what is stored")
