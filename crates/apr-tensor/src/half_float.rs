@@ -48,6 +48,23 @@ pub(crate) fn f32_to_f16(value: f32) -> u16 {
     sign | (if magnitude > f32::INFINITY.to_bits() { nan } else { bounded }) as u16
 }
 
+/// To the nearest half, ties to even, as single precision; a NaN stays one.
+#[inline(always)]
+pub(crate) fn round_to_f16(value: f32) -> f32 {
+    // Sums with 0.5 are in units of 2^-24, as halves below 2^-14 are.
+    const SUBNORMAL: f32 = 0.5;
+
+    let magnitude = value.to_bits() & 0x7fff_ffff;
+    let odd = magnitude >> 13 & 1;
+    let normal = f32::from_bits(magnitude.wrapping_add(0x0fff + odd) & !0x1fff);
+    let magnitude = f32::from_bits(magnitude);
+    let subnormal = (magnitude + SUBNORMAL) - SUBNORMAL;
+    let rounded = if magnitude < f32::from_bits(113 << 23) { subnormal } else { normal };
+    // From 65520 = 2^16 - 2^4 on, the nearest value would be 2^16. A NaN stays one in a sum.
+    let bounded = if magnitude < 65520.0 { rounded } else { magnitude + f32::INFINITY };
+    f32::from_bits(bounded.to_bits() | value.to_bits() & 0x8000_0000)
+}
+
 /// To nearest, ties to even. A NaN keeps its sign and becomes quiet.
 #[inline(always)]
 pub(crate) fn f32_to_bf16(value: f32) -> u16 {
@@ -106,6 +123,9 @@ mod tests {
                 let (half, brain) = (f16::from_f32_const(value), bf16::from_f32_const(value));
                 assert_eq!(f32_to_f16(value), half.to_bits(), "{value:e}");
                 assert_eq!(f32_to_bf16(value), brain.to_bits(), "{value:e}");
+                let rounded = round_to_f16(value);
+                let is_same = rounded.to_bits() == half.to_f32_const().to_bits();
+                assert!(is_same || rounded.is_nan() && half.is_nan(), "{value:e}");
             }
         }
     }

@@ -43,6 +43,13 @@ macro_rules! for_several_targets {
     };
 }
 
+// After the macro, which it uses.
+mod groups;
+
+pub(crate) use groups::{
+    Brain, Difference, Half, RoundedSum, Single, Step, Sum, fetch, scale_codes, unpack_nibbles,
+};
+
 for_several_targets! {
     /// Decodes `stored` into `values`, which must be as long.
     pub(crate) fn widen<W: Wire<Value: Into<R>>, R: Real>(stored: &[W::Stored], values: &mut [R]) {

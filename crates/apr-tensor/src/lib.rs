@@ -53,6 +53,7 @@ pub mod cast;
 pub mod drift;
 pub mod element;
 pub mod factors;
+pub mod grouped;
 mod half_float;
 mod narrow;
 mod scale;

@@ -66,8 +66,8 @@ wires! {
     U32: [u8; 4] => f64, |bytes| f64::from(u32::from_le_bytes(bytes));
     I64: [u8; 8] => f64, |bytes| i64::from_le_bytes(bytes) as f64;
     U64: [u8; 8] => f64, |bytes| u64::from_le_bytes(bytes) as f64;
-    F8E4m3: [u8; 1] => f32, |bytes| small_float::F8_E4M3[usize::from(bytes[0])];
-    F8E5m2: [u8; 1] => f32, |bytes| small_float::F8_E5M2[usize::from(bytes[0])];
+    F8E4m3: [u8; 1] => f32, |bytes| small_float::f8_e4m3_to_f32(bytes[0]);
+    F8E5m2: [u8; 1] => f32, |bytes| small_float::f8_e5m2_to_f32(bytes[0]);
     F8E4m3Fnuz: [u8; 1] => f32, |bytes| small_float::F8_E4M3FNUZ[usize::from(bytes[0])];
     F8E5m2Fnuz: [u8; 1] => f32, |bytes| small_float::F8_E5M2FNUZ[usize::from(bytes[0])];
     F8E8m0: [u8; 1] => f32, |bytes| small_float::e8m0_to_f32(bytes[0]);

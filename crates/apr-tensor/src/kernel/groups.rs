@@ -1,0 +1,141 @@
+//! Codes of a row, to which the numbers of their groups of columns are applied.
+//!
+//! There are no closures here: those that are compiled for a kind of processor are not inlined into
+//! functions of the standard library, which are compiled for all.
+
+use core::marker::PhantomData;
+
+use crate::grouped::PACKED;
+use crate::half_float::{bf16_to_f32, f32_to_bf16, round_to_f16};
+use crate::wire::Wire;
+
+/// What is done with a code.
+pub(crate) trait Step {
+    fn value(code: f32, scale: f32, zero: f32) -> f32;
+}
+
+/// A precision.
+pub(crate) trait Precision {
+    fn round(value: f32) -> f32;
+}
+
+pub(crate) struct Single;
+pub(crate) struct Half;
+pub(crate) struct Brain;
+
+impl Precision for Single {
+    #[inline(always)]
+    fn round(value: f32) -> f32 {
+        value
+    }
+}
+
+impl Precision for Half {
+    #[inline(always)]
+    fn round(value: f32) -> f32 {
+        round_to_f16(value)
+    }
+}
+
+impl Precision for Brain {
+    #[inline(always)]
+    fn round(value: f32) -> f32 {
+        bf16_to_f32(f32_to_bf16(value))
+    }
+}
+
+/// The difference from the zero point, times the scale, rounded.
+pub(crate) struct Difference<P>(PhantomData<P>);
+/// The product with the scale, and the sum with the zero point, which is rounded.
+pub(crate) struct Sum<P>(PhantomData<P>);
+/// The same with the product rounded, too.
+pub(crate) struct RoundedSum<P>(PhantomData<P>);
+
+impl<P: Precision> Step for Difference<P> {
+    #[inline(always)]
+    fn value(code: f32, scale: f32, zero: f32) -> f32 {
+        P::round((code - zero) * scale)
+    }
+}
+
+impl<P: Precision> Step for Sum<P> {
+    #[inline(always)]
+    fn value(code: f32, scale: f32, zero: f32) -> f32 {
+        P::round(code * scale + zero)
+    }
+}
+
+impl<P: Precision> Step for RoundedSum<P> {
+    #[inline(always)]
+    fn value(code: f32, scale: f32, zero: f32) -> f32 {
+        P::round(P::round(code * scale) + zero)
+    }
+}
+
+for_several_targets! {
+    /// Decodes the codes of a row into `out`, which is as long. `group` is the columns of a group,
+    /// and those of the first that are before the row's; without zero points they are 0.
+    pub(crate) fn scale_codes<W: Wire<Value = f32>, S: Step>(
+        codes: &[W::Stored],
+        (group, skipped): (usize, usize),
+        (scales, zeros): (&[f32], &[f32]),
+        out: &mut [f32],
+    ) {
+        let mut start = 0_usize;
+        for (number, &scale) in scales.iter().enumerate() {
+            let zero = if zeros.is_empty() { 0.0 } else { zeros[number] };
+            let len = if number == 0 { group - skipped } else { group };
+            let end = out.len().min(start.saturating_add(len));
+            for (out, &code) in out[start..end].iter_mut().zip(&codes[start..end]) {
+                *out = S::value(W::load(code), scale, zero);
+            }
+            start = end;
+        }
+    }
+}
+
+for_several_targets! {
+    /// Codes of four bits, of [`PACKED`] columns at a time, from the first of such columns on.
+    pub(crate) fn unpack_nibbles(packed: &[u8], out: &mut [u8]) {
+        const HALF: usize = PACKED / 2;
+        let (whole, rest) = out.as_chunks_mut::<PACKED>();
+        let (bytes, last) = packed.split_at(whole.len() * HALF);
+        for (out, bytes) in whole.iter_mut().zip(bytes.as_chunks::<HALF>().0) {
+            let (mut low, mut high) = (*bytes, *bytes);
+            for at in 0..HALF {
+                low[at] &= 0xf;
+            }
+            for at in 0..HALF {
+                high[at] >>= 4;
+            }
+            if let [first, second] = out.as_chunks_mut().0 {
+                (*first, *second) = (low, high);
+            }
+        }
+        for (at, code) in rest.iter_mut().enumerate() {
+            let byte = last[at % HALF];
+            *code = if at < HALF { byte & 0xf } else { byte >> 4 };
+        }
+    }
+}
+
+/// Asks for the memory of codes that will be needed soon: processors look ahead too little where
+/// rows are decoded one after the other, and stop at the end of each page.
+#[inline(always)]
+pub(crate) fn fetch(codes: &[u8]) {
+    /// Bytes from what is decoded now to what is asked for.
+    const AHEAD: usize = 4096;
+    /// Bytes that come together.
+    const LINE: usize = 64;
+
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    for line in (0..codes.len()).step_by(LINE) {
+        let place = codes.as_ptr().wrapping_add(AHEAD + line);
+        // SAFETY: asking for memory reads nothing, wherever the place is.
+        unsafe {
+            core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(place.cast());
+        };
+    }
+    #[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+    let _ = (codes, AHEAD, LINE);
+}
