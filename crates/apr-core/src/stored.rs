@@ -2,10 +2,12 @@
 //! whole.
 
 use core::fmt;
+use core::ops::Range;
 
 use serde::Serialize;
 
 use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -151,6 +153,40 @@ pub struct Coding<'a> {
     pub parts: &'a [CodingPart],
     /// The checkpoint that has these tensors.
     pub base: &'a dyn CheckpointReader,
+    /// How the weight is kept in memory without its values; `None` where it can't be.
+    pub in_memory: Option<&'a dyn KeepCodes>,
+}
+
+/// A weight whose codes can be kept in memory, to be decoded again and again.
+pub trait KeepCodes: Send + Sync {
+    /// Bytes that they take there.
+    fn kept_len(&self) -> u64;
+
+    /// Reads the codes from the checkpoint that has the weight's parts. What is kept may be these
+    /// parts, where they are in memory already.
+    ///
+    /// # Errors
+    /// Those of reading the weight's values.
+    fn keep(&self, base: &dyn CheckpointReader) -> Result<Box<dyn KeptCodes>>;
+}
+
+/// A matrix in codes that are in memory.
+pub trait KeptCodes: Send + Sync {
+    /// Fills `out` with the values of some rows, from `first_column` on: the same bits as of the
+    /// weight that is read. `base` is the checkpoint that the codes were read from.
+    ///
+    /// # Errors
+    /// E001 where codes are no longer in the memory of `base`.
+    ///
+    /// # Panics
+    /// Where there are no such rows or columns.
+    fn decode(
+        &self,
+        base: &dyn CheckpointReader,
+        rows: Range<usize>,
+        first_column: usize,
+        out: &mut [f32],
+    ) -> Result<()>;
 }
 
 impl Coding<'_> {

@@ -1,8 +1,9 @@
 //! Bytes of a checkpoint's tensors, kept or read, and the elements in them.
 
+use std::ops::Range;
 use std::sync::OnceLock;
 
-use apr_core::{CheckpointReader, DType, DTypeKind, Error, Result};
+use apr_core::{CheckpointReader, Coding, DType, DTypeKind, Error, KeepCodes, KeptCodes, Result};
 use apr_tensor::{block, element};
 
 use crate::Arithmetic;
@@ -14,8 +15,16 @@ pub(crate) struct Store<'a> {
     pub(crate) reader: &'a dyn CheckpointReader,
     /// How they are multiplied.
     pub(crate) arithmetic: Arithmetic,
-    /// For each tensor its bytes, when they were read; no places at all where nothing is kept.
-    kept: Vec<OnceLock<Vec<u8>>>,
+    /// For each tensor what is kept of it; no places at all where nothing is.
+    kept: Vec<Kept<'a>>,
+}
+
+/// What is kept of a tensor, from the first use on.
+enum Kept<'a> {
+    /// Its bytes.
+    Bytes(OnceLock<Vec<u8>>),
+    /// Its codes, which it is decoded from at each use; `None` where they could not be read.
+    Codes(Coding<'a>, OnceLock<Option<Box<dyn KeptCodes>>>),
 }
 
 impl<'a> Store<'a> {
@@ -45,15 +54,46 @@ impl<'a> Store<'a> {
             None => false,
         };
 
-        let len = |tensor: &usize| self.reader.tensors()[*tensor].byte_len().unwrap_or(u64::MAX);
+        let len = |tensor: &usize| match codes_of(self.reader, *tensor) {
+            Some((_, codes)) => codes.kept_len(),
+            None => self.reader.tensors()[*tensor].byte_len().unwrap_or(u64::MAX),
+        };
         let read = tensors.iter().filter(|tensor| !in_memory(tensor));
         let total = read.map(len).fold(0_u64, u64::saturating_add);
         if total > most {
             return 0;
         }
 
-        self.kept.resize_with(self.reader.tensors().len(), OnceLock::new);
+        let kept = |tensor| match codes_of(self.reader, tensor) {
+            Some((coding, _)) => Kept::Codes(coding, OnceLock::new()),
+            None => Kept::Bytes(OnceLock::new()),
+        };
+        self.kept = (0..self.reader.tensors().len()).map(kept).collect();
         total
+    }
+
+    /// Whether a tensor's codes are kept, and it is decoded from them.
+    pub(crate) fn keeps_codes(&self, tensor: usize) -> bool {
+        matches!(self.kept.get(tensor), Some(Kept::Codes(..)))
+    }
+
+    /// Fills `out` with rows of a tensor whose codes are kept, from a column on, and returns whether
+    /// they were decoded: where codes can't be read, the error comes up again where the values are.
+    pub(crate) fn decode_codes(
+        &self,
+        tensor: usize,
+        rows: Range<usize>,
+        first_column: usize,
+        out: &mut [f32],
+    ) -> bool {
+        let Some(Kept::Codes(coding, kept)) = self.kept.get(tensor) else { return false };
+        let keep = || {
+            // What was read by nobody yet is compared with its checksum first.
+            self.reader.read_tensor(tensor, 0, &mut [0]).ok()?;
+            coding.in_memory?.keep(coding.base).ok()
+        };
+        let Some(codes) = kept.get_or_init(keep) else { return false };
+        codes.decode(coding.base, rows, first_column, out).is_ok()
     }
 
     /// Whether a tensor's bytes are in memory, now or from the first use on.
@@ -72,8 +112,8 @@ impl<'a> Store<'a> {
         {
             return Ok(Bytes::Borrowed(&bytes[range]));
         }
-        if let Some(bytes) =
-            self.kept.get(tensor).map(|kept| self.kept_bytes(tensor, kept)).transpose()?
+        if let Some(Kept::Bytes(kept)) = self.kept.get(tensor)
+            && let bytes = self.kept_bytes(tensor, kept)?
             && let Some(range) = part(bytes)
         {
             return Ok(Bytes::Borrowed(&bytes[range]));
@@ -89,8 +129,9 @@ impl<'a> Store<'a> {
         if let Some(floats) = self.reader.tensor_slice(tensor).and_then(as_floats) {
             return Some(floats);
         }
+        let Kept::Bytes(kept) = self.kept.get(tensor)? else { return None };
         // An error comes up again where the elements are read.
-        as_floats(self.kept_bytes(tensor, self.kept.get(tensor)?).ok()?)
+        as_floats(self.kept_bytes(tensor, kept).ok()?)
     }
 
     /// All bytes of a tensor that is kept.
@@ -103,6 +144,15 @@ impl<'a> Store<'a> {
         // Another thread may have been faster, with the same bytes.
         Ok(kept.get_or_init(|| bytes))
     }
+}
+
+/// How a tensor is kept as codes, where it can be.
+fn codes_of(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+) -> Option<(Coding<'_>, &'_ dyn KeepCodes)> {
+    let coding = reader.stored(tensor).coding()?;
+    Some((coding, coding.in_memory?))
 }
 
 /// Bytes as little-endian floats, where they are aligned, and the processor is little-endian too.

@@ -32,6 +32,8 @@ struct WeightPart {
     /// Columns that are stored.
     row_len: usize,
     dtype: DType,
+    /// Whether it is decoded from codes in memory.
+    is_coded: bool,
 }
 
 impl fmt::Debug for Matrix<'_> {
@@ -46,7 +48,10 @@ impl fmt::Debug for Matrix<'_> {
 impl<'a> Matrix<'a> {
     pub(crate) fn stored(store: &'a Store<'a>, tensor: usize, rows: usize, columns: usize) -> Self {
         let dtype = store.reader.tensors()[tensor].dtype;
-        let part = WeightPart { tensor, first_row: 0, rows, row_len: columns, dtype };
+        // Codes are in rows of the tensor's last dimension.
+        let row_len = store.reader.tensors()[tensor].shape.row_len();
+        let is_coded = store.keeps_codes(tensor) && row_len == columns as u64;
+        let part = WeightPart { tensor, first_row: 0, rows, row_len: columns, dtype, is_coded };
         Self {
             store,
             parts: vec![part],
@@ -123,12 +128,29 @@ impl<'a> Matrix<'a> {
     /// Whole stored rows that are next to each other in one tensor: their dtype and bytes.
     fn flat_rows(&self, first: usize, count: usize) -> Option<Result<(DType, Bytes<'_>)>> {
         let (part, row) = self.part_of(first)?;
-        if row + count > part.rows || self.first_column != 0 || self.columns != part.row_len {
+        let is_whole = self.first_column == 0 && self.columns == part.row_len;
+        if row + count > part.rows || !is_whole || part.is_coded {
             return None;
         }
         let bytes = row_bytes(part.dtype, part.row_len);
         let start = (part.first_row + row) * bytes;
         Some(self.store.bytes(part.tensor, start, count * bytes).map(|found| (part.dtype, found)))
+    }
+
+    /// Whether rows are decoded from codes that are in memory.
+    fn is_coded(&self) -> bool {
+        self.parts.iter().any(|part| part.is_coded)
+    }
+
+    /// Decodes rows of one part from codes that are in memory, and says whether it did.
+    fn decode_codes(&self, rows: &Range<usize>, first_column: usize, out: &mut [f32]) -> bool {
+        let Some((part, row)) = self.part_of(rows.start) else { return false };
+        if !part.is_coded || row + rows.len() > part.rows {
+            return false;
+        }
+        let first = part.first_row + row;
+        let rows = first..first + rows.len();
+        self.store.decode_codes(part.tensor, rows, self.first_column + first_column, out)
     }
 
     fn decode_piece(
@@ -139,6 +161,14 @@ impl<'a> Matrix<'a> {
         scratch: &mut Scratch,
         out: &mut Vec<f32>,
     ) -> Result<()> {
+        if self.is_coded() {
+            let end = out.len();
+            out.resize(end + columns, 0.0);
+            if self.decode_codes(&(row..row + 1), first_column, &mut out[end..]) {
+                return Ok(());
+            }
+            out.truncate(end);
+        }
         let Some((part, row)) = self.part_of(row) else { return Ok(()) };
         let bytes = row_bytes(part.dtype, part.row_len);
         let start = (part.first_row + row) * bytes;
@@ -212,6 +242,7 @@ impl Rows for Matrix<'_> {
         let fits = self.transposed
             && self.scaling.is_none()
             && self.first_column == 0
+            && !self.is_coded()
             && self.parts.iter().all(is_whole);
         fits.then_some(self)
     }
@@ -224,6 +255,13 @@ impl Rows for Matrix<'_> {
         scratch: &mut Scratch,
         out: &mut Vec<f32>,
     ) -> Result<()> {
+        if self.scaling.is_none() && self.is_coded() {
+            // What `out` has is written over, and not filled before.
+            out.resize(rows.len() * columns, 0.0);
+            if self.decode_codes(&rows, first_column, out) {
+                return Ok(());
+            }
+        }
         let is_plain = self.scaling.is_none() && first_column == 0 && columns == self.columns;
         match is_plain.then(|| self.flat_rows(rows.start, rows.len())).flatten() {
             Some(flat) => {

@@ -13,11 +13,13 @@
 
 use std::ops::Range;
 
-use apr_core::{CheckpointReader, Result, TensorInfo};
+use apr_core::{CheckpointReader, DType, Result, TensorInfo};
+use apr_tensor::grouped::{Decoding, Rule};
 
-use super::find::{Decode, Kind, Tensors, Weight};
+use super::find::{Kind, Tensors, Weight};
+use super::grouped::{Form, Grouped, Numbers};
 use super::qweight::{Layout, Parts, exact, padded, parts, stated_group, the_only};
-use super::read::{Tile, code_at, groups, halves_in, scales_in, usize_of, words_for, words_in};
+use super::read::{Tile, code_at, halves_in, scales_in, turned, usize_of, words_for, words_in};
 use super::stated::Stated;
 
 pub(super) const KIND: Kind = Kind { id: "awq", find };
@@ -71,7 +73,14 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, parts: Parts<'_>) -> Result<We
         description: format!("{of_layout}, {BITS} bits, groups of {group}"),
         info: TensorInfo { name, dtype, shape: vec![rows, columns].into() },
         parts: [codes, zeros, scales].into_iter().chain(tensors.of_activations(stem)).collect(),
-        decode: Box::new(Awq { layout, codes, zeros, scales, group }),
+        decode: Box::new(Awq {
+            layout,
+            codes,
+            zeros,
+            scales,
+            group,
+            count: columns.div_ceil(group),
+        }),
     })
 }
 
@@ -82,40 +91,70 @@ struct Awq {
     scales: usize,
     /// Inputs of a group.
     group: u64,
+    /// Groups of an output.
+    count: u64,
 }
 
 impl Awq {
-    /// Scales, or the zero points that are stored as they are.
-    fn scales(&self, base: &dyn CheckpointReader, tensor: usize, of: &Ranges) -> Result<Grid> {
-        let [outputs, groups] = [&of.outputs, &of.groups].map(Clone::clone);
-        let [rows, count] = of.lens()?;
-        Ok(if self.layout == Layout::Gemv {
-            Grid { numbers: scales_in(base, tensor, outputs, groups)?, steps: [count, 1] }
-        } else {
-            Grid { numbers: scales_in(base, tensor, groups, outputs)?, steps: [1, rows] }
-        })
+    /// Scales, or the zero points that are stored as they are, output by output.
+    fn scales(
+        &self,
+        base: &dyn CheckpointReader,
+        tensor: usize,
+        outputs: Range<u64>,
+        groups: Range<u64>,
+    ) -> Result<Vec<f32>> {
+        if self.layout == Layout::Gemv {
+            return scales_in(base, tensor, outputs, groups);
+        }
+        let rows = usize_of(outputs.end - outputs.start)?;
+        Ok(turned(&scales_in(base, tensor, groups, outputs)?, rows))
     }
 
-    fn zeros(&self, base: &dyn CheckpointReader, of: &Ranges) -> Result<Grid> {
-        let [outputs, groups] = [&of.outputs, &of.groups].map(Clone::clone);
-        let [rows, count] = of.lens()?;
-        Ok(match self.layout {
-            Layout::GemvFast => self.scales(base, self.zeros, of)?,
-            Layout::Gemv => {
-                let numbers = unpacked(base, self.zeros, outputs, groups, |group| group)?;
-                Grid { numbers, steps: [count, 1] }
-            }
+    fn zeros(
+        &self,
+        base: &dyn CheckpointReader,
+        outputs: Range<u64>,
+        groups: Range<u64>,
+    ) -> Result<Vec<f32>> {
+        let zeros = match self.layout {
+            Layout::GemvFast => return self.scales(base, self.zeros, outputs, groups),
+            Layout::Gemv => unpacked(base, self.zeros, outputs, groups, |group| group)?,
             Layout::Gptq | Layout::Gemm => {
-                let numbers = unpacked(base, self.zeros, groups, outputs, nibble)?;
-                Grid { numbers, steps: [1, rows] }
+                let rows = usize_of(outputs.end - outputs.start)?;
+                turned(&unpacked(base, self.zeros, groups, outputs, nibble)?, rows)
             }
+        };
+        Ok(zeros.into_iter().map(f32::from).collect())
+    }
+}
+
+impl Grouped for Awq {
+    fn form(&self, base: &dyn CheckpointReader) -> Form {
+        let is_sum = self.layout == Layout::GemvFast;
+        let decoding = Decoding {
+            code: DType::U8,
+            rule: if is_sum { Rule::Sum } else { Rule::Difference(1.0) },
+            dtype: base.tensors()[self.scales].dtype,
+        };
+        Form { decoding, bits: BITS, group: self.group, count: self.count }
+    }
+
+    fn numbers(
+        &self,
+        base: &dyn CheckpointReader,
+        outputs: Range<u64>,
+        groups: Range<u64>,
+    ) -> Result<Numbers> {
+        Ok(Numbers {
+            scales: self.scales(base, self.scales, outputs.clone(), groups.clone())?,
+            zeros: self.zeros(base, outputs, groups)?,
         })
     }
 
-    /// The codes of a tile as numbers.
-    fn codes(&self, base: &dyn CheckpointReader, of: &Ranges, out: &mut [f32]) -> Result<()> {
-        let [outputs, inputs] = [&of.outputs, &of.inputs].map(Clone::clone);
-        let columns = usize_of(inputs.end - inputs.start)?.max(1);
+    fn codes(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [u8]) -> Result<()> {
+        let outputs = tile.row..tile.row + tile.rows as u64;
+        let inputs = tile.column..tile.column + tile.columns as u64;
         match self.layout {
             Layout::GemvFast => {
                 let [first, top] = [inputs.start / 64 * 64, outputs.start / 4];
@@ -125,9 +164,9 @@ impl Awq {
                 let places = outputs.flat_map(|output| {
                     inputs.clone().map(move |input| (output / 4 - top, place(output, input)))
                 });
-                for (value, (row, (column, nibble))) in out.iter_mut().zip(places) {
+                for (code, (row, (column, nibble))) in out.iter_mut().zip(places) {
                     let half = packed[usize_of(row * len + column - first)?];
-                    *value = f32::from(half >> (4 * nibble) & 15);
+                    *code = (half >> (4 * nibble) & 15).to_le_bytes()[0];
                 }
             }
             Layout::Gemv => {
@@ -136,42 +175,10 @@ impl Awq {
             }
             Layout::Gptq | Layout::Gemm => {
                 let codes = unpacked(base, self.codes, inputs, outputs, nibble)?;
-                let rows = out.len() / columns;
-                for (row, out) in out.chunks_exact_mut(columns).enumerate() {
-                    let of_row = codes.iter().skip(row).step_by(rows.max(1));
-                    out.iter_mut().zip(of_row).for_each(|(value, code)| *value = *code);
-                }
+                out.copy_from_slice(&turned(&codes, tile.rows));
             }
         }
         Ok(())
-    }
-}
-
-/// The rows, columns and groups of a tile.
-struct Ranges {
-    outputs: Range<u64>,
-    inputs: Range<u64>,
-    groups: Range<u64>,
-}
-
-impl Ranges {
-    /// Numbers of outputs and groups.
-    fn lens(&self) -> Result<[usize; 2]> {
-        let [outputs, groups] = [&self.outputs, &self.groups].map(|range| range.end - range.start);
-        Ok([usize_of(outputs)?, usize_of(groups)?])
-    }
-}
-
-/// A number for each output and group of a tile.
-struct Grid {
-    numbers: Vec<f32>,
-    /// From one output to the next, and from one group to the next.
-    steps: [usize; 2],
-}
-
-impl Grid {
-    fn at(&self, row: usize, group: usize) -> f32 {
-        self.numbers[row * self.steps[0] + group * self.steps[1]]
     }
 }
 
@@ -198,41 +205,16 @@ fn unpacked(
     rows: Range<u64>,
     columns: Range<u64>,
     place: impl Fn(u64) -> u64 + Copy,
-) -> Result<Vec<f32>> {
+) -> Result<Vec<u8>> {
     // Eight codes in a word, in whatever order.
     let words = words_for(columns.clone(), BITS);
     let width = usize_of(words.end - words.start)?.max(1);
     let packed = words_in(base, tensor, rows, words.clone())?;
     let of_row = |packed| {
-        #[expect(clippy::cast_precision_loss, reason = "a code has four bits")]
-        columns.clone().map(move |column| code_at(packed, words.start, BITS, place(column)) as f32)
+        let code = move |column| code_at(packed, words.start, BITS, place(column));
+        columns.clone().map(move |column| code(column).to_le_bytes()[0])
     };
     Ok(packed.chunks_exact(width).flat_map(of_row).collect())
-}
-
-impl Decode for Awq {
-    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
-        let inputs = tile.column..tile.column + tile.columns as u64;
-        let of = Ranges {
-            outputs: tile.row..tile.row + tile.rows as u64,
-            groups: inputs.start / self.group..inputs.end.div_ceil(self.group),
-            inputs,
-        };
-        let (scales, zeros) = (self.scales(base, self.scales, &of)?, self.zeros(base, &of)?);
-        self.codes(base, &of, out)?;
-        for (row, out) in out.chunks_exact_mut(tile.columns).enumerate() {
-            for (group, (_, run)) in groups(tile, self.group).enumerate() {
-                let (scale, zero) = (scales.at(row, group), zeros.at(row, group));
-                for value in &mut out[run] {
-                    *value = match self.layout {
-                        Layout::GemvFast => *value * scale + zero,
-                        _ => (*value - zero) * scale,
-                    };
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use apr_core::{
-    CheckpointReader, Coding, CodingPart, Companion, Container, Convention, DType, Error, Metadata,
-    Result, Stored, TensorInfo, keys, pass_on,
+    CheckpointReader, Coding, CodingPart, Companion, Container, Convention, DType, Error,
+    KeepCodes, KeptCodes, Metadata, Result, Stored, TensorInfo, keys, pass_on,
 };
 use apr_tensor::cast::cast_values;
 use serde_json::Value;
 
 use super::find::{Decode, Found, Tensors, Weight, find};
+use super::grouped;
 use super::read::{Tile, usize_of};
 use super::stated::{self, Stated};
 
@@ -82,6 +83,8 @@ struct Decoded {
     /// Positions of the parts.
     positions: Vec<usize>,
     decode: Box<dyn Decode>,
+    /// Its name and shape, and the bytes that its codes take in memory.
+    kept: Option<(TensorInfo, u64)>,
 }
 
 /// Where the bytes of a companion are.
@@ -128,7 +131,7 @@ impl Coded {
                     (info.clone(), Origin::Refused(refused))
                 }
                 Place::Weight(kind, weight) => {
-                    let (info, decoded) = Decoded::of(base.tensors(), kind, *weight);
+                    let (info, decoded) = Decoded::of(&*base, kind, *weight);
                     (info, Origin::Decoded(decoded))
                 }
             };
@@ -268,12 +271,30 @@ fn places(
 }
 
 impl Decoded {
-    fn of(tensors: &[TensorInfo], kind: &'static str, weight: Weight) -> (TensorInfo, Self) {
+    fn of(base: &dyn CheckpointReader, kind: &'static str, weight: Weight) -> (TensorInfo, Self) {
         let Weight { info, description, parts: positions, decode } = weight;
-        let part = |&part: &usize| CodingPart::of(&info.name, part, &tensors[part].name);
+        let part = |&part: &usize| CodingPart::of(&info.name, part, &base.tensors()[part].name);
         let parts = positions.iter().map(part).collect();
         let name = info.name.clone();
-        (info, Self { kind, description, name, parts, positions, decode })
+        let kept_len = decode.grouped().and_then(|of| grouped::kept_len(of, base, &info));
+        // Values that take no more are read once.
+        let is_less = |len: &u64| info.byte_len().is_ok_and(|all| *len < all);
+        let kept = kept_len.filter(is_less).map(|len| (info.clone(), len));
+        (info, Self { kind, description, name, parts, positions, decode, kept })
+    }
+}
+
+impl KeepCodes for Decoded {
+    fn kept_len(&self) -> u64 {
+        self.kept.as_ref().map_or(0, |(_, len)| *len)
+    }
+
+    fn keep(&self, base: &dyn CheckpointReader) -> Result<Box<dyn KeptCodes>> {
+        let Some((info, of)) = self.kept.as_ref().map(|(info, _)| info).zip(self.decode.grouped())
+        else {
+            return Err(Error::version("its codes are not kept").for_tensor(&self.name));
+        };
+        grouped::keep(of, base, info).map_err(|error| error.for_tensor(&self.name))
     }
 }
 
@@ -293,13 +314,23 @@ impl CheckpointReader for Coded {
             Origin::Plain(position) => self.base.stored(*position),
             Origin::Refused(Refused { part, name, weight, .. }) => {
                 let (kind, description, base) = (UNDECODABLE, UNDECODABLE, &*self.base);
-                let coding =
-                    Coding { kind, description, weight: name, whole: weight, parts: part, base };
+                let coding = Coding {
+                    kind,
+                    description,
+                    weight: name,
+                    whole: weight,
+                    parts: part,
+                    base,
+                    in_memory: None,
+                };
                 base.stored(part[0].tensor).with_coding(coding)
             }
-            Origin::Decoded(Decoded { kind, description, name, parts, positions, .. }) => {
+            Origin::Decoded(decoded) => {
+                let Decoded { kind, description, name, parts, positions, kept, .. } = decoded;
                 let base = &*self.base;
-                let coding = Coding { kind, description, weight: name, whole: name, parts, base };
+                let in_memory = kept.as_ref().map(|_| decoded as &dyn KeepCodes);
+                let (weight, whole) = (name, name);
+                let coding = Coding { kind, description, weight, whole, parts, base, in_memory };
                 Stored::derived_from(base, positions).with_coding(coding)
             }
         }

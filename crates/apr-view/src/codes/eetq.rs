@@ -10,11 +10,14 @@
 //! values do. Most integers of a row of weights are small, because the largest is 127 or 128; with
 //! 128 added, most are far from 0. So a few thousand of them are counted before the first is used.
 
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
+use apr_tensor::grouped::{Decoding, Rule};
 
-use super::find::{Decode, Kind, Tensors, Weight};
+use super::find::{Kind, Tensors, Weight};
+use super::grouped::{Form, Grouped, Numbers};
 use super::read::{Tile, bytes_of, scales_of, usize_of};
 use super::stated::Stated;
 
@@ -92,19 +95,35 @@ impl Eetq {
     }
 }
 
-impl Decode for Eetq {
-    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
+impl Grouped for Eetq {
+    fn form(&self, base: &dyn CheckpointReader) -> Form {
+        let decoding = Decoding { code: DType::I8, rule: Rule::Difference(1.0), dtype: DType::F32 };
+        Form {
+            decoding,
+            bits: 8,
+            group: base.tensors()[self.codes].shape.dims()[0].max(1),
+            count: 1,
+        }
+    }
+
+    fn codes(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [u8]) -> Result<()> {
         self.check_order(base)?;
-        let of_scale = base.tensors()[self.scale].dtype;
-        let scales = scales_of(base, self.scale, of_scale, tile.row..tile.row + tile.rows as u64)?;
         for (column, stored) in (tile.column..).take(tile.columns).enumerate() {
             let bytes = bytes_of(base, self.codes, stored * self.rows + tile.row, tile.rows)?;
-            let values = out[column..].iter_mut().step_by(tile.columns);
-            for ((value, byte), scale) in values.zip(bytes).zip(&scales) {
-                *value = f32::from(byte.cast_signed()) * scale;
-            }
+            let codes = out[column..].iter_mut().step_by(tile.columns);
+            codes.zip(bytes).for_each(|(code, byte)| *code = byte);
         }
         Ok(())
+    }
+
+    fn numbers(
+        &self,
+        base: &dyn CheckpointReader,
+        rows: Range<u64>,
+        _: Range<u64>,
+    ) -> Result<Numbers> {
+        let scales = scales_of(base, self.scale, base.tensors()[self.scale].dtype, rows)?;
+        Ok(Numbers { scales, zeros: Vec::new() })
     }
 }
 

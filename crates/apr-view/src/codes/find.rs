@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use apr_core::{CheckpointReader, Convention, DType, Error, Result, Shape, TensorInfo, keys};
 
+use super::grouped::Grouped;
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
 use super::{
@@ -55,6 +56,11 @@ pub(super) trait Decode: Send + Sync {
     /// # Errors
     /// E002 for codes that stand for nothing, E007 when reading fails.
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()>;
+
+    /// The codes and the numbers of their groups, where it decodes such.
+    fn grouped(&self) -> Option<&dyn Grouped> {
+        None
+    }
 }
 
 /// A weight and the parts that it is made of.

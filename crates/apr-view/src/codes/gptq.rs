@@ -13,11 +13,14 @@
 use std::ops::Range;
 
 use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo};
+use apr_tensor::grouped::{Decoding, Rule};
 
-use super::find::{Decode, Kind, Tensors, Weight};
+use super::find::{Kind, Tensors, Weight};
+use super::grouped::{Form, Grouped, Numbers};
 use super::qweight::{Layout, Parts, exact, parts, stated_group};
 use super::read::{
-    Tile, code_at, columns_of_words, groups, scales_in, usize_of, words_for, words_in, words_of,
+    Tile, code_at, codes_from, columns_of_words, scales_in, turned, usize_of, words_for, words_in,
+    words_of,
 };
 use super::stated::Stated;
 
@@ -135,27 +138,6 @@ struct Gptq {
 }
 
 impl Gptq {
-    /// The group of each column of a tile.
-    fn groups(&self, base: &dyn CheckpointReader, tile: Tile) -> Result<Vec<u64>> {
-        let Some(g_idx) = self.g_idx else {
-            let runs = groups(tile, self.group);
-            return Ok(runs.flat_map(|(group, run)| run.map(move |_| group)).collect());
-        };
-        let range = tile.column..tile.column + tile.columns as u64;
-        let groups = words_of(base, g_idx, range)?;
-        let over = groups.iter().find(|&&group| u64::from(group) >= self.count);
-        if let Some(&over) = over {
-            let message = format!(
-                "'{}' says group {} where there are {}",
-                base.tensors()[g_idx].name,
-                over.cast_signed(),
-                self.count
-            );
-            return Err(Error::corrupt(message));
-        }
-        Ok(groups.into_iter().map(u64::from).collect())
-    }
-
     /// The zero points of some groups and outputs, group by group.
     fn zeros(
         &self,
@@ -176,33 +158,60 @@ impl Gptq {
     }
 }
 
-impl Decode for Gptq {
-    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
+impl Grouped for Gptq {
+    fn form(&self, base: &dyn CheckpointReader) -> Form {
+        let decoding = Decoding {
+            code: DType::U8,
+            rule: Rule::Difference(1.0),
+            dtype: base.tensors()[self.scales].dtype,
+        };
+        Form { decoding, bits: self.bits, group: self.group, count: self.count }
+    }
+
+    fn codes(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [u8]) -> Result<()> {
         let outputs = tile.row..tile.row + tile.rows as u64;
         let inputs = tile.column..tile.column + tile.columns as u64;
-        let groups = self.groups(base, tile)?;
-        let lowest = groups.iter().min().copied().unwrap_or_default();
-        let range = lowest..groups.iter().max().map_or(lowest, |highest| highest + 1);
-        let scales = scales_in(base, self.scales, range.clone(), outputs.clone())?;
-        let zeros = self.zeros(base, range, outputs.clone())?;
-        let places: Vec<usize> = groups
-            .into_iter()
-            .map(|group| Ok(usize_of(group - lowest)? * tile.rows))
-            .collect::<Result<_>>()?;
-
-        let words = words_for(inputs.clone(), self.bits);
+        let words = words_for(inputs, self.bits);
         let width = usize_of(words.end - words.start)?.max(1);
         let codes = columns_of_words(base, self.codes, words.clone(), outputs)?;
-        let rows = codes.chunks_exact(width).zip(out.chunks_exact_mut(tile.columns));
-        for (row, (codes, out)) in rows.enumerate() {
-            for ((input, value), place) in inputs.clone().zip(out).zip(&places) {
-                let code = code_at(codes, words.start, self.bits, input);
-                #[expect(clippy::cast_precision_loss, reason = "a code has 8 bits at most")]
-                let code = code as f32;
-                *value = (code - zeros[place + row]) * scales[place + row];
-            }
+        for (codes, out) in codes.chunks_exact(width).zip(out.chunks_exact_mut(tile.columns)) {
+            codes_from(codes, words.start, self.bits, tile.column, out);
         }
         Ok(())
+    }
+
+    fn numbers(
+        &self,
+        base: &dyn CheckpointReader,
+        outputs: Range<u64>,
+        groups: Range<u64>,
+    ) -> Result<Numbers> {
+        let len = usize_of(outputs.end - outputs.start)?;
+        let scales = scales_in(base, self.scales, groups.clone(), outputs.clone())?;
+        let zeros = self.zeros(base, groups, outputs)?;
+        Ok(Numbers { scales: turned(&scales, len), zeros: turned(&zeros, len) })
+    }
+
+    fn groups_of(
+        &self,
+        base: &dyn CheckpointReader,
+        inputs: Range<u64>,
+    ) -> Result<Option<Vec<u64>>> {
+        let Some(g_idx) = self.g_idx else { return Ok(None) };
+        let groups = words_of(base, g_idx, inputs.clone())?;
+        let over = groups.iter().find(|&&group| u64::from(group) >= self.count);
+        if let Some(&over) = over {
+            let message = format!(
+                "'{}' says group {} where there are {}",
+                base.tensors()[g_idx].name,
+                over.cast_signed(),
+                self.count
+            );
+            return Err(Error::corrupt(message));
+        }
+        let groups: Vec<u64> = groups.into_iter().map(u64::from).collect();
+        let is_even = inputs.zip(&groups).all(|(input, group)| input / self.group == *group);
+        Ok((!is_even).then_some(groups))
     }
 }
 

@@ -17,15 +17,17 @@
 //! Shapes tell bits times group. That is enough for the floats; for integers the configuration says
 //! which two numbers it is the product of, for a module or for all.
 
+use std::ops::Range;
+
 use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
-use apr_tensor::cast::cast_values;
-use apr_tensor::element::widen_f32;
+use apr_tensor::grouped::{Decoding, Rule};
 use serde_json::Value;
 
-use super::find::{Decode, Kind, Tensors, Weight};
+use super::find::{Kind, Tensors, Weight};
 use super::fp4;
+use super::grouped::{Form, Grouped, Numbers};
 use super::qweight::{exact, the_only};
-use super::read::{Groups, Tile, code_at, scales_of, usize_of, words_for, words_in};
+use super::read::{Groups, Tile, codes_from, scales_in, usize_of, words_for, words_in};
 use super::stated::Stated;
 
 pub(super) const KIND: Kind = Kind { id: "mlx", find };
@@ -173,38 +175,37 @@ struct Affine {
     groups: Groups,
 }
 
-impl Decode for Affine {
-    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
+impl Grouped for Affine {
+    fn form(&self, base: &dyn CheckpointReader) -> Form {
+        let decoding = Decoding {
+            code: DType::U8,
+            // MLX rounds the product, then the sum: rounding the sum alone gives other values.
+            rule: Rule::RoundedSum,
+            dtype: base.tensors()[self.scales].dtype,
+        };
+        Form { decoding, bits: self.bits, group: self.groups.group, count: self.groups.along }
+    }
+
+    fn codes(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [u8]) -> Result<()> {
         let rows = tile.row..tile.row + tile.rows as u64;
         let columns = tile.column..tile.column + tile.columns as u64;
-        let numbers = self.groups.range(tile);
-        let of =
-            |tensor: usize| scales_of(base, tensor, base.tensors()[tensor].dtype, numbers.clone());
-        let (scales, biases) = (of(self.scales)?, of(self.biases)?);
-
-        let words = words_for(columns.clone(), self.bits);
+        let words = words_for(columns, self.bits);
         let packed = words_in(base, self.codes, rows, words.clone())?;
         let packed = packed.chunks_exact(usize_of(words.end - words.start)?.max(1));
         for (out, packed) in out.chunks_exact_mut(tile.columns).zip(packed) {
-            for (value, column) in out.iter_mut().zip(columns.clone()) {
-                #[expect(clippy::cast_precision_loss, reason = "a code has 8 bits at most")]
-                let code = code_at(packed, words.start, self.bits, column) as f32;
-                *value = code;
-            }
-        }
-        for (at, run) in self.groups.runs(tile) {
-            out[run].iter_mut().for_each(|value| *value *= scales[at]);
-        }
-        // MLX rounds the product, then the sum: rounding the sum alone gives other values.
-        let dtype = base.tensors()[self.scales].dtype;
-        let (mut bytes, mut products) = (Vec::new(), Vec::new());
-        cast_values(out, dtype, &mut bytes);
-        widen_f32(dtype, &bytes, &mut products);
-        out.copy_from_slice(&products);
-        for (at, run) in self.groups.runs(tile) {
-            out[run].iter_mut().for_each(|value| *value += biases[at]);
+            codes_from(packed, words.start, self.bits, tile.column, out);
         }
         Ok(())
+    }
+
+    fn numbers(
+        &self,
+        base: &dyn CheckpointReader,
+        rows: Range<u64>,
+        groups: Range<u64>,
+    ) -> Result<Numbers> {
+        let of = |tensor| scales_in(base, tensor, rows.clone(), groups.clone());
+        Ok(Numbers { scales: of(self.scales)?, zeros: of(self.biases)? })
     }
 }
 

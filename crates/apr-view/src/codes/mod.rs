@@ -29,6 +29,7 @@ mod find;
 mod fp4;
 mod ggml;
 mod gptq;
+mod grouped;
 mod hqq;
 mod marlin24;
 mod mlx;

@@ -14,11 +14,13 @@
 use std::ops::Range;
 
 use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
+use apr_tensor::grouped::{Decoding, Rule};
 
-use super::find::{Decode, Kind, Tensors, Weight};
+use super::find::{Kind, Tensors, Weight};
+use super::grouped::{Form, Grouped, Numbers};
 use super::qweight::{exact, the_only};
 use super::read::{
-    Tile, code_at, columns_of_words, groups, scales_in, usize_of, words_for, words_in, words_of,
+    Tile, codes_from, columns_of_words, scales_in, turned, usize_of, words_for, words_in, words_of,
 };
 use super::stated::Stated;
 
@@ -58,16 +60,18 @@ impl Packing {
         codes.start / of_word..codes.end.div_ceil(of_word)
     }
 
-    /// Code `index`, of which `words` begins with the word `first`.
-    #[expect(clippy::cast_precision_loss, reason = "a code has 8 bits at most")]
-    fn code(self, words: &[u32], first: u64, index: u64) -> f32 {
+    /// Fills `out` with codes from number `index` on; `words` begins with the word `first`.
+    fn codes(self, words: &[u32], first: u64, index: u64, out: &mut [u8]) {
         if self.is_dense {
-            return code_at(words, first, self.bits, index) as f32;
+            return codes_from(words, first, self.bits, index, out);
         }
         let of_word = 32 / self.bits;
-        let word = usize::try_from((index / of_word).saturating_sub(first)).ok();
-        let word = word.and_then(|word| words.get(word)).copied().unwrap_or_default();
-        (word >> (index % of_word * self.bits) & ((1 << self.bits) - 1)) as f32
+        for (index, code) in (index..).zip(out) {
+            let word = usize::try_from((index / of_word).saturating_sub(first)).ok();
+            let word = word.and_then(|word| words.get(word)).copied().unwrap_or_default();
+            let found = word >> (index % of_word * self.bits) & ((1 << self.bits) - 1);
+            *code = found.to_le_bytes()[0];
+        }
     }
 }
 
@@ -197,41 +201,22 @@ struct Packed {
 }
 
 impl Packed {
-    /// The group of each column of a tile.
-    fn groups(&self, base: &dyn CheckpointReader, tile: Tile) -> Result<Vec<u64>> {
-        let even = || groups(tile, self.group).flat_map(|(group, run)| run.map(move |_| group));
-        let Some(g_idx) = self.g_idx else { return Ok(even().collect()) };
-        let range = tile.column..tile.column + tile.columns as u64;
-        let groups = words_of(base, g_idx, range)?;
-        if groups.iter().all(|&group| group == u32::MAX) {
-            return Ok(even().collect());
-        }
-        match groups.iter().find(|&&group| u64::from(group) >= self.count) {
-            Some(over) => {
-                let name = &base.tensors()[g_idx].name;
-                let (over, count) = (over.cast_signed(), self.count);
-                let message = format!("'{name}' says group {over} where there are {count}");
-                Err(Error::corrupt(message))
-            }
-            None => Ok(groups.into_iter().map(u64::from).collect()),
-        }
-    }
-
-    /// The zero points of the rows of a tile and some groups, row by row, as they are stored.
+    /// The zero points of some rows and groups, row by row, as they are stored.
     #[expect(clippy::cast_precision_loss, reason = "half a code is 128 at most")]
     fn zeros(
         &self,
         base: &dyn CheckpointReader,
-        tile: Tile,
+        rows: Range<u64>,
         groups: Range<u64>,
     ) -> Result<Vec<f32>> {
         let width = usize_of(groups.end - groups.start)?;
+        let count = width * usize_of(rows.end - rows.start)?;
         let Some(zero) = self.zero else {
-            return Ok(vec![(1_u64 << (self.packing.bits - 1)) as f32; width * tile.rows]);
+            return Ok(vec![(1_u64 << (self.packing.bits - 1)) as f32; count]);
         };
-        let mut zeros = Vec::with_capacity(width * tile.rows);
+        let mut zeros = Vec::with_capacity(count);
         let words_of_matrix = self.packing.words(0..self.rows).end;
-        let (mut row, end) = (tile.row, tile.row + tile.rows as u64);
+        let (mut row, end) = (rows.start, rows.end);
         while row < end {
             let matrix = row / self.rows;
             let within =
@@ -240,46 +225,74 @@ impl Packed {
             let rows = [words.start, words.end].map(|word| matrix * words_of_matrix + word);
             let len = usize_of(words.end - words.start)?.max(1);
             let packed = columns_of_words(base, zero, rows[0]..rows[1], groups.clone())?;
-            for output in within.clone() {
-                let of_group = |packed| self.packing.code(packed, words.start, output);
-                zeros.extend(packed.chunks_exact(len).map(of_group));
+            let mut of_group = vec![0; usize_of(within.end - within.start)?];
+            let mut by_group = Vec::with_capacity(of_group.len() * width);
+            for packed in packed.chunks_exact(len) {
+                self.packing.codes(packed, words.start, within.start, &mut of_group);
+                by_group.extend(of_group.iter().map(|zero| f32::from(*zero)));
             }
+            zeros.extend(turned(&by_group, of_group.len()));
             row += within.end - within.start;
         }
         Ok(zeros)
     }
 }
 
-impl Decode for Packed {
-    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
-        let rows = tile.row..tile.row + tile.rows as u64;
-        let columns = tile.column..tile.column + tile.columns as u64;
-        let groups = self.groups(base, tile)?;
-        let lowest = groups.iter().min().copied().unwrap_or_default();
-        let range = lowest..groups.iter().max().map_or(lowest, |highest| highest + 1);
-        let width = usize_of(range.end - range.start)?.max(1);
-        let scales = if self.is_one {
-            scales_in(base, self.scale, 0..1, 0..1)?.repeat(tile.rows)
-        } else {
-            scales_in(base, self.scale, rows.clone(), range.clone())?
+impl Grouped for Packed {
+    fn form(&self, base: &dyn CheckpointReader) -> Form {
+        let decoding = Decoding {
+            code: DType::U8,
+            rule: Rule::Difference(1.0),
+            dtype: base.tensors()[self.scale].dtype,
         };
-        let zeros = self.zeros(base, tile, range)?;
-        let places = groups.into_iter().map(|group| usize_of(group - lowest));
-        let places: Vec<usize> = places.collect::<Result<_>>()?;
+        Form { decoding, bits: self.packing.bits, group: self.group, count: self.count }
+    }
 
-        let words = self.packing.words(columns.clone());
+    fn codes(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [u8]) -> Result<()> {
+        let rows = tile.row..tile.row + tile.rows as u64;
+        let words = self.packing.words(tile.column..tile.column + tile.columns as u64);
         let packed = words_in(base, self.codes, rows, words.clone())?;
         let packed = packed.chunks_exact(usize_of(words.end - words.start)?.max(1));
-        let of_rows = scales.chunks_exact(width).zip(zeros.chunks_exact(width));
-        for ((out, packed), (scales, zeros)) in
-            out.chunks_exact_mut(tile.columns).zip(packed).zip(of_rows)
-        {
-            for ((column, value), &place) in columns.clone().zip(out).zip(&places) {
-                let code = self.packing.code(packed, words.start, column);
-                *value = (code - zeros[place]) * scales[place];
-            }
+        for (out, packed) in out.chunks_exact_mut(tile.columns).zip(packed) {
+            self.packing.codes(packed, words.start, tile.column, out);
         }
         Ok(())
+    }
+
+    fn numbers(
+        &self,
+        base: &dyn CheckpointReader,
+        rows: Range<u64>,
+        groups: Range<u64>,
+    ) -> Result<Numbers> {
+        let scales = if self.is_one {
+            let count = usize_of((rows.end - rows.start) * (groups.end - groups.start))?;
+            scales_in(base, self.scale, 0..1, 0..1)?.repeat(count)
+        } else {
+            scales_in(base, self.scale, rows.clone(), groups.clone())?
+        };
+        Ok(Numbers { scales, zeros: self.zeros(base, rows, groups)? })
+    }
+
+    fn groups_of(
+        &self,
+        base: &dyn CheckpointReader,
+        columns: Range<u64>,
+    ) -> Result<Option<Vec<u64>>> {
+        let Some(g_idx) = self.g_idx else { return Ok(None) };
+        let groups = words_of(base, g_idx, columns)?;
+        if groups.iter().all(|&group| group == u32::MAX) {
+            return Ok(None);
+        }
+        match groups.iter().find(|&&group| u64::from(group) >= self.count) {
+            Some(over) => {
+                let name = &base.tensors()[g_idx].name;
+                let (over, count) = (over.cast_signed(), self.count);
+                let message = format!("'{name}' says group {over} where there are {count}");
+                Err(Error::corrupt(message))
+            }
+            None => Ok(Some(groups.into_iter().map(u64::from).collect())),
+        }
     }
 }
 

@@ -96,6 +96,27 @@ pub(super) fn code_at(words: &[u32], first: u64, bits: u64, index: u64) -> u32 {
     code
 }
 
+/// Fills `out` with the [codes](code_at) of a stream from number `index` on.
+pub(super) fn codes_from(words: &[u32], first: u64, bits: u64, index: u64, out: &mut [u8]) {
+    let start = usize::try_from((index * bits / 32).saturating_sub(first)).unwrap_or(usize::MAX);
+    if let (4 | 8, 0, Some(words)) = (bits, index * bits % 32, words.get(start..)) {
+        // Whole words from the first code on.
+        let of_word = if bits == 4 { 8 } else { 4 };
+        for (codes, word) in out.chunks_mut(of_word).zip(words) {
+            let bytes = word.to_le_bytes();
+            for (at, code) in codes.iter_mut().enumerate() {
+                *code = if bits == 4 { bytes[at / 2] >> (at % 2 * 4) & 0xf } else { bytes[at] };
+            }
+        }
+        return;
+    }
+    for (index, code) in (index..).zip(out) {
+        #[expect(clippy::cast_possible_truncation, reason = "a code has 8 bits at most")]
+        let found = code_at(words, first, bits, index) as u8;
+        *code = found;
+    }
+}
+
 /// The words in which the codes of a range of a stream lie.
 pub(super) fn words_for(codes: Range<u64>, bits: u64) -> Range<u64> {
     codes.start * bits / 32..(codes.end * bits).div_ceil(32)
@@ -247,9 +268,13 @@ pub(super) fn columns_of_words(
     columns: Range<u64>,
 ) -> Result<Vec<u32>> {
     let width = usize_of(columns.end.saturating_sub(columns.start))?;
-    let words = words_in(base, tensor, rows, columns)?;
-    let column = |column| words.iter().skip(column).step_by(width.max(1)).copied();
-    Ok((0..width).flat_map(column).collect())
+    Ok(turned(&words_in(base, tensor, rows, columns)?, width))
+}
+
+/// A matrix in rows of this length, column by column.
+pub(super) fn turned<T: Copy>(matrix: &[T], width: usize) -> Vec<T> {
+    let column = |column| matrix.iter().skip(column).step_by(width.max(1)).copied();
+    (0..width).flat_map(column).collect()
 }
 
 /// Scales of a piece of a matrix, row by row.

@@ -15,9 +15,11 @@
 use std::ops::Range;
 
 use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
+use apr_tensor::grouped::{Decoding, Rule};
 
-use super::find::{Decode, Kind, Tensors, Weight};
-use super::read::{Tile, bytes_of, floats_of, groups, scales_of, usize_of};
+use super::find::{Kind, Tensors, Weight};
+use super::grouped::{Form, Grouped, Numbers};
+use super::read::{Tile, bytes_of, floats_of, scales_of, usize_of};
 use super::stated::Stated;
 
 pub(super) const FP8: Kind = Kind {
@@ -141,7 +143,7 @@ fn weight(
         description: format!("{codes_are}, {}", grid.description(stated)),
         info: TensorInfo { name, dtype, shape: info.shape.clone() },
         parts: parts.chain(tensors.of_activations(stem)).collect(),
-        decode: Box::new(Scaled { codes, scale, zero, grid, is_exponents, is_bitsandbytes }),
+        decode: Box::new(Scaled { codes, scale, zero, grid, dtype, is_exponents, is_bitsandbytes }),
     })
 }
 
@@ -249,38 +251,53 @@ struct Scaled {
     scale: usize,
     zero: Option<usize>,
     grid: Grid,
+    /// The dtype of the weight.
+    dtype: DType,
     is_exponents: bool,
     is_bitsandbytes: bool,
 }
 
-impl Decode for Scaled {
-    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
-        let columns = base.tensors()[self.codes].shape.row_len();
-        let first = tile.row * columns + tile.column;
-        let codes = floats_of(base, self.codes, first..first + out.len() as u64)?;
+impl Grouped for Scaled {
+    fn form(&self, base: &dyn CheckpointReader) -> Form {
+        let decoding = Decoding {
+            code: base.tensors()[self.codes].dtype,
+            rule: Rule::Difference(if self.is_bitsandbytes { PER_127 } else { 1.0 }),
+            dtype: self.dtype,
+        };
+        Form { decoding, bits: 8, group: self.grid.block[1], count: self.grid.along }
+    }
 
+    fn codes(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [u8]) -> Result<()> {
+        let columns = base.tensors()[self.codes].shape.row_len();
+        base.read_tensor(self.codes, tile.row * columns + tile.column, out)
+    }
+
+    fn numbers(
+        &self,
+        base: &dyn CheckpointReader,
+        rows: Range<u64>,
+        groups: Range<u64>,
+    ) -> Result<Numbers> {
         let grid = self.grid;
-        let top = grid.row(tile.row);
-        let bottom = grid.row(tile.row + tile.rows as u64 - 1) + 1;
+        let top = grid.row(rows.start);
+        let bottom = grid.row(rows.end - 1) + 1;
         let range = top * grid.along..bottom * grid.along;
         let read_as =
             if self.is_exponents { DType::F8_E8M0 } else { base.tensors()[self.scale].dtype };
         let scales = scales_of(base, self.scale, read_as, range.clone())?;
         let zeros = self.zero.map(|zero| zeros_of(base, zero, range)).transpose()?;
-        let unit = if self.is_bitsandbytes { PER_127 } else { 1.0 };
-        let rows = codes.chunks_exact(tile.columns).zip(out.chunks_exact_mut(tile.columns));
-        for (row, (codes, out)) in (tile.row..).zip(rows) {
-            let at = usize_of((grid.row(row) - top) * grid.along)?;
-            for (group, run) in groups(tile, grid.block[1]) {
-                let index = at + usize_of(group)?;
-                let scale = scales[index];
-                let zero = zeros.as_ref().map_or(0.0, |zeros| zeros[index]);
-                for (value, code) in out[run.clone()].iter_mut().zip(&codes[run]) {
-                    *value = (code - zero) * scale * unit;
-                }
-            }
+        let mut numbers = Numbers::default();
+        for row in rows {
+            let at = (grid.row(row) - top) * grid.along;
+            let of_row = usize_of(at + groups.start)?..usize_of(at + groups.end)?;
+            numbers.scales.extend_from_slice(&scales[of_row.clone()]);
+            numbers.zeros.extend(zeros.iter().flat_map(|zeros| &zeros[of_row.clone()]));
         }
-        Ok(())
+        Ok(numbers)
+    }
+
+    fn as_they_lie(&self) -> Option<usize> {
+        Some(self.codes)
     }
 }
 

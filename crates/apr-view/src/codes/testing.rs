@@ -53,6 +53,13 @@ pub(super) fn first(parts: &[Part<'_>], config: &str) -> Result<Read> {
     }
     let mut values = Vec::new();
     widen_f32(info.dtype, &bytes, &mut values);
+    let coding = model.stored(0).coding();
+    if let Some((coding, codes)) = coding.and_then(|coding| Some((coding, coding.in_memory?))) {
+        let rows = usize::try_from(info.shape.dims()[0]).expect("small");
+        let mut decoded = vec![0.0; values.len()];
+        codes.keep(coding.base)?.decode(coding.base, 0..rows, 0, &mut decoded)?;
+        assert_eq!(decoded, values, "from codes in memory");
+    }
     let (name, shape) = (info.name.clone(), info.shape.dims().to_vec());
     Ok(Read { name, dtype: info.dtype, shape, values })
 }
