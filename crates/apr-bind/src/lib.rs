@@ -340,6 +340,7 @@ impl<'b, 'a> Binding<'b, 'a> {
 
         // The file's tensor keeps the name, and what is cast gets another.
         self.give_way(body, value, "cast");
+        self.names.take(&name);
         let kind = typed(ElementType::from_dtype(stored), shown.dims());
         let raw = body.add_value(name, kind, origin);
         self.cast(body, raw, value, element);

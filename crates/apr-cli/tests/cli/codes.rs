@@ -51,6 +51,52 @@ const LLAMAS: [&str; 37] = [
     "torchao-fp8-st",
 ];
 
+/// The most likely token after `12+`, and its logit: of gpt-oss as transformers 5 computes it with
+/// dequantized weights, of the others as onnxruntime 1.31 computes their export to ONNX.
+const LOGITS: [(&str, usize, f32); 41] = [
+    ("autoround4", 51, 17.8610),
+    ("awq4", 51, 17.5639),
+    ("bitnet158", 51, 18.1616),
+    ("bnb-fp4", 51, 18.0480),
+    ("bnb-int8", 51, 17.7949),
+    ("bnb-nf4", 51, 17.2560),
+    ("bnb-nf4-dq", 51, 17.2184),
+    ("comfy-scaled-fp8", 51, 17.9194),
+    ("ct-fp8-channel", 51, 17.7895),
+    ("ct-fp8-tensor", 51, 17.9194),
+    ("ct-naive-int4", 51, 17.7754),
+    ("ct-nvfp4", 51, 17.9841),
+    ("ct-w4a16", 51, 17.9820),
+    ("ct-w4a16-asym", 51, 17.4387),
+    ("ct-w8a16", 51, 17.7754),
+    ("ct-w8a8-int", 51, 17.7754),
+    ("eetq8", 51, 17.7783),
+    ("fbgemm-fp8", 51, 17.7796),
+    ("fp8-block", 51, 17.6898),
+    ("fp8-plain-cast", 51, 17.6543),
+    ("gptq3", 51, 18.3257),
+    ("gptq4", 51, 17.5639),
+    ("gptq4-actorder", 51, 16.6869),
+    ("gptq4-sym-v2", 51, 17.8610),
+    ("gptq8", 51, 17.7360),
+    ("hqq4", 51, 18.2741),
+    ("mlx-affine4", 51, 18.8418),
+    ("mlx-affine6", 51, 17.8267),
+    ("mlx-affine8", 51, 17.8185),
+    ("mlx-mxfp44", 51, 18.0870),
+    ("modelopt-fp8", 51, 17.9194),
+    ("modelopt-fp8-nocfg", 51, 17.9194),
+    ("modelopt-nvfp4", 51, 17.9671),
+    ("quanto-float8", 51, 17.7914),
+    ("quanto-int4", 51, 17.1130),
+    ("quanto-int8", 51, 17.7940),
+    ("torchao-fp8-st", 51, 17.7914),
+    ("torchao-int8-bin", 51, 17.7613),
+    ("deepseek-fp8", 205, 2.2100),
+    ("qwen3-fp8", 43, 1.2009),
+    ("gptoss-mxfp4", 86, 6.8007),
+];
+
 fn path(name: &str) -> Option<String> {
     let path = shared_case(&format!("codes/{name}"))?;
     Some(path.to_str().expect("text").to_owned())
@@ -72,6 +118,27 @@ fn what_others_quantized_runs() {
         let Some(path) = path(name) else { return };
         let answer = sandbox.apr(&format!("run {path} --prompt 12+34=")).ok().text();
         assert_eq!(answer.trim(), "46", "{name}");
+    }
+}
+
+#[test]
+fn an_export_to_onnx_computes_what_the_codes_stand_for() {
+    let sandbox = Sandbox::new();
+    let logits = |model: &str| {
+        sandbox.apr(&format!("run {model} --tokens 256,49,50,43 --want logits -o l.json -f")).ok();
+        let report: Value = serde_json::from_slice(&sandbox.read("l.json")).expect("JSON");
+        report["logits"].clone()
+    };
+    for (name, token, logit) in LOGITS {
+        let Some(path) = path(name) else { return };
+        sandbox.apr(&format!("convert {path} -o {name}.onnx")).ok();
+        let [onnx, folder] = [logits(&format!("{name}.onnx")), logits(&path)];
+        assert_eq!(onnx, folder, "{name}");
+        let last = onnx[0][3].as_array().expect("logits").iter();
+        let last = last.map(|logit| logit.as_f64().expect("a number"));
+        let best = last.enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).expect("a token");
+        assert_eq!(best.0, token, "{name}");
+        assert!((best.1 - f64::from(logit)).abs() < 2e-4, "{name}: {} is not {logit}", best.1);
     }
 }
 
