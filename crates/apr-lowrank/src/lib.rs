@@ -40,6 +40,7 @@ mod factored;
 mod matrix;
 mod plan;
 mod report;
+pub mod second_order;
 mod store;
 mod svd;
 

@@ -4,7 +4,8 @@
 use std::fs;
 
 use apr_core::{CheckpointReader, Limits};
-use apr_prune::second_order::Gram;
+use apr_lowrank::second_order::Gram;
+use apr_prune::second_order::Pruner;
 use apr_prune::{Amount, Scope};
 use apr_testkit::locate;
 
@@ -37,7 +38,8 @@ fn weights_and_errors_are_those_of_the_papers_algorithm() {
         inputs.chunks(7 * COLUMNS).for_each(|rows| gram.add(rows).expect("finite"));
         assert_eq!(gram.rows(), 48);
         let mut found = weights.clone();
-        let error = gram.prune(&mut found, COLUMNS, amount).expect("it can be factored");
+        let mut pruner = Pruner::new(amount).expect("an amount that is updated");
+        let error = gram.rewrite(&mut found, COLUMNS, &mut pruner).expect("it can be factored");
         let expected = golden(&*reader, case);
         for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
             assert_eq!(*found == 0.0, *expected == 0.0, "{case}, weight {at}");
@@ -56,7 +58,8 @@ fn inputs_that_do_not_fit_are_refused() {
     gram.add(&[1.0, 2.0, 3.0, f32::NAN]).expect_err("NaN");
     gram.add(&[1.0, 2.0, 3.0, 4.0]).expect("a row");
     let pattern = Amount::Pattern { keep: 1, of: 2 };
-    gram.clone().prune(&mut [1.0; 6], 3, pattern).expect_err("other columns");
-    gram.clone().prune(&mut [f32::INFINITY; 4], 4, pattern).expect_err("infinite");
-    gram.prune(&mut [1.0; 4], 4, Amount::Threshold(0.5)).expect_err("no share");
+    let mut pruner = Pruner::new(pattern).expect("an amount that is updated");
+    gram.clone().rewrite(&mut [1.0; 6], 3, &mut pruner).expect_err("other columns");
+    gram.rewrite(&mut [f32::INFINITY; 4], 4, &mut pruner).expect_err("infinite");
+    Pruner::new(Amount::Threshold(0.5)).expect_err("no share");
 }

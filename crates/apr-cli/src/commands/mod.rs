@@ -52,6 +52,8 @@ mod scan;
 mod screens;
 #[cfg(feature = "infer")]
 mod search;
+#[cfg(feature = "infer")]
+mod second_order;
 mod several;
 mod shard;
 mod sign;

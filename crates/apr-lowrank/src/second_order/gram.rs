@@ -4,8 +4,7 @@ use apr_core::{Error, Result};
 use faer::linalg::matmul::triangular::{BlockStructure, matmul};
 use faer::{Accum, MatMut, MatRef, Par};
 
-use super::{len_of, solve};
-use crate::plan::Amount;
+use super::solve::{self, Change};
 
 /// Sums of products of columns over all rows of inputs: the half of the Hessian of the squared
 /// error of the outputs.
@@ -13,7 +12,7 @@ use crate::plan::Amount;
 pub struct Gram {
     columns: usize,
     /// Row by row; the lower triangle counts.
-    pub(super) sums: Vec<f32>,
+    sums: Vec<f32>,
     rows: u64,
 }
 
@@ -24,10 +23,10 @@ impl Gram {
     /// E008 where it does not fit in memory.
     pub fn new(columns: usize) -> Result<Self> {
         let mut sums = Vec::new();
-        let len = len_of(columns, columns)?;
-        sums.try_reserve_exact(len).map_err(|_| {
-            Error::memory(format!("products of {columns} columns do not fit in memory"))
-        })?;
+        let too_many =
+            || Error::memory(format!("products of {columns} columns do not fit in memory"));
+        let len = columns.checked_mul(columns).ok_or_else(too_many)?;
+        sums.try_reserve_exact(len).map_err(|_| too_many())?;
         sums.resize(len, 0.0);
         Ok(Self { columns, sums, rows: 0 })
     }
@@ -73,13 +72,26 @@ impl Gram {
         Ok(())
     }
 
-    /// Prunes a matrix with rows of this length, given row by row, and updates what stays. Returns
-    /// the error of the outputs over these inputs, relative to their norm.
+    /// The mean square of each column's inputs, which is how much an error in its weights costs.
+    #[must_use]
+    pub fn mean_squares(&self) -> Vec<f32> {
+        let rows = self.rows.max(1) as f32;
+        let diagonal = self.sums.iter().step_by(self.columns + 1);
+        diagonal.map(|square| square / rows).collect()
+    }
+
+    /// Changes a matrix with rows of this length, given row by row, and updates what comes after
+    /// each change. Returns the error of the outputs over these inputs, relative to their norm.
     ///
     /// # Errors
-    /// E001 for rows of another length and for amounts that are no share of a tensor and no
-    /// pattern, E002 for weights that are not finite, or products that can't be factored.
-    pub fn prune(self, weights: &mut [f32], columns: usize, amount: Amount) -> Result<f64> {
+    /// E001 for rows of another length, E002 for weights that are not finite, or products that
+    /// can't be factored.
+    pub fn rewrite(
+        self,
+        weights: &mut [f32],
+        columns: usize,
+        change: &mut dyn Change,
+    ) -> Result<f64> {
         if columns != self.columns {
             let message = format!("its inputs have {} columns, its rows {columns}", self.columns);
             return Err(Error::format(message));
@@ -87,6 +99,6 @@ impl Gram {
         if let Some(odd) = weights.iter().find(|value| !value.is_finite()) {
             return Err(Error::corrupt(format!("it has the value {odd}")));
         }
-        solve::solve(self.sums, weights, columns, amount)
+        solve::solve(self.sums, weights, columns, change)
     }
 }

@@ -1,8 +1,8 @@
 //! The algorithm: one factorization, then the columns block by block.
 //!
 //! With `H` the products of the inputs' columns, and `U` the upper triangle for which `UᵀU` is the
-//! inverse of `H`, the weight `w` of column `j` costs `w² / U[j,j]²` where it goes, and the columns
-//! after it take up `w / U[j,j] · U[j,·]`. `U` is the inverse of the upper triangle `M` of `H =
+//! inverse of `H`, a weight of column `j` that moves by `d` costs `d² / U[j,j]²`, and the columns
+//! after it take up `d / U[j,j] · U[j,·]`. `U` is the inverse of the upper triangle `M` of `H =
 //! MMᵀ`, which is the ordinary factor of `H` read from behind: one factorization instead of three.
 
 use apr_core::{Error, Result};
@@ -16,21 +16,34 @@ use faer::linalg::triangular_inverse::invert_lower_triangular;
 use faer::prelude::default;
 use faer::{Accum, MatMut, MatRef, Par};
 
-use crate::plan::{Amount, Scope, share_of};
-
-/// Columns whose weights are chosen together, as in the paper.
-const BLOCK: usize = 128;
+/// Columns after which the rest of the matrix is updated, as in the papers.
+pub const BLOCK: usize = 128;
 
 /// Share of the mean of the diagonal that is added to it.
 const DAMPING: f64 = 0.01;
 
-/// Prunes a matrix by the lower triangle of the products of its inputs; returns the relative error
+/// What becomes of the weights of a matrix.
+pub trait Change {
+    /// Columns of a block: those after it are updated when all rows of it are done.
+    fn columns(&self) -> usize {
+        BLOCK
+    }
+
+    /// Begins a block, with all weights of the matrix as they are now.
+    fn begin(&mut self, block: &Block<'_>, weights: &[f32]);
+
+    /// The new value of weight `at` of a block's `row`, whose weights are these now. Columns are
+    /// asked in order.
+    fn value(&mut self, block: &Block<'_>, row: (usize, &[f32]), at: usize) -> f32;
+}
+
+/// Changes a matrix by the lower triangle of the products of its inputs; returns the relative error
 /// of the outputs.
 pub(super) fn solve(
     mut products: Vec<f32>,
     weights: &mut [f32],
     columns: usize,
-    amount: Amount,
+    change: &mut dyn Change,
 ) -> Result<f64> {
     let rows = weights.len() / columns.max(1);
     if rows == 0 || columns == 0 {
@@ -40,7 +53,7 @@ pub(super) fn solve(
     damp(&mut products, columns);
     let before = energy(&products, weights, columns);
     let inverse = inverse_factor(products, columns)?;
-    let lost = eliminate(&inverse, weights, columns, amount)?;
+    let lost = walk(&inverse, weights, columns, change);
     Ok(if before > 0.0 { (lost / before).sqrt() } else { 0.0 })
 }
 
@@ -124,33 +137,20 @@ fn inverse_factor(mut products: Vec<f32>, columns: usize) -> Result<Vec<f32>> {
 }
 
 /// Goes through the columns; returns the squared error of the outputs.
-fn eliminate(inverse: &[f32], weights: &mut [f32], columns: usize, amount: Amount) -> Result<f64> {
+fn walk(inverse: &[f32], weights: &mut [f32], columns: usize, change: &mut dyn Change) -> f64 {
     let rows = weights.len() / columns;
-    let (step, pattern) = match amount {
-        Amount::Pattern { keep, of } => ((BLOCK / of).max(1) * of, Some((keep, of))),
-        Amount::Share { scope: Scope::Tensor, .. } => (BLOCK, None),
-        _ => return Err(Error::format("only a share of each tensor, or a pattern, is updated")),
-    };
-    let (mut gone, mut lost) = (0, 0.0);
+    let step = change.columns().max(1);
+    let mut lost = 0.0;
     let mut errors = vec![0.0_f32; rows * step];
     for first in (0..columns).step_by(step) {
         let end = (first + step).min(columns);
         let width = end - first;
         let block = Block { inverse, columns, first, end };
-        let mask = match amount {
-            Amount::Share { share, .. } => {
-                let all = share_of(share, (rows * end) as u64);
-                let count = usize::try_from(all).unwrap_or(usize::MAX) - gone;
-                gone += count;
-                Some(block.cheapest(weights, count))
-            }
-            _ => None,
-        };
+        change.begin(&block, weights);
         let errors = &mut errors[..rows * width];
         let lines = weights.chunks_mut(columns).zip(errors.chunks_mut(width));
         for (at, (row, errors)) in lines.enumerate() {
-            let mask = mask.as_ref().map(|mask| &mask[at * width..(at + 1) * width]);
-            lost += block.eliminate(&mut row[first..end], mask, pattern, errors);
+            lost += block.change((at, &mut row[first..end]), change, errors);
         }
         if end < columns {
             let rest = MatMut::from_row_major_slice_mut(weights, rows, columns);
@@ -165,11 +165,12 @@ fn eliminate(inverse: &[f32], weights: &mut [f32], columns: usize, amount: Amoun
             );
         }
     }
-    Ok(lost)
+    lost
 }
 
 /// Columns that are worked on.
-struct Block<'b> {
+#[derive(Debug)]
+pub struct Block<'b> {
     /// The upper triangle.
     inverse: &'b [f32],
     columns: usize,
@@ -178,60 +179,46 @@ struct Block<'b> {
 }
 
 impl Block<'_> {
+    /// The columns of the matrix that it has.
+    #[must_use]
+    pub fn range(&self) -> std::ops::Range<usize> {
+        self.first..self.end
+    }
+
+    /// All columns of the matrix.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// What it costs that the weight of a column moves by this.
+    #[must_use]
+    pub fn cost(&self, moved: f32, column: usize) -> f32 {
+        let scaled = moved / self.diagonal(column);
+        scaled * scaled
+    }
+
     fn diagonal(&self, column: usize) -> f32 {
         self.inverse[(self.first + column) * self.columns + self.first + column]
     }
 
-    fn cost(&self, weight: f32, column: usize) -> f32 {
-        let scaled = weight / self.diagonal(column);
-        scaled * scaled
-    }
-
-    /// Which of the weights of all rows in these columns go: so many, those that cost least.
-    fn cheapest(&self, weights: &[f32], count: usize) -> Vec<bool> {
-        let width = self.end - self.first;
-        let block = weights.chunks(self.columns).flat_map(|row| &row[self.first..self.end]);
-        let costs: Vec<f32> =
-            block.enumerate().map(|(at, weight)| self.cost(*weight, at % width)).collect();
-        let mut mask = vec![false; costs.len()];
-        let mut order: Vec<usize> = (0..costs.len()).collect();
-        if (1..costs.len()).contains(&count) {
-            let by_cost = |a: &usize, b: &usize| costs[*a].total_cmp(&costs[*b]).then(a.cmp(b));
-            order.select_nth_unstable_by(count, by_cost);
-        }
-        order.iter().take(count).for_each(|at| mask[*at] = true);
-        mask
-    }
-
     /// Goes through the columns of a row; `errors` gets what each leaves to those after the block.
     /// Returns the squared error.
-    fn eliminate(
+    fn change(
         &self,
-        row: &mut [f32],
-        mask: Option<&[bool]>,
-        pattern: Option<(usize, usize)>,
+        (number, row): (usize, &mut [f32]),
+        change: &mut dyn Change,
         errors: &mut [f32],
     ) -> f64 {
-        let mut group: Vec<bool> = Vec::new();
         let mut lost = 0.0;
         for at in 0..row.len() {
-            let goes = match (mask, pattern) {
-                (Some(mask), _) => mask[at],
-                (None, Some((keep, of))) => {
-                    if at % of == 0 {
-                        self.choose(&row[at..(at + of).min(row.len())], at, keep, &mut group);
-                    }
-                    group.get(at % of).copied().unwrap_or(false)
-                }
-                (None, None) => false,
-            };
-            errors[at] = 0.0;
-            if !goes {
+            let value = change.value(self, (number, row), at);
+            let error = (row[at] - value) / self.diagonal(at);
+            row[at] = value;
+            errors[at] = error;
+            if error == 0.0 {
                 continue;
             }
-            let error = row[at] / self.diagonal(at);
-            row[at] = 0.0;
-            errors[at] = error;
             lost += f64::from(error) * f64::from(error);
             let line = &self.inverse[(self.first + at) * self.columns + self.first..];
             for (weight, factor) in row[at + 1..].iter_mut().zip(&line[at + 1..]) {
@@ -239,16 +226,5 @@ impl Block<'_> {
             }
         }
         lost
-    }
-
-    /// Which weights of a group go: all but the `keep` that cost most.
-    fn choose(&self, group: &[f32], first: usize, keep: usize, gone: &mut Vec<bool>) {
-        let cost = |at: &usize| self.cost(group[*at], first + at);
-        let mut order: Vec<usize> = (0..group.len()).collect();
-        order.sort_by(|a, b| cost(a).total_cmp(&cost(b)).then(a.cmp(b)));
-        gone.clear();
-        gone.resize(group.len(), false);
-        let count = group.len().saturating_sub(keep);
-        order.iter().take(count).for_each(|at| gone[*at] = true);
     }
 }
