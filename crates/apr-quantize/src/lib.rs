@@ -49,7 +49,7 @@ pub use category::Kept;
 pub use choices::{Casts, Choices};
 pub use facts::ModelFacts;
 pub use imatrix::{ColumnSums, Imatrix, ImatrixSums, Importance};
-pub use layout::{Laid, LaidErrors, Layout};
+pub use layout::{Chosen, Laid, LaidErrors, Layout, Rounding, Scale};
 pub use mix::{Decision, DecisionReason, assign};
 pub use plan::{Quantization, QuantizationPlan, Weighting, importance, plan};
 pub use quality::{

@@ -2,7 +2,7 @@
 //! and no value is further from its own than the format makes it.
 
 use apr_core::{CheckpointReader, DType, Limits, keys};
-use apr_quantize::{Laid, Layout, Quality, Scheme};
+use apr_quantize::{Chosen, Laid, Layout, Quality, Scheme};
 use apr_tensor::cast::cast_values;
 use apr_tensor::drift::Drift;
 use apr_tensor::element::widen_f32;
@@ -99,7 +99,9 @@ fn model(tensors: &[SafeTensor], config: &Value) -> Box<dyn CheckpointReader> {
 fn laid(scheme: Scheme, dtype: (&str, DType), rows: &[Vec<f32>]) -> Laid<'static> {
     let base = model(&[tensor(NAME, dtype, rows)], &json!({ "model_type": "llama" }));
     let layout = Layout::of(scheme).expect("a layout");
-    Laid::new(base.into(), layout, &[true], &[]).expect("a layout")
+    let mut chosen = Chosen::default();
+    chosen.weights = vec![true];
+    Laid::new(base.into(), layout, chosen).expect("a layout")
 }
 
 /// All bytes of a tensor, read in pieces of this length.
@@ -149,6 +151,46 @@ fn what_is_written_is_read_as_the_values_that_are_reported() {
                 let [reported] = &report.tensors[..] else { panic!("one weight") };
                 assert_eq!(reported.quality, Quality::from(&drift), "{scheme:?} {dtype:?} {piece}");
             }
+        }
+    }
+}
+
+#[test]
+fn values_that_were_rounded_are_stored_exactly() {
+    for (scheme, group) in [
+        (Scheme::Fp8, COLUMNS),
+        (Scheme::W8A8, COLUMNS),
+        (Scheme::W4A16, 128),
+        (Scheme::Gptq4, 128),
+    ] {
+        let rounding = Layout::of(scheme).and_then(Layout::rounding).expect("one at a time");
+        let (mut random, dtype) = (Random(99), rounding.dtype());
+        // Rows whose scale is that of other rows: codes are chosen by more than the values.
+        let rows: Vec<Vec<f32>> = (0..32)
+            .flat_map(|at| rows(DType::F32, 2 * at + 1))
+            .map(|row| {
+                let shrunk = (random.unit() + 1.1) / 2.0;
+                let groups = row.chunks(group).flat_map(|values| {
+                    let scale = rounding.scale(values, None);
+                    values.iter().map(move |value| rounding.round(value * shrunk, scale))
+                });
+                groups.collect()
+            })
+            .filter(|row: &Vec<f32>| row.iter().all(|value| value.is_finite()))
+            .collect();
+        let named = if dtype == DType::F16 { ("F16", dtype) } else { ("BF16", dtype) };
+        for dtype in [named, ("F32", DType::F32)] {
+            let base = model(&[tensor(NAME, dtype, &rows)], &json!({ "model_type": "llama" }));
+            let mut chosen = Chosen::default();
+            chosen.weights = vec![true];
+            let moved = Drift::of(&[1.0, 2.0], &[1.0, 1.5]);
+            chosen.moved.insert(0, moved);
+            let layout = Layout::of(scheme).expect("a layout");
+            let laid = Laid::new(base.into(), layout, chosen).expect("a layout");
+            let errors = laid.errors();
+            assert!(decoded(laid) == rows, "{scheme:?} {dtype:?}");
+            let report = errors.report().expect("a report");
+            assert_eq!(report.total, Quality::from(&moved));
         }
     }
 }
@@ -322,9 +364,9 @@ fn what_stays_dense_is_stated_and_the_configuration_says_the_rest() {
         let mut metadata = base.metadata().clone();
         metadata.set(keys::MODEL_TYPE, "llama");
         let model = families.identify(base.tensors(), &metadata);
-        let (chosen, ignored) = layout.choose(&*base, model.as_ref());
+        let chosen = layout.choose(&*base, model.as_ref());
         let names = base.tensors().iter().map(|info| info.name.clone()).collect::<Vec<_>>();
-        let laid = Laid::new(base.into(), layout, &chosen, &ignored).expect("a layout");
+        let laid = Laid::new(base.into(), layout, chosen).expect("a layout");
         let config = laid.companions().iter().position(|companion| companion.name == "config.json");
         let config = laid.read_companion(config.expect("a configuration")).expect("bytes");
         let config: Value = serde_json::from_slice(&config).expect("JSON");

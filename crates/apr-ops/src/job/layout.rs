@@ -180,17 +180,17 @@ impl Job {
             return Err(JobError::Request(message));
         }
         let family = source.family_in(&content)?;
-        let (chosen, ignored) = layout.choose(&content, family.as_ref());
+        let chosen = layout.choose(&content, family.as_ref());
         drop(family);
-        if !chosen.contains(&true) {
+        if !chosen.weights.contains(&true) {
             let message = format!(
                 "nothing to quantize: the model has no matrices of floats that {scheme} takes"
             );
             return Err(JobError::Request(message));
         }
-        parts.warnings.extend(left_dense(&ignored));
+        parts.warnings.extend(left_dense(&chosen.ignored));
 
-        let laid = Laid::new(Base::owning(content), layout, &chosen, &ignored)?;
+        let laid = Laid::new(Base::owning(content), layout, chosen)?;
         parts.options.targets = Vec::new();
         parts.validator = parts.validator.placed(laid.places());
         let errors = laid.errors();

@@ -13,7 +13,7 @@ use apr_view::Base;
 use serde_json::{Map, Value};
 
 use super::row::Encoder;
-use super::{Layout, Part};
+use super::{Chosen, Layout, Part};
 use crate::quality::{QualityLog, QuantizationReport};
 
 /// Elements of rows that are encoded at a time.
@@ -36,6 +36,8 @@ pub struct Laid<'a> {
     sets: Vec<usize>,
     /// The largest magnitude of all weights that servers join.
     largest: Vec<OnceLock<f32>>,
+    /// What errors in the columns of a tensor weigh.
+    importance: Vec<Option<Arc<[f32]>>>,
     errors: Arc<LaidErrors>,
 }
 
@@ -51,6 +53,8 @@ pub struct LaidErrors {
     layout: Layout,
     /// Of pieces, by position in the base and offset: sums are the same whichever thread is faster.
     drifts: Mutex<BTreeMap<(usize, u64), Drift>>,
+    /// Of weights that were rounded before: theirs counts.
+    moved: BTreeMap<usize, Drift>,
     names: Vec<String>,
     bytes: Vec<u64>,
     elements: u64,
@@ -73,6 +77,7 @@ impl LaidErrors {
             weights.entry(*tensor).or_default().merge(drift);
         }
         for (tensor, drift) in weights {
+            let drift = self.moved.get(&tensor).copied().unwrap_or(drift);
             log.add(&self.names[tensor], self.layout.reported(), self.bytes[tensor], &drift);
         }
         log.finish()
@@ -80,21 +85,16 @@ impl LaidErrors {
 }
 
 impl<'a> Laid<'a> {
-    /// Lays out the chosen weights of a checkpoint, by position; `ignored` are modules that other
-    /// libraries would take for quantized ones.
+    /// Lays out the chosen weights of a checkpoint.
     ///
     /// # Errors
     /// E001 where a configuration is no JSON or the model has none, E007 when it can't be read.
-    pub fn new(
-        base: Base<'a>,
-        layout: Layout,
-        chosen: &[bool],
-        ignored: &[String],
-    ) -> Result<Self> {
+    pub fn new(base: Base<'a>, layout: Layout, chosen: Chosen) -> Result<Self> {
+        let Chosen { weights, ignored, importance, moved } = chosen;
         let (mut tensors, mut origins) = (Vec::new(), Vec::new());
         let mut bytes = vec![0; base.tensors().len()];
         for (tensor, info) in base.tensors().iter().enumerate() {
-            if !chosen.get(tensor).copied().unwrap_or(false) {
+            if !weights.get(tensor).copied().unwrap_or(false) {
                 tensors.push(info.clone());
                 origins.push(Origin { tensor, part: None });
                 continue;
@@ -108,7 +108,7 @@ impl<'a> Laid<'a> {
 
         let mut metadata = base.metadata().clone();
         let mut architecture = metadata.object(keys::ARCHITECTURE).cloned().unwrap_or_default();
-        layout.state(&mut architecture, ignored);
+        layout.state(&mut architecture, &ignored);
         metadata.set(keys::ARCHITECTURE, architecture);
         let mut companions = base.companions().to_vec();
         let config = companions.iter().position(|companion| companion.name == CONFIG);
@@ -118,7 +118,7 @@ impl<'a> Laid<'a> {
         let text = base.read_companion(config)?;
         let mut stated: Map<String, Value> = serde_json::from_slice(&text)
             .map_err(|error| Error::format(format!("no configuration: {error}")).in_file(CONFIG))?;
-        layout.state(&mut stated, ignored);
+        layout.state(&mut stated, &ignored);
         let mut text = serde_json::to_vec_pretty(&stated).unwrap_or_default();
         text.push(b'\n');
         companions[config].len = text.len() as u64;
@@ -138,7 +138,8 @@ impl<'a> Laid<'a> {
             config: Some((config, text)),
             largest: (0..count).map(|_| OnceLock::new()).collect(),
             sets,
-            errors: Arc::new(LaidErrors { layout, drifts, names, bytes, elements }),
+            importance,
+            errors: Arc::new(LaidErrors { layout, drifts, moved, names, bytes, elements }),
             base,
         })
     }
@@ -197,9 +198,15 @@ impl<'a> Laid<'a> {
         Ok(global_of(*self.largest[set].get_or_init(|| largest)))
     }
 
+    /// What errors in the columns of a weight weigh.
+    fn weights(&self, tensor: usize) -> Option<&[f32]> {
+        self.importance.get(tensor)?.as_deref()
+    }
+
     fn encoder(&self, tensor: usize) -> Result<Encoder> {
         let dtype = self.base.tensors()[tensor].dtype;
-        Ok(Encoder { layout: self.layout, dtype, global: self.global(tensor)? })
+        let is_rounded = self.errors.moved.contains_key(&tensor);
+        Ok(Encoder { layout: self.layout, dtype, global: self.global(tensor)?, is_rounded })
     }
 
     /// Fills `buf` with bytes of a part that has some for each row, from `offset` on.
@@ -209,7 +216,7 @@ impl<'a> Laid<'a> {
         let own = parts.iter().find(|(of, _)| *of == part).map(|(_, info)| info);
         let rows = info.shape.dims().first().copied().unwrap_or(1).max(1);
         let width = own.map(TensorInfo::byte_len).transpose()?.unwrap_or_default() / rows;
-        let encoder = self.encoder(origin.tensor)?;
+        let (encoder, weights) = (self.encoder(origin.tensor)?, self.weights(origin.tensor));
         let mut drift = Drift::default();
         let (mut at, mut rest) = (offset, buf);
         while !rest.is_empty() && width > 0 {
@@ -221,10 +228,10 @@ impl<'a> Laid<'a> {
             let rows_of = values.chunks_exact(usize_of(info.shape.row_len())?);
             for (number, values) in (first..).zip(rows_of) {
                 if part != Part::Codes {
-                    made.extend(encoder.numbers(part, values));
+                    made.extend(encoder.numbers(part, values, weights));
                     continue;
                 }
-                let codes = encoder.codes(values);
+                let codes = encoder.codes(values, weights);
                 check_finite(&codes.values, &info.name, NOT_HELD)?;
                 // A row that is read in two pieces counts where it begins.
                 if number * width >= offset {
@@ -297,6 +304,8 @@ impl<'a> Laid<'a> {
         let (width, columns) = (info.dtype.block_bytes(), info.shape.row_len());
         let outputs = info.shape.dims().first().copied().unwrap_or(0);
         let encoder = self.encoder(tensor)?;
+        let (at, width_of) = (usize_of(number)?, usize_of(group)?);
+        let weights = self.weights(tensor).and_then(|weights| weights.chunks(width_of).nth(at));
         let (mut rows, mut moved) = (Vec::new(), Drift::default());
         let (mut bytes, mut values) = (vec![0; usize_of(group * width)?], Vec::new());
         for output in 0..outputs {
@@ -305,10 +314,10 @@ impl<'a> Laid<'a> {
             widen_f32(info.dtype, &bytes, &mut values);
             check_finite(&values, &info.name, NOT_FINITE)?;
             if part != Part::Codes {
-                rows.push(encoder.numbers(part, &values));
+                rows.push(encoder.numbers(part, &values, weights));
                 continue;
             }
-            let codes = encoder.codes(&values);
+            let codes = encoder.codes(&values, weights);
             check_finite(&codes.values, &info.name, NOT_HELD)?;
             moved.merge(&Drift::of(&values, &codes.values));
             rows.push(codes.bytes);

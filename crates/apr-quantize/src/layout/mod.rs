@@ -15,16 +15,38 @@
 //! are read, some rows at a time.
 
 mod laid;
+mod rounding;
 mod row;
 mod stated;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use apr_arch::FamilyModel;
 use apr_core::{CheckpointReader, DType, Shape, TensorInfo};
+use apr_tensor::drift::Drift;
 
 use crate::role::{Role, roles_of};
 use crate::scheme::Scheme;
 
 pub use laid::{Laid, LaidErrors};
+pub use rounding::{Rounding, Scale};
+
+/// What is laid out of a checkpoint.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Chosen {
+    /// Whether a tensor is a weight that is laid out, by position.
+    pub weights: Vec<bool>,
+    /// Modules that other libraries would take for quantized ones.
+    pub ignored: Vec<String>,
+    /// What errors in the columns of each tensor weigh, by position, where scales are searched;
+    /// may be shorter.
+    pub importance: Vec<Option<Arc<[f32]>>>,
+    /// How far weights have moved, by position, that were [rounded](Rounding) before: their values
+    /// are stored exactly.
+    pub moved: BTreeMap<usize, Drift>,
+}
 
 /// How the weights of a model are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,16 +115,11 @@ impl Layout {
             && is_whole
     }
 
-    /// The weights that are laid out, by position, and the modules that other libraries would take
-    /// for quantized ones.
+    /// The weights that are laid out.
     ///
     /// Embeddings and output matrices stay as they are but in MLX, as servers expect them.
     #[must_use]
-    pub fn choose(
-        self,
-        reader: &dyn CheckpointReader,
-        model: Option<&FamilyModel<'_>>,
-    ) -> (Vec<bool>, Vec<String>) {
+    pub fn choose(self, reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>) -> Chosen {
         let mut ignored = Vec::new();
         let roles = roles_of(reader, model);
         let chosen = reader.tensors().iter().zip(roles).map(|(info, role)| {
@@ -118,8 +135,8 @@ impl Layout {
             }
             is_chosen
         });
-        let chosen = chosen.collect();
-        (chosen, ignored)
+        let weights = chosen.collect();
+        Chosen { weights, ignored, ..Chosen::default() }
     }
 
     /// The tensors that a weight becomes.

@@ -4,6 +4,7 @@ use apr_core::DType;
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::widen_f32;
 
+use super::rounding::largest;
 use super::{Layout, Part, scale_dtype};
 
 /// What is encoded: rows of a weight in a layout.
@@ -14,6 +15,8 @@ pub(super) struct Encoder {
     pub(super) dtype: DType,
     /// What scales are multiplied by before they are stored, where the layout has that; else 1.
     pub(super) global: f32,
+    /// Whether values were rounded before, and are to be stored exactly.
+    pub(super) is_rounded: bool,
 }
 
 /// Codes of a row, and the values that they stand for.
@@ -49,31 +52,27 @@ impl Numbers {
         widen_f32(dtype, &made.bytes, &mut made.values);
         made
     }
-
-    /// The same of scales, of which none is zero: nothing can be divided by that.
-    fn of_scales(scales: &[f32], dtype: DType) -> Self {
-        let least = smallest(dtype);
-        Self::of(&scales.iter().map(|scale| scale.max(least)).collect::<Vec<_>>(), dtype)
-    }
 }
 
 impl Encoder {
-    /// Bytes of the scales or biases of a row with these values.
-    pub(super) fn numbers(self, part: Part, values: &[f32]) -> Vec<u8> {
-        let Scales { scales, biases, .. } = self.scales(values);
+    /// Bytes of the scales or biases of a row with these values, whose errors weigh so much.
+    pub(super) fn numbers(self, part: Part, values: &[f32], weights: Option<&[f32]>) -> Vec<u8> {
+        let Scales { scales, biases, .. } = self.scales(values, weights);
         if part == Part::Biases { biases.bytes } else { scales.bytes }
     }
 
-    /// The codes of a row with these values.
-    pub(super) fn codes(self, values: &[f32]) -> Codes {
-        let scales = self.scales(values);
+    /// The codes of a row with these values, whose errors weigh so much.
+    pub(super) fn codes(self, values: &[f32], weights: Option<&[f32]>) -> Codes {
+        let scales = self.scales(values, weights);
         let each = values.chunks(self.group(values)).zip(&scales.chosen_by);
         let codes = each.flat_map(|(group, &(scale, bias))| {
             group.iter().map(move |value| (value - bias) / scale)
         });
         let (bytes, codes): (Vec<u8>, Vec<f32>) = match self.layout {
             Layout::Fp8 => {
-                let codes = Numbers::of(&codes.collect::<Vec<_>>(), DType::F8_E4M3);
+                // A scale that was rounded down leaves the largest beyond what there is.
+                let codes = codes.map(|code| code.clamp(-448.0, 448.0)).collect::<Vec<_>>();
+                let codes = Numbers::of(&codes, DType::F8_E4M3);
                 (codes.bytes, codes.values)
             }
             Layout::NvFp4 => {
@@ -127,42 +126,29 @@ impl Encoder {
         group.unwrap_or(row.len()).max(1)
     }
 
-    fn scales(self, values: &[f32]) -> Scales {
-        let groups = || values.chunks(self.group(values));
-        let by_largest = |most: f32, dtype: DType| {
-            let scales: Vec<f32> =
-                groups().map(|group| unless_zero(largest(group) / most)).collect();
-            Numbers::of_scales(&scales, dtype)
-        };
-        let scales = match self.layout {
-            Layout::Fp8 => by_largest(448.0, DType::BF16),
-            Layout::W8A8 => by_largest(127.5, DType::BF16),
-            Layout::W4A16 => searched(groups(), DType::BF16),
-            Layout::Gptq4 => searched(groups(), DType::F16),
-            Layout::NvFp4 => {
-                let wanted = |group| (self.global * (largest(group) / 6.0)).min(448.0);
-                Numbers::of_scales(&groups().map(wanted).collect::<Vec<_>>(), DType::F8_E4M3)
-            }
-            Layout::Mlx(bits) => return of_mlx(bits, scale_dtype(self.dtype), groups()),
-        };
+    fn scales(self, values: &[f32], weights: Option<&[f32]>) -> Scales {
+        let group = self.group(values);
+        if let Some(rounding) = self.layout.rounding() {
+            let weights = |at: usize| weights?.chunks(group).nth(at);
+            let groups = values.chunks(group).enumerate();
+            let found = groups.map(|(at, values)| {
+                let exact = if self.is_rounded { rounding.exact(values) } else { None };
+                exact.unwrap_or_else(|| rounding.scale(values, weights(at))).scale
+            });
+            let scales = Numbers::of(&found.collect::<Vec<_>>(), rounding.dtype());
+            let chosen_by = scales.values.iter().map(|scale| (*scale, 0.0)).collect();
+            return Scales { scales, biases: Numbers::default(), chosen_by };
+        }
+        if let Layout::Mlx(bits) = self.layout {
+            return of_mlx(bits, scale_dtype(self.dtype), values.chunks(group));
+        }
+        // None is zero, by which nothing can be divided.
+        let scale = |group| (self.global * (largest(group) / 6.0)).clamp(1.0 / 512.0, 448.0);
+        let scales = values.chunks(group).map(scale).collect::<Vec<_>>();
+        let scales = Numbers::of(&scales, DType::F8_E4M3);
         let chosen_by = scales.values.iter().map(|scale| (scale / self.global, 0.0)).collect();
         Scales { scales, biases: Numbers::default(), chosen_by }
     }
-}
-
-/// The scale of each group by which 4-bit integers are nearest, of those that are tried.
-fn searched<'v>(groups: impl Iterator<Item = &'v [f32]>, dtype: DType) -> Numbers {
-    let best = groups.map(|group| {
-        let whole = unless_zero(largest(group) / 7.5);
-        let tried = Numbers::of_scales(&STEPS.map(|step| whole * step), dtype).values;
-        let error = |scale: &f32| -> f64 {
-            let code = |value: f32| (value / scale).round_ties_even().clamp(-8.0, 7.0);
-            group.iter().map(|value| f64::from(value - code(*value) * scale).powi(2)).sum()
-        };
-        let errors = tried.iter().map(|scale| (error(scale), *scale));
-        errors.min_by(|(a, _), (b, _)| a.total_cmp(b)).map_or(whole, |(_, scale)| scale)
-    });
-    Numbers::of_scales(&best.collect::<Vec<_>>(), dtype)
 }
 
 /// Scales and biases as MLX makes them: the edge of larger magnitude is a code exactly.
@@ -206,18 +192,6 @@ fn byte_of(code: f32) -> u8 {
     code.to_le_bytes()[0]
 }
 
-/// The least number above zero that a dtype of scales has.
-const fn smallest(dtype: DType) -> f32 {
-    match dtype {
-        DType::F16 => 1.0 / 16_777_216.0,
-        DType::F8_E4M3 => 1.0 / 512.0,
-        _ => f32::from_bits(1 << 16),
-    }
-}
-
-/// Parts of the scale with which no value is cut, that are tried.
-const STEPS: [f32; 12] = [1.0, 1.04, 0.98, 0.96, 0.94, 0.92, 0.9, 0.87, 0.84, 0.81, 0.78, 0.75];
-
 /// The values of the codes of 4-bit floats without a sign.
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
@@ -236,13 +210,4 @@ fn e2m1(value: f32) -> u8 {
 
 const fn sign(code: u8) -> f32 {
     if code & 8 == 0 { 1.0 } else { -1.0 }
-}
-
-fn largest(values: &[f32]) -> f32 {
-    values.iter().fold(0.0, |largest, value| value.abs().max(largest))
-}
-
-/// A scale, or 1 where all values are zero.
-fn unless_zero(scale: f32) -> f32 {
-    if scale > 0.0 { scale } else { 1.0 }
 }
