@@ -95,6 +95,8 @@ schemes! {
     W4A16 = "w4a16", I4_ROW, Layout, None;
     /// 4-bit integers in groups of 128, as GPTQ has them.
     Gptq4 = "gptq-4", I4_ROW, Layout, None;
+    /// 4-bit integers with a scale and a zero point for each group of 128, as compressed-tensors.
+    W4A16Asym = "w4a16-asym", I4_ROW, Layout, None;
     /// 4-bit integers in groups of 64, as MLX has them.
     Mlx4 = "mlx-4", I4_ROW, Layout, None;
     /// 6-bit integers in groups of 64, as MLX has them.

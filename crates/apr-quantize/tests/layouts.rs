@@ -11,10 +11,12 @@ use apr_testkit::safetensors::{self, SafeTensor};
 use apr_view::Coded;
 use serde_json::{Value, json};
 
-const SCHEMES: [Scheme; 7] = [
+const SCHEMES: [Scheme; 9] = [
     Scheme::Fp8,
     Scheme::W8A8,
     Scheme::W4A16,
+    Scheme::W4A16Asym,
+    Scheme::MXFP4,
     Scheme::NVFP4,
     Scheme::Mlx4,
     Scheme::Mlx6,
@@ -161,6 +163,8 @@ fn values_that_were_rounded_are_stored_exactly() {
         (Scheme::Fp8, COLUMNS),
         (Scheme::W8A8, COLUMNS),
         (Scheme::W4A16, 128),
+        (Scheme::W4A16Asym, 128),
+        (Scheme::MXFP4, 32),
         (Scheme::Gptq4, 128),
     ] {
         let rounding = Layout::of(scheme).and_then(Layout::rounding).expect("one at a time");
@@ -174,7 +178,7 @@ fn values_that_were_rounded_are_stored_exactly() {
                     let scale = rounding.scale(values, None);
                     values.iter().map(move |value| rounding.round(value * shrunk, scale))
                 });
-                groups.collect()
+                in_dtype(&groups.collect::<Vec<_>>(), dtype)
             })
             .filter(|row: &Vec<f32>| row.iter().all(|value| value.is_finite()))
             .collect();
@@ -209,7 +213,7 @@ fn bound(scheme: Scheme, value: f32, scale: f32) -> f32 {
         Scheme::W8A8 => (scale / 2.0, 127.0),
         Scheme::W4A16 => (scale / 2.0, 7.0),
         // Half a step is a fifth of the number in the middle of it, at most.
-        Scheme::NVFP4 => ((size / 5.0).max(scale / 4.0), 6.0),
+        Scheme::NVFP4 | Scheme::MXFP4 => ((size / 5.0).max(scale / 4.0), 6.0),
         _ => unreachable!("{scheme:?} has a bias"),
     };
     near.max(size - most * scale) + of_rounding(value)
@@ -217,7 +221,9 @@ fn bound(scheme: Scheme, value: f32, scale: f32) -> f32 {
 
 #[test]
 fn values_are_as_near_as_the_format_has_them() {
-    for (scheme, dtype) in SCHEMES.into_iter().flat_map(|scheme| DTYPES.map(|of| (scheme, of))) {
+    // What zero points do is bounded below.
+    let bounded = SCHEMES.into_iter().filter(|scheme| *scheme != Scheme::W4A16Asym);
+    for (scheme, dtype) in bounded.flat_map(|scheme| DTYPES.map(|of| (scheme, of))) {
         let rows = rows(dtype.1, 7);
         let (scales, group) = scales_of(scheme, &laid(scheme, dtype, &rows), dtype.1);
         let values = rows.concat();
@@ -252,7 +258,11 @@ fn scales_of(scheme: Scheme, laid: &Laid<'_>, dtype: DType) -> (Vec<(f32, Option
     let plain = |scales: Vec<f32>| scales.into_iter().map(|scale| (scale, None)).collect();
     match scheme {
         Scheme::Fp8 | Scheme::W8A8 => (plain(of("weight_scale", DType::BF16)), COLUMNS),
-        Scheme::W4A16 => (plain(of("weight_scale", DType::BF16)), 128),
+        Scheme::W4A16 | Scheme::W4A16Asym => (plain(of("weight_scale", DType::BF16)), 128),
+        Scheme::MXFP4 => {
+            let exponents = part(laid, "weight_scale").into_iter();
+            (plain(exponents.map(|bits| 2_f32.powi(i32::from(bits) - 127)).collect()), 32)
+        }
         Scheme::NVFP4 => {
             let global = of("weight_global_scale", DType::F32)[0];
             let scales = of("weight_scale", DType::F8_E4M3);
@@ -298,12 +308,40 @@ fn a_searched_scale_is_no_worse_than_the_one_of_the_largest() {
 }
 
 #[test]
+fn zero_points_are_no_worse_than_those_of_compressed_tensors() {
+    for seed in 1..6 {
+        let rows = rows(DType::F32, seed);
+        let decoded = decoded(laid(Scheme::W4A16Asym, DTYPES[0], &rows)).concat();
+        for (values, decoded) in rows.concat().chunks(128).zip(decoded.chunks(128)) {
+            // `calculate_qparams` of compressed-tensors, of values that have no outliers.
+            let low = values.iter().fold(0.0_f32, |low, value| low.min(*value));
+            let high = values.iter().fold(0.0_f32, |high, value| high.max(*value));
+            if high - low < 1e-30 {
+                continue;
+            }
+            let scale = in_dtype(&[(high - low) / 15.0], DType::BF16)[0];
+            let zero = (-8.0 - (low / scale).round_ties_even()).clamp(-8.0, 7.0);
+            let nearest = values.iter().map(|value| {
+                let code = ((value / scale).round_ties_even() + zero).clamp(-8.0, 7.0);
+                (code - zero) * scale
+            });
+            let nearest = in_dtype(&nearest.collect::<Vec<_>>(), DType::BF16);
+            let found = Drift::of(values, decoded).sum_squared_error;
+            let plain = Drift::of(values, &nearest).sum_squared_error;
+            assert!(found <= plain * 1.02 + 1e-12, "{found} is more than {plain}");
+        }
+    }
+}
+
+#[test]
 fn values_that_no_code_can_hold_are_refused_by_name() {
     for (scheme, value) in SCHEMES
         .into_iter()
         .flat_map(|scheme| [f32::NAN, f32::INFINITY, f32::MAX].map(|value| (scheme, value)))
         // The search finds a scale with which 4 bits hold even that.
-        .filter(|(scheme, value)| *scheme != Scheme::W4A16 || !(*value).is_finite())
+        .filter(|(scheme, value)| {
+            ![Scheme::W4A16, Scheme::MXFP4].contains(scheme) || !(*value).is_finite()
+        })
     {
         let mut rows = vec![vec![0.5; COLUMNS]; 2];
         (rows[1][3], rows[1][4]) = (value, -value);
@@ -413,6 +451,17 @@ fn expected(scheme: Scheme, ignore: &[&str]) -> Value {
             "pack-quantized",
             json!({"num_bits": 4, "type": "int", "symmetric": true, "strategy": "group",
                 "group_size": 128, "dynamic": false}),
+        ),
+        Scheme::W4A16Asym => (
+            "pack-quantized",
+            json!({"num_bits": 4, "type": "int", "symmetric": false, "strategy": "group",
+                "group_size": 128, "dynamic": false}),
+        ),
+        Scheme::MXFP4 => (
+            "mxfp4-pack-quantized",
+            json!({"num_bits": 4, "type": "float", "symmetric": true, "strategy": "group",
+                "group_size": 32, "dynamic": false, "scale_dtype": "torch.uint8",
+                "zp_dtype": "torch.uint8"}),
         ),
         Scheme::NVFP4 => (
             "nvfp4-pack-quantized",

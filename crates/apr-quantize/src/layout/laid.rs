@@ -232,7 +232,7 @@ impl<'a> Laid<'a> {
                     continue;
                 }
                 let codes = encoder.codes(values, weights);
-                check_finite(&codes.values, &info.name, NOT_HELD)?;
+                check_held(&encoder, (values, &codes.values), &info.name)?;
                 // A row that is read in two pieces counts where it begins.
                 if number * width >= offset {
                     drift.merge(&Drift::of(values, &codes.values));
@@ -292,6 +292,40 @@ impl<'a> Laid<'a> {
         Ok(())
     }
 
+    /// Fills `buf` with zero points from `offset` on: a word has those of a group of 8 rows.
+    fn encode_zero_points(&self, origin: Origin, offset: u64, buf: &mut [u8]) -> Result<()> {
+        const ROWS: u64 = 8;
+        let info = &self.base.tensors()[origin.tensor];
+        let (encoder, weights) = (self.encoder(origin.tensor)?, self.weights(origin.tensor));
+        let (columns, rows) = (info.shape.row_len(), info.shape.dims().first().copied());
+        let rows = rows.unwrap_or_default();
+        let groups = usize_of(columns / self.layout.group().unwrap_or(columns).max(1))?;
+        let width = 4 * groups as u64;
+        let (mut at, mut rest) = (offset, buf);
+        while !rest.is_empty() {
+            let first = at / width * ROWS;
+            if first >= rows {
+                return Err(past_end(&info.name, at));
+            }
+            let values = self.rows(origin.tensor, first, ROWS.min(rows - first))?;
+            let mut words = vec![0_u32; groups];
+            for (row, values) in values.chunks_exact(usize_of(columns)?).enumerate() {
+                let zeros = encoder.zero_points(values, weights);
+                words.iter_mut().zip(zeros).for_each(|(word, zero)| {
+                    *word |= u32::from(zero) << (4 * row);
+                });
+            }
+            let made: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+            let skipped = usize_of(at % width)?;
+            let len = (made.len() - skipped).min(rest.len());
+            let (now, later) = rest.split_at_mut(len);
+            now.copy_from_slice(&made[skipped..skipped + len]);
+            at += len as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+
     /// A group of inputs of all outputs: its words or scales, one output after another; and how far
     /// it moves.
     fn turned_group(
@@ -318,7 +352,7 @@ impl<'a> Laid<'a> {
                 continue;
             }
             let codes = encoder.codes(&values, weights);
-            check_finite(&codes.values, &info.name, NOT_HELD)?;
+            check_held(&encoder, (&values, &codes.values), &info.name)?;
             moved.merge(&Drift::of(&values, &codes.values));
             rows.push(codes.bytes);
         }
@@ -380,8 +414,18 @@ fn check_finite(values: &[f32], name: &str, message: &str) -> Result<()> {
     Err(Error::format(message.to_owned()).for_tensor(name))
 }
 
+/// Checks that codes stand for finite values, and for the very ones that were rounded before.
+fn check_held(encoder: &Encoder, (values, held): (&[f32], &[f32]), name: &str) -> Result<()> {
+    check_finite(held, name, NOT_HELD)?;
+    match encoder.is_rounded && values != held {
+        true => Err(Error::format(NOT_KEPT).for_tensor(name)),
+        false => Ok(()),
+    }
+}
+
 /// What is wrong with weights that are not finite, and with those that codes would make so.
 const NOT_FINITE: &str = "NaN or infinite values, which codes can't represent";
+const NOT_KEPT: &str = "values that were not rounded for this layout";
 const NOT_HELD: &str = "values so large that codes and scales would make them infinite";
 
 /// Copies a part of `bytes`.
@@ -439,6 +483,7 @@ impl CheckpointReader for Laid<'_> {
                 let numbers = groups.flat_map(number);
                 copy(&numbers.collect::<Vec<u8>>(), offset, buf, name)
             }
+            Some(Part::ZeroPoints) => self.encode_zero_points(origin, offset, buf),
             Some(part) if self.layout == Layout::Gptq4 => {
                 self.encode_columns(origin, offset, buf, part)
             }

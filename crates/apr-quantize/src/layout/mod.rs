@@ -6,11 +6,14 @@
 //! | [`Fp8`](Layout::Fp8) | compressed-tensors, `float-quantized` | `X.weight` (`f8_e4m3`), `X.weight_scale` (`bf16`, a row) | vLLM, SGLang, transformers |
 //! | [`W8A8`](Layout::W8A8) | compressed-tensors, `int-quantized` | `X.weight` (`i8`), `X.weight_scale` (`bf16`, a row) | vLLM, SGLang, transformers |
 //! | [`W4A16`](Layout::W4A16) | compressed-tensors, `pack-quantized` | `X.weight_packed` (`i32`), `X.weight_scale` (`bf16`, groups of 128), `X.weight_shape` | vLLM, SGLang, transformers |
+//! | [`W4A16Asym`](Layout::W4A16Asym) | the same, with zero points | and `X.weight_zero_point` (`i32`, 8 rows a word) | vLLM, SGLang, transformers |
+//! | [`MxFp4`](Layout::MxFp4) | compressed-tensors, `mxfp4-pack-quantized` | `X.weight_packed` (`u8`), `X.weight_scale` (`u8`: powers of two, groups of 32) | vLLM, transformers |
 //! | [`NvFp4`](Layout::NvFp4) | compressed-tensors, `nvfp4-pack-quantized` | `X.weight_packed` (`u8`), `X.weight_scale` (`f8_e4m3`, groups of 16), `X.weight_global_scale` | vLLM, transformers |
 //! | [`Gptq4`](Layout::Gptq4) | GPTQ, version 1, symmetric | `X.qweight` and `X.qzeros` (`i32`), `X.scales` (`f16`, groups of 128), `X.g_idx` | vLLM, SGLang, GPTQModel, llama.cpp's converter |
 //! | [`Mlx`](Layout::Mlx) | MLX, affine | `X.weight` (`u32`), `X.scales`, `X.biases` (groups of 64) | mlx-lm |
 //!
-//! Values are rounded to the nearest code; of 4-bit integers, the scale of each group is searched.
+//! Values are rounded to the nearest code; of 4-bit integers and MXFP4, the scale of each group is
+//! searched.
 //! [`Laid`] is a checkpoint with these tensors in place of the weights, which are encoded as they
 //! are read, some rows at a time.
 
@@ -58,6 +61,10 @@ pub enum Layout {
     W8A8,
     /// 4-bit integers, a scale for each group of 128.
     W4A16,
+    /// 4-bit integers, a scale and a zero point for each group of 128.
+    W4A16Asym,
+    /// 4-bit floats, a power of two as the scale of 32.
+    MxFp4,
     /// 4-bit floats, an 8-bit float as the scale of 16, one for all.
     NvFp4,
     /// 4-bit integers, a scale for each group of 128; inputs are rows.
@@ -74,6 +81,8 @@ impl Layout {
             Scheme::Fp8 | Scheme::F8_E4M3 => Self::Fp8,
             Scheme::W8A8 | Scheme::Int8 => Self::W8A8,
             Scheme::W4A16 | Scheme::Int4 => Self::W4A16,
+            Scheme::W4A16Asym => Self::W4A16Asym,
+            Scheme::MXFP4 => Self::MxFp4,
             Scheme::NVFP4 => Self::NvFp4,
             Scheme::Gptq4 => Self::Gptq4,
             Scheme::Mlx4 => Self::Mlx(4),
@@ -87,7 +96,8 @@ impl Layout {
     const fn group(self) -> Option<u64> {
         match self {
             Self::Fp8 | Self::W8A8 => None,
-            Self::W4A16 | Self::Gptq4 => Some(128),
+            Self::W4A16 | Self::W4A16Asym | Self::Gptq4 => Some(128),
+            Self::MxFp4 => Some(32),
             Self::NvFp4 => Some(16),
             Self::Mlx(_) => Some(64),
         }
@@ -98,7 +108,8 @@ impl Layout {
         match self {
             Self::Fp8 => DType::F8_E4M3,
             Self::W8A8 | Self::Mlx(6 | 8) => DType::I8,
-            Self::W4A16 | Self::Gptq4 | Self::Mlx(_) => DType::I4_ROW,
+            Self::W4A16 | Self::W4A16Asym | Self::Gptq4 | Self::Mlx(_) => DType::I4_ROW,
+            Self::MxFp4 => DType::MXFP4,
             Self::NvFp4 => DType::NVFP4,
         }
     }
@@ -164,6 +175,21 @@ impl Layout {
                 part(Part::Scales, "weight_scale", DType::BF16, &[rows, along(128)]),
                 part(Part::Shape, "weight_shape", DType::I64, &[2]),
             ],
+            Self::W4A16Asym => vec![
+                part(Part::Codes, "weight_packed", DType::I32, &[rows, columns / 8]),
+                part(Part::Scales, "weight_scale", DType::BF16, &[rows, along(128)]),
+                part(
+                    Part::ZeroPoints,
+                    "weight_zero_point",
+                    DType::I32,
+                    &[rows.div_ceil(8), along(128)],
+                ),
+                part(Part::Shape, "weight_shape", DType::I64, &[2]),
+            ],
+            Self::MxFp4 => vec![
+                part(Part::Codes, "weight_packed", DType::U8, &[rows, columns / 2]),
+                part(Part::Scales, "weight_scale", DType::U8, &[rows, along(32)]),
+            ],
             Self::NvFp4 => vec![
                 part(Part::Codes, "weight_packed", DType::U8, &[rows, columns / 2]),
                 part(Part::Scales, "weight_scale", DType::F8_E4M3, &[rows, along(16)]),
@@ -208,6 +234,8 @@ enum Part {
     Global,
     /// Zero points, all the same.
     Zeros,
+    /// Zero points of groups, those of 8 rows in a word.
+    ZeroPoints,
     /// The group of each column.
     Groups,
 }

@@ -25,7 +25,7 @@ pub struct Scale {
 ///
 /// let rounding = Layout::W8A8.rounding().expect("its values are rounded one at a time");
 /// let scale = rounding.scale(&[0.51, -0.2, 0.1], None);
-/// assert_eq!(rounding.round(0.51, scale), 0.5078125);
+/// assert!((rounding.round(-0.2, scale) + 0.2).abs() < 0.002);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rounding {
@@ -45,7 +45,7 @@ impl Layout {
     /// Whether the scale of a group is the best of several, by the errors of its values.
     #[must_use]
     pub const fn searches_scales(self) -> bool {
-        matches!(self, Self::W4A16 | Self::Gptq4)
+        matches!(self, Self::W4A16 | Self::W4A16Asym | Self::MxFp4 | Self::Gptq4)
     }
 }
 
@@ -76,14 +76,11 @@ impl Rounding {
         }
     }
 
-    /// The value nearest to this that a code stands for.
+    /// The product of a code and the scale that is nearest to a value. Libraries round it to
+    /// [`dtype`](Self::dtype), unless they multiply codes and apply the scale to the sums.
     #[must_use]
     pub fn round(self, value: f32, scale: Scale) -> f32 {
-        let code = self.code(value, scale) - scale.zero;
-        match self.layout {
-            Layout::Gptq4 => f16::from_f32(code * scale.scale).to_f32(),
-            _ => bf16::from_f32(code * scale.scale).to_f32(),
-        }
+        (self.code(value, scale) - scale.zero) * scale.scale
     }
 
     /// The code nearest to a value.
@@ -91,29 +88,57 @@ impl Rounding {
         let code = value / scale;
         match self.layout {
             Layout::Fp8 => e4m3(code),
+            Layout::MxFp4 => of_e2m1(e2m1(code)),
             Layout::W8A8 => code.round_ties_even().clamp(-128.0, 127.0),
             _ => (code.round_ties_even() + zero).clamp(-8.0, 7.0),
         }
     }
 
     /// A scale as it is stored: never as zero, by which nothing can be divided.
+    fn stored(self, scale: f32) -> f32 {
+        match self.layout {
+            Layout::Gptq4 => f16::from_f32(scale.max(SMALLEST_F16)).to_f32(),
+            _ => bf16::from_f32(scale.max(SMALLEST_BF16)).to_f32(),
+        }
+    }
+
     fn symmetric(self, scale: f32) -> Scale {
-        let scale = match self.layout {
-            Layout::Gptq4 => {
-                f16::from_f32(scale.max(f16::MIN_POSITIVE_SUBNORMAL.to_f32())).to_f32()
+        Scale { scale: self.stored(scale), zero: 0.0 }
+    }
+
+    /// Scales that are tried for the values of a group.
+    fn tried(self, values: &[f32]) -> Vec<Scale> {
+        match self.layout {
+            Layout::MxFp4 => {
+                // The largest value is 4 or more, and may be cut at 6; or none is cut.
+                let exponent = (largest(values).to_bits() >> 23).saturating_sub(2);
+                let zeros = largest(values) == 0.0;
+                let exponents = if zeros { [127; 2] } else { [exponent, exponent + 1] };
+                exponents.map(|exponent| Scale { scale: of_e8m0(exponent), zero: 0.0 }).to_vec()
             }
-            _ => bf16::from_f32(scale.max(bf16::MIN_POSITIVE_SUBNORMAL.to_f32())).to_f32(),
-        };
-        Scale { scale, zero: 0.0 }
+            Layout::W4A16Asym => {
+                let (low, high) = values.iter().fold((0.0_f32, 0.0_f32), |(low, high), value| {
+                    (low.min(*value), high.max(*value))
+                });
+                let whole = unless_zero((high - low) / 15.0);
+                let tried = STEPS.iter().map(|step| {
+                    let scale = self.stored(whole * step);
+                    let first = (low * step / scale).round_ties_even();
+                    Scale { scale, zero: (-8.0 - first).clamp(-8.0, 7.0) }
+                });
+                tried.collect()
+            }
+            _ => {
+                let whole = unless_zero(largest(values) / 7.5);
+                STEPS.iter().map(|step| self.symmetric(whole * step)).collect()
+            }
+        }
     }
 
     /// The scale by which values are nearest, of those that are tried.
     fn searched(self, values: &[f32], importance: Option<&[f32]>) -> Scale {
-        let whole = unless_zero(largest(values) / 7.5);
         let error = |scale: Scale| -> f64 {
-            let moved = |value: f32| {
-                f64::from(value - (self.code(value, scale) - scale.zero) * scale.scale).powi(2)
-            };
+            let moved = |value: f32| f64::from(value - self.round(value, scale)).powi(2);
             match importance {
                 Some(weights) => {
                     let each = values.iter().zip(weights);
@@ -122,9 +147,9 @@ impl Rounding {
                 None => values.iter().map(|value| moved(*value)).sum(),
             }
         };
-        let tried = STEPS.iter().map(|step| self.symmetric(whole * step));
-        let best = tried.map(|scale| (error(scale), scale)).min_by(|(a, _), (b, _)| a.total_cmp(b));
-        best.map_or(self.symmetric(whole), |(_, scale)| scale)
+        let tried = self.tried(values).into_iter().map(|scale| (error(scale), scale));
+        let best = tried.min_by(|(a, _), (b, _)| a.total_cmp(b));
+        best.map_or(self.symmetric(1.0), |(_, scale)| scale)
     }
 
     /// The scale of which all values are multiples by codes, if there is one.
@@ -136,6 +161,10 @@ impl Rounding {
             Layout::Gptq4 => f16::from_f32(value).to_f32(),
             _ => bf16::from_f32(value).to_f32(),
         };
+        if self.layout == Layout::MxFp4 {
+            // The search finds the power of two.
+            return None;
+        }
         let most = largest(values);
         if most == 0.0 || values.iter().any(|value| stored(*value) != *value) {
             return None;
@@ -154,7 +183,7 @@ impl Rounding {
         };
         let is_exact = |scale: &Scale| {
             scale.scale.is_finite()
-                && values.iter().all(|value| self.round(*value, *scale) == *value)
+                && values.iter().all(|value| stored(self.round(*value, *scale)) == *value)
         };
         let scales = |scale: f32| Scale { scale, zero: 0.0 };
         match self.layout {
@@ -167,6 +196,10 @@ impl Rounding {
                 let codes = (1..=128_u8).rev().map(f32::from);
                 codes.flat_map(near).map(scales).find(is_exact)
             }
+            Layout::W4A16Asym => {
+                let codes = (1..=15_u8).rev().map(f32::from);
+                codes.flat_map(near).filter_map(|scale| with_zero(values, scale)).find(is_exact)
+            }
             _ => {
                 let codes = (1..=8_u8).rev().map(f32::from);
                 codes.flat_map(near).map(scales).find(is_exact)
@@ -174,6 +207,19 @@ impl Rounding {
         }
     }
 }
+
+/// A scale with a zero point by which all values have codes, if there is one.
+fn with_zero(values: &[f32], scale: f32) -> Option<Scale> {
+    let codes = values.iter().map(|value| (value / scale).round_ties_even());
+    let (low, high) =
+        codes.fold((0.0_f32, 0.0_f32), |(low, high), code| (low.min(code), high.max(code)));
+    let (least, most) = (-8.0 - low, 7.0 - high);
+    (least <= most).then(|| Scale { scale, zero: 0.0_f32.clamp(least, most) })
+}
+
+/// The least scales that are stored.
+const SMALLEST_F16: f32 = 1.0 / 16_777_216.0;
+const SMALLEST_BF16: f32 = f32::from_bits(1 << 16);
 
 /// Parts of the scale with which no value is cut, that are tried.
 const STEPS: [f32; 12] = [1.0, 1.04, 0.98, 0.96, 0.94, 0.92, 0.9, 0.87, 0.84, 0.81, 0.78, 0.75];
@@ -192,6 +238,42 @@ fn of_e4m3(bits: u8) -> f32 {
         0 => fraction / 512.0,
         _ => (8.0 + fraction) / 1024.0 * f32::from_bits((u32::from(exponent) + 127) << 23),
     }
+}
+
+/// The power of two of an exponent of 8 bits.
+const fn of_e8m0(exponent: u32) -> f32 {
+    match exponent {
+        0 => f32::from_bits(1 << 22),
+        1..=254 => f32::from_bits(exponent << 23),
+        _ => f32::from_bits(254 << 23),
+    }
+}
+
+/// The exponent of a power of two, as 8 bits.
+pub(super) fn e8m0(power: f32) -> u8 {
+    u8::try_from(power.to_bits() >> 23).unwrap_or(u8::MAX)
+}
+
+/// The values of the codes of 4-bit floats without a sign.
+const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+/// The nearest 4-bit float; halfway, the one with the even code.
+pub(super) fn e2m1(value: f32) -> u8 {
+    const HALFWAY: [f32; 7] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
+    let size = value.abs();
+    let mut code = 0;
+    for (at, halfway) in (0_u8..).zip(HALFWAY) {
+        if size > halfway || (size == halfway && at % 2 == 1) {
+            code = at + 1;
+        }
+    }
+    if value.is_sign_negative() { code | 8 } else { code }
+}
+
+/// The value of a 4-bit float.
+pub(super) fn of_e2m1(code: u8) -> f32 {
+    let size = E2M1[usize::from(code & 7)];
+    if code & 8 == 0 { size } else { -size }
 }
 
 pub(super) fn largest(values: &[f32]) -> f32 {

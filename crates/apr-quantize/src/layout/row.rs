@@ -4,7 +4,7 @@ use apr_core::DType;
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::widen_f32;
 
-use super::rounding::largest;
+use super::rounding::{e2m1, e8m0, largest, of_e2m1};
 use super::{Layout, Part, scale_dtype};
 
 /// What is encoded: rows of a weight in a layout.
@@ -33,6 +33,8 @@ struct Scales {
     scales: Numbers,
     /// As they are stored; none where codes are not moved.
     biases: Numbers,
+    /// The codes of zero; none where that is 0.
+    zeros: Vec<f32>,
     /// The scale and bias by which codes are chosen: MLX has them before they are rounded.
     chosen_by: Vec<(f32, f32)>,
 }
@@ -61,10 +63,17 @@ impl Encoder {
         if part == Part::Biases { biases.bytes } else { scales.bytes }
     }
 
+    /// The zero points of a row with these values, from 0 on.
+    pub(super) fn zero_points(self, values: &[f32], weights: Option<&[f32]>) -> Vec<u8> {
+        let zeros = self.scales(values, weights).zeros;
+        zeros.into_iter().map(|zero| byte_of(zero + 8.0)).collect()
+    }
+
     /// The codes of a row with these values, whose errors weigh so much.
     pub(super) fn codes(self, values: &[f32], weights: Option<&[f32]>) -> Codes {
         let scales = self.scales(values, weights);
-        let each = values.chunks(self.group(values)).zip(&scales.chosen_by);
+        let group = self.group(values);
+        let each = values.chunks(group).zip(&scales.chosen_by);
         let codes = each.flat_map(|(group, &(scale, bias))| {
             group.iter().map(move |value| (value - bias) / scale)
         });
@@ -75,10 +84,9 @@ impl Encoder {
                 let codes = Numbers::of(&codes, DType::F8_E4M3);
                 (codes.bytes, codes.values)
             }
-            Layout::NvFp4 => {
+            Layout::NvFp4 | Layout::MxFp4 => {
                 let codes: Vec<u8> = codes.map(e2m1).collect();
-                let values = codes.iter().map(|code| E2M1[usize::from(code & 7)] * sign(*code));
-                let values = values.collect();
+                let values = codes.iter().copied().map(of_e2m1).collect();
                 (packed(&codes, 4), values)
             }
             layout => {
@@ -89,10 +97,14 @@ impl Encoder {
                     _ => (4, -8.0),
                 };
                 let high = low + f32::from((1_u16 << bits) - 1);
-                let codes: Vec<f32> =
-                    codes.map(|code| code.round_ties_even().clamp(low, high)).collect();
+                let zero = |at: usize| scales.zeros.get(at / group).copied().unwrap_or_default();
+                let mut codes: Vec<f32> = codes
+                    .enumerate()
+                    .map(|(at, code)| (code.round_ties_even() + zero(at)).clamp(low, high))
+                    .collect();
                 let first = if layout == Layout::W8A8 { 0.0 } else { low };
                 let stored: Vec<u8> = codes.iter().map(|code| byte_of(code - first)).collect();
+                codes.iter_mut().enumerate().for_each(|(at, code)| *code -= zero(at));
                 (packed(&stored, bits), codes)
             }
         };
@@ -133,11 +145,18 @@ impl Encoder {
             let groups = values.chunks(group).enumerate();
             let found = groups.map(|(at, values)| {
                 let exact = if self.is_rounded { rounding.exact(values) } else { None };
-                exact.unwrap_or_else(|| rounding.scale(values, weights(at))).scale
+                exact.unwrap_or_else(|| rounding.scale(values, weights(at)))
             });
-            let scales = Numbers::of(&found.collect::<Vec<_>>(), rounding.dtype());
+            let (values, zeros): (Vec<f32>, Vec<f32>) =
+                found.map(|found| (found.scale, found.zero)).unzip();
+            let scales = match self.layout {
+                Layout::MxFp4 => {
+                    Numbers { bytes: values.iter().map(|scale| e8m0(*scale)).collect(), values }
+                }
+                _ => Numbers::of(&values, rounding.dtype()),
+            };
             let chosen_by = scales.values.iter().map(|scale| (*scale, 0.0)).collect();
-            return Scales { scales, biases: Numbers::default(), chosen_by };
+            return Scales { scales, zeros, chosen_by, ..Scales::default() };
         }
         if let Layout::Mlx(bits) = self.layout {
             return of_mlx(bits, scale_dtype(self.dtype), values.chunks(group));
@@ -147,7 +166,7 @@ impl Encoder {
         let scales = values.chunks(group).map(scale).collect::<Vec<_>>();
         let scales = Numbers::of(&scales, DType::F8_E4M3);
         let chosen_by = scales.values.iter().map(|scale| (scale / self.global, 0.0)).collect();
-        Scales { scales, biases: Numbers::default(), chosen_by }
+        Scales { scales, chosen_by, ..Scales::default() }
     }
 }
 
@@ -167,7 +186,7 @@ fn of_mlx<'v>(bits: u32, dtype: DType, groups: impl Iterator<Item = &'v [f32]>) 
     let chosen_by: Vec<(f32, f32)> = chosen.collect();
     let (scales, biases): (Vec<f32>, Vec<f32>) = chosen_by.iter().copied().unzip();
     let [scales, biases] = [scales, biases].map(|numbers| Numbers::of(&numbers, dtype));
-    Scales { scales, biases, chosen_by }
+    Scales { scales, biases, chosen_by, ..Scales::default() }
 }
 
 /// Codes of so many bits (4, 6 or 8), lowest bits first.
@@ -190,24 +209,4 @@ fn byte_of(code: f32) -> u8 {
     #[expect(clippy::cast_possible_truncation, reason = "codes have 8 bits")]
     let code = code as i16;
     code.to_le_bytes()[0]
-}
-
-/// The values of the codes of 4-bit floats without a sign.
-const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
-
-/// The nearest 4-bit float; halfway, the one with the even code.
-fn e2m1(value: f32) -> u8 {
-    const HALFWAY: [f32; 7] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
-    let size = value.abs();
-    let mut code = 0;
-    for (at, halfway) in (0_u8..).zip(HALFWAY) {
-        if size > halfway || (size == halfway && at % 2 == 1) {
-            code = at + 1;
-        }
-    }
-    if value.is_sign_negative() { code | 8 } else { code }
-}
-
-const fn sign(code: u8) -> f32 {
-    if code & 8 == 0 { 1.0 } else { -1.0 }
 }

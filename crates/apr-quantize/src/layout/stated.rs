@@ -44,9 +44,18 @@ impl Layout {
                 });
                 ("nvfp4-pack-quantized", weights, Value::Null)
             }
-            Self::W4A16 | Self::Gptq4 | Self::Mlx(_) => {
+            Self::MxFp4 => {
                 let weights = json!({
-                    "num_bits": 4, "type": "int", "symmetric": true, "strategy": "group",
+                    "num_bits": 4, "type": "float", "symmetric": true, "strategy": "group",
+                    "group_size": 32, "dynamic": false, "scale_dtype": "torch.uint8",
+                    "zp_dtype": "torch.uint8",
+                });
+                ("mxfp4-pack-quantized", weights, Value::Null)
+            }
+            Self::W4A16 | Self::W4A16Asym | Self::Gptq4 | Self::Mlx(_) => {
+                let is_symmetric = self != Self::W4A16Asym;
+                let weights = json!({
+                    "num_bits": 4, "type": "int", "symmetric": is_symmetric, "strategy": "group",
                     "group_size": 128, "dynamic": false,
                 });
                 ("pack-quantized", weights, Value::Null)

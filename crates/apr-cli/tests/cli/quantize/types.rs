@@ -42,7 +42,9 @@ fn every_type_that_the_help_lists_quantizes() {
     // Those that need importance get it for the only matrix that their blocks fit.
     sandbox.write("i.dat", legacy_imatrix("a.weight", &[1.0; 256]));
     for name in names {
-        if ["fp8", "w8a8", "w4a16", "gptq-4", "mlx-4", "mlx-6", "mlx-8"].contains(&name) {
+        if ["fp8", "w8a8", "w4a16", "w4a16-asym", "gptq-4", "mlx-4", "mlx-6", "mlx-8"]
+            .contains(&name)
+        {
             let line = format!("--type {name} --format safetensors -o {name}");
             sandbox
                 .apr(&format!("quantize {} {line}", llama.display()))
