@@ -51,7 +51,7 @@ pub use facts::ModelFacts;
 pub use imatrix::{ColumnSums, Imatrix, ImatrixSums, Importance};
 pub use layout::{Chosen, Laid, LaidErrors, Layout, Rounding, Scale};
 pub use mix::{Decision, DecisionReason, assign};
-pub use plan::{Quantization, QuantizationPlan, Weighting, importance, plan};
+pub use plan::{Quantization, QuantizationPlan, Weighting, importance, note_of_unweighted, plan};
 pub use quality::{
     DEGRADED_ABOVE, Degradation, Measured, Quality, QualityGate, QualityLog, QuantizationReport,
     TensorQuality, TypeQuality,

@@ -226,7 +226,9 @@ fn note(decision: &Decision) -> Option<String> {
     (decision.reason != DecisionReason::AsAsked).then(|| decision.reason.to_string())
 }
 
-fn note_of_unweighted(names: &[&str]) -> Option<String> {
+/// That tensors have no importance weights though others have; `None` for no names.
+#[must_use]
+pub fn note_of_unweighted(names: &[&str]) -> Option<String> {
     const SHOWN: usize = 4;
     let first = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
     let more = if names.len() > SHOWN {

@@ -59,8 +59,8 @@ pub(crate) struct QuantizeOptions {
     /// llama.cpp importance matrix: GGUF, or the older .dat
     #[arg(long, value_name = "FILE", conflicts_with = "calibration", hide_short_help = true)]
     pub(crate) imatrix: Option<PathBuf>,
-    /// Calibration data: text, audio, image or arrays to run the model on, as `apr imatrix` does;
-    /// or samples as CSV, whose mean squares weigh columns
+    /// Calibration data: text, audio, image or arrays to run the model on, to weigh columns as `apr
+    /// imatrix` does, or in layouts for servers to round by inputs as GPTQ does; or samples as CSV
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) calibration: Option<PathBuf>,
     /// Quality gate: fail if the error exceeds 10 % of the weights' norm, 50 % in one tensor, or an
@@ -179,7 +179,8 @@ Types:
   iq2_xxs iq1_m iq1_s                      the same, 1.6 to 2.1 bits; they need --imatrix
   tq1_0 tq2_0 q1_0 q2_0 mxfp4 nvfp4        ternary weights; signs; 2 bits; 4-bit floats
   int8 int4                                .apr: a scale a row, a scale a group of 32
-  fp8 w8a8 w4a16 gptq-4 mlx-4 mlx-6 mlx-8  folders that vLLM, transformers, mlx-lm load
+  fp8 w8a8 w4a16 w4a16-asym gptq-4         folders that vLLM and transformers load; mxfp4, nvfp4
+  mlx-4 mlx-6 mlx-8                        folders that mlx-lm loads
   f8_e4m3 f8_e5m2 fp16 bf16 fp32           floats";
 
 /// Floats that quantized tensors become.

@@ -194,12 +194,7 @@ pub(super) fn calibrated(
     model_path: &Path,
     context: &Context,
 ) -> Outcome<(Imatrix, Vec<String>)> {
-    if Output::is_stdout(model_path) {
-        let message = "--calibration runs the model before it is quantized, and standard input can \
-                       be read once: name a file";
-        return Err(Failure::Usage(message.to_owned()));
-    }
-    let opened = Opened::new(model_path, context)?;
+    let opened = to_measure(model_path, context)?;
     let data = Data::of_calibration(path, opened.facts(), context);
     let found = measured(&opened, &data, MeasureOptions::default(), context)?;
     let Measured { sums, not_measured, .. } = found.measured;
@@ -211,6 +206,16 @@ pub(super) fn calibrated(
         not_measured.iter().map(|name| format!("the importance of {name} was not measured"));
     let notes = idle.chain(not_measured).collect();
     Ok((sums.means()?, notes))
+}
+
+/// Opens a model that is run before it is changed.
+pub(super) fn to_measure(path: &Path, context: &Context) -> Outcome<Opened> {
+    if Output::is_stdout(path) {
+        let message = "--calibration runs the model before it is changed, and standard input can \
+                       be read once: name a file";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    Opened::new(path, context)
 }
 
 /// How much each layer of a model changes what passes through it, on a text, a sound, an image or

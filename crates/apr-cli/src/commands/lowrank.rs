@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use apr_core::{StoredForm, counted};
 use apr_io::io_error;
+use apr_lowrank::second_order::{RoundedTensor, RoundingReport};
 use apr_lowrank::{FactorReport, FactorStore, Factorization, FactorizedTensor, Left, plan};
 use apr_ops::job::Job;
 use apr_platform::{read_exact_at, write_all_at};
@@ -196,6 +197,24 @@ pub(super) fn render(out: &mut dyn Write, report: &FactorReport) -> io::Result<(
         )?;
     }
     render_left(out, "not factorized", &report.left)
+}
+
+/// What was rounded to codes by its inputs, and what that does to the outputs of each matrix.
+pub(super) fn render_rounding(out: &mut dyn Write, report: &RoundingReport) -> io::Result<()> {
+    writeln!(
+        out,
+        "  rounded {} by {}, with {} of inputs; the error of outputs:",
+        counted(report.tensors.len() as u64, "weight"),
+        report.method,
+        counted(report.rows, "row")
+    )?;
+    let mut worst: Vec<&RoundedTensor> = report.tensors.iter().collect();
+    worst.sort_by(|a, b| b.output_error.total_cmp(&a.output_error));
+    for tensor in worst.into_iter().take(SHOWN) {
+        let (error, name) = (100.0 * tensor.output_error, Escaped::short(&tensor.name));
+        writeln!(out, "    {error:>7.2}%  {name}")?;
+    }
+    render_left(out, "rounded to the nearest code", &report.left)
 }
 
 /// Tensors that were left alone.

@@ -44,6 +44,8 @@ mod prune;
 mod quality;
 mod quantize;
 #[cfg(feature = "infer")]
+mod rounding;
+#[cfg(feature = "infer")]
 mod run;
 #[cfg(feature = "infer")]
 mod running;

@@ -2,7 +2,10 @@
 
 use apr_ops::job::Job;
 
-use super::convert::{self, Destination, Extras, contain, layout, target, validation};
+use super::convert::{
+    self, Changed, ChangedJob, Destination, Extras, contain, layout, rounded_job, target,
+    validation,
+};
 use super::search;
 use super::weights::{chosen, quantized};
 use crate::args::QuantizeArgs;
@@ -14,25 +17,29 @@ use crate::model::Model;
 /// Quantizes a model.
 pub(super) fn run(args: &QuantizeArgs, context: &Context) -> Outcome {
     convert::expect_whole(args.prefix.as_deref(), context);
-    let (job, model, search) = found(args, context)?;
-    let extras = Extras { search, ..Extras::default() };
+    let (ChangedJob { job, model, changed, origin }, search) = found(args, context)?;
+    let origin = origin.as_ref().map(|(job, model)| (job, model));
+    let extras = Extras { search, changed, origin, ..Extras::default() };
     convert::write(&job, &model, Destination::of(&args.write), extras, context)
 }
 
 /// What quantizing does, and with what.
 pub(super) fn job(args: &QuantizeArgs, context: &Context) -> Outcome<(Job, Model)> {
-    let (job, model, _) = found(args, context)?;
+    let (ChangedJob { job, model, .. }, _) = found(args, context)?;
     Ok((job, model))
 }
 
-fn found(args: &QuantizeArgs, context: &Context) -> Outcome<(Job, Model, Option<SearchReport>)> {
+fn found(args: &QuantizeArgs, context: &Context) -> Outcome<(ChangedJob, Option<SearchReport>)> {
     let layout = layout(target(&args.model, args.format, &args.write)?, None, args.shard_size)?;
     if args.search.search {
         search::check_layout(&layout)?;
     }
     let QuantizeArgs { model, options, write, container, .. } = args;
     let weights = match args.scheme {
-        Some(scheme) => Some(quantized(scheme, model, options, write, container, context)?),
+        Some(scheme) => {
+            let model = (model.as_path(), layout.format);
+            Some(quantized(scheme, model, options, write, container, context)?)
+        }
         None => None,
     };
     let job = Job {
@@ -43,10 +50,10 @@ fn found(args: &QuantizeArgs, context: &Context) -> Outcome<(Job, Model, Option<
     };
     let (mut job, opened) = convert::opened(job, model, context)?;
     let (None, Some(data)) = (weights, &options.calibration) else {
-        return Ok((job, opened, None));
+        return Ok((rounded_job((job, opened), model, options, context)?, None));
     };
     let (quantization, report) =
         search::found(&args.search, data, &opened, &job, write.output.as_deref(), context)?;
     job.weights = chosen(quantization, options, write, container);
-    Ok((job, opened, Some(report)))
+    Ok((ChangedJob { job, model: opened, changed: Changed::default(), origin: None }, Some(report)))
 }

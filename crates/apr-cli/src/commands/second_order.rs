@@ -14,7 +14,7 @@ use apr_run::{Runner, with_runner};
 use apr_source::Source;
 use apr_view::View;
 
-use super::imatrix::{Data, with_data};
+use super::imatrix::{Data, to_measure, with_data};
 use super::lowrank::FactorFile;
 use super::run::terse_host;
 use super::running::{self, Opened};
@@ -34,7 +34,7 @@ impl<'c> Calibration<'c> {
     /// Opens the model that is run on a file of calibration data.
     pub(super) fn new(model: &Path, data: &'c Path, context: &'c Context) -> Outcome<Self> {
         signals::stop_cleanly(&context.interrupt)?;
-        Ok(Self { opened: Opened::new(model, context)?, path: data, context })
+        Ok(Self { opened: to_measure(model, context)?, path: data, context })
     }
 
     /// The model, whose matrices are rewritten.

@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use apr_io::io_error;
-use apr_ops::job::Weights;
-use apr_quantize::{Choices, Imatrix, QualityGate, SchemeKind, Weighting, importance_from_csv};
-use apr_quantize::{Quantization, Scheme};
-use apr_registry::{ByteSource, Error, read_vec};
+use apr_ops::job::{Job, Weights, layout_of};
+use apr_quantize::{
+    Choices, Imatrix, Layout, QualityGate, Quantization, Rounding, Scheme, SchemeKind, Weighting,
+    importance_from_csv,
+};
+use apr_registry::{ByteSource, Error, Format, read_vec};
 use apr_view::parse_filter;
 
 use super::imatrix;
@@ -19,7 +21,7 @@ use crate::model;
 
 /// What a command that may quantize does to the weights.
 pub(super) fn asked(
-    model: &Path,
+    (model, format): (&Path, &'static Format),
     args: &RequantizeArgs,
     write: &WriteArgs,
     container: &ContainerArgs,
@@ -31,19 +33,19 @@ pub(super) fn asked(
         check_idle(&args.options, false)?;
         return Ok(weights);
     };
-    with_scheme(scheme, model, &args.options, &weights, context)
+    with_scheme(scheme, (model, format), &args.options, &weights, context)
 }
 
 /// The same for a model that is pruned or factorized too, which calibration may be for.
 pub(super) fn asked_to_change(
-    model: &Path,
+    (model, format): (&Path, &'static Format),
     args: &RequantizeArgs,
     write: &WriteArgs,
     container: &ContainerArgs,
     context: &Context,
 ) -> Outcome<Weights> {
     if args.quantize.is_some() {
-        return asked(model, args, write, container, context);
+        return asked((model, format), args, write, container, context);
     }
     check_idle(&args.options, true)?;
     let dequantize = args.dequantize.map(Dequantized::dtype);
@@ -53,13 +55,14 @@ pub(super) fn asked_to_change(
 /// What quantizing does to the weights, and whatever else is asked for.
 pub(super) fn quantized(
     scheme: Scheme,
-    model: &Path,
+    (model, format): (&Path, &'static Format),
     options: &QuantizeOptions,
     write: &WriteArgs,
     container: &ContainerArgs,
     context: &Context,
 ) -> Outcome<Weights> {
-    with_scheme(scheme, model, options, &changes(options, write, container), context)
+    let changes = changes(options, write, container);
+    with_scheme(scheme, (model, format), options, &changes, context)
 }
 
 /// What quantizing to types that were chosen does.
@@ -76,24 +79,56 @@ pub(super) fn chosen(
 /// The same weights, and quantized.
 fn with_scheme(
     scheme: Scheme,
-    model: &Path,
+    (model, format): (&Path, &'static Format),
     options: &QuantizeOptions,
     weights: &Weights,
     context: &Context,
 ) -> Outcome<Weights> {
-    let (quantize, notes) = quantize(scheme, model, options, context)?;
+    let layout = layout_of(scheme, format);
+    let (quantize, notes) = quantize((scheme, layout), model, options, context)?;
     let given = [
         ("--imatrix", options.imatrix.is_some()),
         ("--calibration", options.calibration.is_some()),
     ];
-    let idle = given.iter().find(|(_, given)| *given && scheme.kind() != SchemeKind::Blocks);
-    let warning =
-        |(option, _): &(&str, bool)| format!("{option} changed nothing: {scheme} has no blocks");
+    let is_idle = scheme.kind() != SchemeKind::Blocks && layout.is_none();
+    let idle = given.iter().find(|(_, given)| *given && is_idle);
+    let idle = idle.map(|(option, _)| format!("{option} changed nothing: {scheme} has no blocks"));
+    let is_nearest = layout.is_some_and(|layout| layout.rounding().is_none());
+    let nearest = measured(options).filter(|_| is_nearest).map(|_| {
+        format!("--calibration changed nothing: {scheme} in safetensors has the nearest codes")
+    });
     Ok(Weights {
         quantize: Some(quantize),
-        warnings: idle.map(warning).into_iter().chain(notes).collect(),
+        warnings: idle.into_iter().chain(nearest).chain(notes).collect(),
         ..weights.clone()
     })
+}
+
+/// Calibration data that the model is run on.
+fn measured(options: &QuantizeOptions) -> Option<&Path> {
+    options.calibration.as_deref().filter(|path| !is_table(path))
+}
+
+/// How a job's weights are rounded by their inputs, and the data that the model is run on for that;
+/// `None` where they are not.
+pub(super) fn rounding<'o>(
+    job: &Job,
+    options: &'o QuantizeOptions,
+) -> Option<(Rounding, &'o Path)> {
+    let layout = job.weights.layout(job.target.format)?;
+    layout.rounding().zip(measured(options))
+}
+
+/// Refuses to round weights by inputs where the model is changed before.
+pub(super) fn check_rounding(job: &Job, options: &QuantizeOptions) -> Outcome {
+    match rounding(job, options) {
+        None => Ok(()),
+        Some(_) => Err(Failure::Usage(
+            "--calibration rounds weights by the inputs that they meet in the model as it is: write \
+             the changed model first, and quantize that"
+                .to_owned(),
+        )),
+    }
 }
 
 /// What is asked for beside quantizing.
@@ -129,7 +164,7 @@ fn check_idle(options: &QuantizeOptions, changes: bool) -> Outcome {
 }
 
 fn quantize(
-    scheme: Scheme,
+    (scheme, layout): (Scheme, Option<Layout>),
     model: &Path,
     options: &QuantizeOptions,
     context: &Context,
@@ -140,11 +175,13 @@ fn quantize(
         overrides.map(|(pattern, dtype)| Ok((parse_filter(pattern).map_err(usage)?, *dtype)));
     let mut notes = Vec::new();
     let weighting = match (&options.imatrix, &options.calibration) {
-        _ if scheme.kind() != SchemeKind::Blocks => None,
+        _ if scheme.kind() != SchemeKind::Blocks && layout.is_none() => None,
         (Some(path), _) => Some(Weighting::Matrix {
             matrix: read_imatrix(path, context)?,
             file: path.display().to_string(),
         }),
+        // The model is run when the job is known.
+        (None, Some(path)) if layout.is_some() && !is_table(path) => None,
         (None, Some(path)) => {
             let (weighting, found) = calibration(path, model, context)?;
             notes = found;

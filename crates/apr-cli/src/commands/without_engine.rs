@@ -198,6 +198,29 @@ pub(super) mod gradients {
     }
 }
 
+/// `--calibration` with layouts of codes and scales.
+pub(super) mod rounding {
+    use std::path::Path;
+
+    use apr_lowrank::second_order::RoundingReport;
+    use apr_ops::job::Job;
+    use apr_quantize::Rounding;
+
+    use crate::context::Context;
+    use crate::engine::absent;
+    use crate::failure::Outcome;
+    use crate::model::Model;
+
+    pub(in crate::commands) fn rounded(
+        _opened: (Job, Model),
+        _path: &Path,
+        _asked: (Rounding, &Path),
+        _context: &Context,
+    ) -> Outcome<(Job, Model, RoundingReport)> {
+        absent()
+    }
+}
+
 /// `--prune-method sparsegpt`.
 pub(super) mod second_order {
     use std::path::Path;

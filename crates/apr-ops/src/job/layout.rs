@@ -1,10 +1,15 @@
 //! A model under the names and in the layout of its target.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
-use apr_quantize::{Laid, Layout, place};
+use apr_arch::FamilyModel;
+use apr_quantize::{
+    Choices, Chosen, Laid, Layout, Quantization, Weighting, note_of_unweighted, place,
+};
 use apr_registry::{
-    Computes, Convention, DType, PlanOptions, QuantizedTypes, Result as ModelResult,
+    CheckpointReader, Computes, Convention, DType, PlanOptions, QuantizedTypes,
+    Result as ModelResult, TensorInfo,
 };
 use apr_source::Source;
 use apr_view::{Base, Unpacked, View};
@@ -13,6 +18,7 @@ use super::blocks::{with_blocks, with_experts};
 use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
+use super::weights::called;
 
 use crate::convert::ConvertOptions;
 use crate::import::{Foreign, PrepareOptions, prepare, restore_to};
@@ -34,6 +40,61 @@ fn left_dense(modules: &[String]) -> Option<String> {
         more => format!(" and {more} more"),
     };
     (!modules.is_empty()).then(|| format!("left in floats: {}{more}", names.join(", ")))
+}
+
+/// Refuses choices of types for single tensors: a layout has one.
+fn check_choices(choices: &Choices) -> Result<(), JobError> {
+    let given = [
+        ("`embedding_type`", choices.embedding_type.is_some()),
+        ("`output_type`", choices.output_type.is_some()),
+        ("`tensor_type`", !choices.overrides.is_empty()),
+        ("`pure`", choices.pure),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((choice, _)) => Err(JobError::Request(format!(
+            "{choice} chooses types of blocks: {} in safetensors is one layout for all matrices",
+            choices.scheme
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// What errors in the columns of each tensor weigh, and what there is to say of it.
+type Weighed = (Vec<Option<Arc<[f32]>>>, Option<String>);
+
+/// What a weighting says about weights that a layout was chosen for.
+fn importance(
+    asked: &Quantization,
+    layout: Layout,
+    content: &View<'_>,
+    family: Option<&FamilyModel<'_>>,
+    chosen: &Chosen,
+) -> Result<Weighed, JobError> {
+    let scheme = asked.choices.scheme;
+    let Some(weighting) = &asked.weighting else { return Ok((Vec::new(), None)) };
+    let what = called(weighting);
+    if !layout.searches_scales() {
+        let idle = format!("{what} changed nothing: {scheme} in safetensors searches no scales");
+        return Ok((Vec::new(), Some(idle)));
+    }
+    let found: Vec<Option<Arc<[f32]>>> = match weighting {
+        Weighting::Matrix { matrix, .. } => {
+            apr_quantize::importance(content, family, matrix).map_err(JobError::unsuited)?
+        }
+        Weighting::Columns(columns) => {
+            let of = |info: &TensorInfo| columns.importance(info.shape.row_len()).map(Arc::from);
+            content.tensors().iter().map(of).collect()
+        }
+    };
+    let laid = content.tensors().iter().zip(&found).zip(&chosen.weights);
+    let laid: Vec<_> = laid.filter_map(|(tensor, is_laid)| is_laid.then_some(tensor)).collect();
+    let without = laid.iter().filter(|(_, found)| found.is_none());
+    let without: Vec<&str> = without.map(|(info, _)| info.name.as_str()).collect();
+    if without.len() == laid.len() {
+        let message = format!("{what} is of none of the weights that {scheme} takes");
+        return Err(JobError::Request(message));
+    }
+    Ok((found, note_of_unweighted(&without)))
 }
 
 impl Job {
@@ -170,8 +231,10 @@ impl Job {
         mut parts: Parts,
         source: &Source<'a>,
     ) -> Result<Planned<'a>, JobError> {
-        let scheme = self.weights.quantize.as_ref().map(|asked| asked.choices.scheme.to_string());
-        let scheme = scheme.unwrap_or_default();
+        let Some(asked) = &self.weights.quantize else {
+            return Planned::new(self, source, content, parts);
+        };
+        let scheme = asked.choices.scheme;
         if !self.target.folder {
             let message = format!(
                 "{scheme} in safetensors is a folder: its config.json says how the weights are \
@@ -179,9 +242,9 @@ impl Job {
             );
             return Err(JobError::Request(message));
         }
+        check_choices(&asked.choices)?;
         let family = source.family_in(&content)?;
-        let chosen = layout.choose(&content, family.as_ref());
-        drop(family);
+        let mut chosen = layout.choose(&content, family.as_ref());
         if !chosen.weights.contains(&true) {
             let message = format!(
                 "nothing to quantize: the model has no matrices of floats that {scheme} takes"
@@ -189,6 +252,19 @@ impl Job {
             return Err(JobError::Request(message));
         }
         parts.warnings.extend(left_dense(&chosen.ignored));
+        let weighed = importance(asked, layout, &content, family.as_ref(), &chosen)?;
+        drop(family);
+        chosen.importance = weighed.0;
+        parts.warnings.extend(weighed.1);
+
+        let origins = self.origins(&content, source.reader());
+        let mut laid_of = Vec::new();
+        for (tensor, origin) in origins.into_iter().enumerate() {
+            let Some(origin) = origin.filter(|_| chosen.weights[tensor]) else { continue };
+            laid_of.push(origin);
+            let name = &source.reader().tensors()[origin].name;
+            chosen.moved.extend(self.weights.rounded.get(name).map(|drift| (tensor, *drift)));
+        }
 
         let laid = Laid::new(Base::owning(content), layout, chosen)?;
         parts.options.targets = Vec::new();
@@ -196,7 +272,31 @@ impl Job {
         let errors = laid.errors();
         let mapping = View::new(&laid).into_mapping();
         let planned = Planned::new(self, source, mapping.over(Base::owning(laid)), parts)?;
-        Ok(planned.measured_by(errors))
+        Ok(planned.measured_by(errors, laid_of))
+    }
+
+    /// The weights of the source that become codes and scales, each by itself, by position; none
+    /// where the job has no such layout.
+    ///
+    /// # Errors
+    /// Those of [`plan`](Self::plan).
+    pub fn laid_weights(&self, source: &Source<'_>) -> Result<Vec<usize>, JobError> {
+        if self.weights.layout(self.target.format).is_none() {
+            return Ok(Vec::new());
+        }
+        Ok(self.plan(source)?.laid_weights())
+    }
+
+    /// The tensor of the source that each tensor of a view is, if it is one.
+    fn origins(&self, content: &View<'_>, source: &dyn CheckpointReader) -> Vec<Option<usize>> {
+        let infos = source.tensors().iter().enumerate();
+        let known: HashMap<&str, usize> = infos.map(|(at, info)| (&*info.name, at)).collect();
+        let prefix = self.prefix.as_deref().unwrap_or_default();
+        let origin = |info: &TensorInfo| match content.names_below(&info.name)[..] {
+            [name] => known.get(format!("{prefix}{name}").as_str()).copied(),
+            _ => None,
+        };
+        content.tensors().iter().map(origin).collect()
     }
 
     /// Plans a folder with integers and scales in place of quantized tensors.

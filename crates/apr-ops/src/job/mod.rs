@@ -47,7 +47,7 @@ pub use description::{Job, Naming};
 pub use error::{JobError, misfit_title};
 pub use gate::Gate;
 pub use planned::{JobReport, Planned};
-pub use weights::Weights;
+pub use weights::{Weights, layout_of};
 pub use wishes::GraphWishes;
 
 impl Job {

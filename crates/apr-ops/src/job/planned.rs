@@ -41,6 +41,8 @@ pub struct Planned<'a> {
     coded: Option<CodedWeights>,
     /// How far weights move that are encoded as they are read.
     errors: Option<Arc<LaidErrors>>,
+    /// Tensors of the source, by position, that are encoded as they are read.
+    laid: Vec<usize>,
     stops: bool,
 }
 
@@ -181,13 +183,20 @@ impl<'a> Planned<'a> {
             misfits,
             coded,
             errors: None,
+            laid: Vec::new(),
             stops,
         })
     }
 
-    /// With what measures how far weights move, where they are encoded as they are read.
-    pub(super) fn measured_by(self, errors: Arc<LaidErrors>) -> Self {
-        Self { errors: Some(errors), ..self }
+    /// With what measures how far weights move, where they are encoded as they are read: these of
+    /// the source, by position.
+    pub(super) fn measured_by(self, errors: Arc<LaidErrors>, laid: Vec<usize>) -> Self {
+        Self { errors: Some(errors), laid, ..self }
+    }
+
+    /// Tensors of the source, by position, that are encoded as they are read.
+    pub(super) fn laid_weights(self) -> Vec<usize> {
+        self.laid
     }
 
     /// What will be done.

@@ -1,5 +1,7 @@
 //! What a job does to the weights: casts, quantization, and back.
 
+use std::collections::BTreeMap;
+
 use apr_quantize::{
     Casts, Choices, Layout, QualityGate, Quantization, Scheme, SchemeKind, TensorTarget, Weighting,
     plan, record, record_cast, record_dequantized,
@@ -7,6 +9,7 @@ use apr_quantize::{
 use apr_registry::{CheckpointReader, Convention, DType, Format, QuantizedTypes, safetensors};
 use apr_source::Source;
 use apr_tensor::cast::can_cast;
+use apr_tensor::drift::Drift;
 use apr_view::View;
 
 use super::error::JobError;
@@ -36,6 +39,11 @@ pub struct Weights {
     /// Store sparse tensors and factors dense, which keep their layout in the native container
     /// otherwise.
     pub dense: bool,
+    /// Weights of the source that were rounded for a layout before the job, by inputs of a
+    /// calibration run, and how far each moved: see [`Job::laid_weights`].
+    ///
+    /// [`Job::laid_weights`]: super::Job::laid_weights
+    pub rounded: BTreeMap<String, Drift>,
     /// What is odd about how this was asked for; the report tells it.
     pub warnings: Vec<String>,
 }
@@ -47,9 +55,9 @@ impl Weights {
     }
 
     /// The layout of codes and scales that the weights get in this format.
-    pub(super) fn layout(&self, format: &Format) -> Option<Layout> {
-        let scheme = self.quantize.as_ref()?.choices.scheme;
-        Layout::of(scheme).filter(|_| *format == safetensors::FORMAT)
+    #[must_use]
+    pub fn layout(&self, format: &Format) -> Option<Layout> {
+        layout_of(self.quantize.as_ref()?.choices.scheme, format)
     }
 
     /// Readers of llama.cpp's files count on norms in single precision: a cast is then one of the
@@ -151,6 +159,12 @@ impl Weights {
     }
 }
 
+/// The layout of codes and scales that a scheme means in a format.
+#[must_use]
+pub fn layout_of(scheme: Scheme, format: &Format) -> Option<Layout> {
+    Layout::of(scheme).filter(|_| *format == safetensors::FORMAT)
+}
+
 /// Gives every tensor of the view its type, and writes into the view's metadata how it was
 /// quantized.
 fn quantize_into(
@@ -202,12 +216,16 @@ fn for_format(asked: &Quantization, format: &Format) -> Quantization {
 
 /// That weights of errors have no use without blocks, which llama.cpp does not tell.
 fn without_blocks(weighting: &Weighting, scheme: Scheme) -> Option<String> {
-    let what = match weighting {
+    let has_blocks = scheme.kind() == SchemeKind::Blocks;
+    (!has_blocks).then(|| format!("{} changed nothing: {scheme} has no blocks", called(weighting)))
+}
+
+/// What reports call a weighting.
+pub(super) const fn called(weighting: &Weighting) -> &'static str {
+    match weighting {
         Weighting::Matrix { .. } => "the importance matrix",
         Weighting::Columns(_) => "the calibration",
-    };
-    let has_blocks = scheme.kind() == SchemeKind::Blocks;
-    (!has_blocks).then(|| format!("{what} changed nothing: {scheme} has no blocks"))
+    }
 }
 
 /// Refuses a scheme whose types the target format does not have.
@@ -233,7 +251,7 @@ fn check_types(scheme: Scheme, format: &Format) -> Result<(), JobError> {
         ),
         QuantizedTypes::Unpacked if is_quantized => format!(
             "{} has no type like {scheme}: write an .apr or .gguf file, or one of the layouts that \
-             servers load: fp8, w8a8, w4a16, nvfp4, mlx-4",
+             servers load: fp8, w8a8, w4a16, mxfp4, mlx-4",
             format.name
         ),
         QuantizedTypes::None if is_quantized => {

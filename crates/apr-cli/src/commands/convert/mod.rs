@@ -19,9 +19,14 @@ pub(super) use self::gates::{Gates, Judged, name_of};
 pub(super) use self::write::{
     Changed, Destination, Extras, Subject, show_warnings, write, write_subject,
 };
+#[cfg(feature = "infer")]
+use super::rounding;
+#[cfg(not(feature = "infer"))]
+use super::without_engine::rounding;
 use super::{analyze, distill, lowrank, prune, weights};
 use crate::args::{
-    Compress, ContainerArgs, ConvertArgs, ExportArgs, ImportArgs, Sha256, WriteArgs,
+    Compress, ContainerArgs, ConvertArgs, ExportArgs, ImportArgs, QuantizeOptions, Sha256,
+    WriteArgs,
 };
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -62,7 +67,7 @@ pub(super) fn import_job(args: &ImportArgs, context: &Context) -> Outcome<(Job, 
     let job = Job {
         prefix: args.prefix.clone(),
         weights: weights::asked(
-            &args.source,
+            (&args.source, target.format),
             &args.requantize,
             &args.write,
             &args.container,
@@ -140,20 +145,22 @@ pub(super) fn convert_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job
 }
 
 /// A job, and what is done to its model before.
-struct ChangedJob {
-    job: Job,
-    model: Model,
-    changed: Changed,
+pub(super) struct ChangedJob {
+    pub(super) job: Job,
+    pub(super) model: Model,
+    pub(super) changed: Changed,
     /// The job as it was asked for, and the model as it was opened, where a gate looks at it.
-    origin: Option<(Job, Model)>,
+    pub(super) origin: Option<(Job, Model)>,
 }
 
 fn changed_job(args: &ConvertArgs, context: &Context) -> Outcome<ChangedJob> {
     let opened = unchanged_job(args, context)?;
-    let origin = match opened.0.weights.gate {
-        Some(_) => Some((opened.0.clone(), reopened(&opened, &args.model, context)?)),
-        None => None,
-    };
+    let options = &args.requantize.options;
+    if !args.changes_model() {
+        return rounded_job(opened, &args.model, options, context);
+    }
+    weights::check_rounding(&opened.0, options)?;
+    let origin = origin(&opened, &args.model, context)?;
     let (job, model, mut changed) = prune::pruned(args, opened, context)?;
     let (job, model, factors) = lowrank::factorized(args, (job, model), context)?;
     changed.lowrank = factors;
@@ -163,11 +170,19 @@ fn changed_job(args: &ConvertArgs, context: &Context) -> Outcome<ChangedJob> {
     Ok(ChangedJob { job, model, changed, origin })
 }
 
-/// A model that was opened, once more: what changes it takes it over.
-fn reopened((job, model): &(Job, Model), path: &Path, context: &Context) -> Outcome<Model> {
+/// A job as it was asked for, and its model opened once more, where a gate looks at them: what
+/// changes a model takes it over.
+fn origin(
+    (job, model): &(Job, Model),
+    path: &Path,
+    context: &Context,
+) -> Outcome<Option<(Job, Model)>> {
+    if job.weights.gate.is_none() {
+        return Ok(None);
+    }
     let mut again = open_for(job.target.format, model.spool().unwrap_or(path), context)?;
     again.name.clone_from(&model.name);
-    Ok(again)
+    Ok(Some((job.clone(), again)))
 }
 
 /// What a conversion does to a model whose weights nothing changes before.
@@ -180,14 +195,14 @@ pub(super) fn unchanged_job(args: &ConvertArgs, context: &Context) -> Outcome<(J
         prefix: args.prefix.clone(),
         weights: match args.changes_weights() {
             true => weights::asked_to_change(
-                &args.model,
+                (&args.model, target.format),
                 &args.requantize,
                 &args.write,
                 &args.container,
                 context,
             )?,
             false => weights::asked(
-                &args.model,
+                (&args.model, target.format),
                 &args.requantize,
                 &args.write,
                 &args.container,
@@ -214,7 +229,7 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
     let stop = validation(&args.write).stop;
     let job = Job {
         weights: weights::asked(
-            &args.model,
+            (&args.model, target.format),
             &args.requantize,
             &args.write,
             &args.container,
@@ -226,8 +241,30 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
     };
 
     expect_whole(None, context);
-    let (job, model) = opened(job, &args.model, context)?;
-    write(&job, &model, Destination::of(&args.write), Extras::default(), context)
+    let opened = opened(job, &args.model, context)?;
+    let options = &args.requantize.options;
+    let ChangedJob { job, model, changed, origin } =
+        rounded_job(opened, &args.model, options, context)?;
+    let origin = origin.as_ref().map(|(job, model)| (job, model));
+    let extras = Extras { changed, origin, ..Extras::default() };
+    write(&job, &model, Destination::of(&args.write), extras, context)
+}
+
+/// A job, and its model with weights that are rounded by their inputs where that is asked for.
+pub(super) fn rounded_job(
+    opened: (Job, Model),
+    path: &Path,
+    options: &QuantizeOptions,
+    context: &Context,
+) -> Outcome<ChangedJob> {
+    let Some(asked) = weights::rounding(&opened.0, options) else {
+        let (job, model) = opened;
+        return Ok(ChangedJob { job, model, changed: Changed::default(), origin: None });
+    };
+    let origin = origin(&opened, path, context)?;
+    let (job, model, report) = rounding::rounded(opened, path, asked, context)?;
+    let changed = Changed { rounding: Some(report), ..Changed::default() };
+    Ok(ChangedJob { job, model, changed, origin })
 }
 
 /// Says that all of a model is going to be read, unless only the tensors of a prefix are.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use apr::job::{Output, Written};
 use apr_lora::AdaptReport;
+use apr_lowrank::second_order::RoundingReport;
 use apr_lowrank::{ExtractReport, FactorReport};
 use apr_merge::MergeReport;
 use apr_merge::moe::MoeReport;
@@ -117,6 +118,9 @@ pub(crate) struct Changed {
     /// How a smaller model was trained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) distillation: Option<DistillReport>,
+    /// What was rounded to codes by its inputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rounding: Option<RoundingReport>,
     /// What is stored without zeros.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sparse: Option<SparseReport>,
@@ -130,6 +134,7 @@ impl Changed {
         self.pruning.iter().try_for_each(|found| prune::render(out, found))?;
         self.lowrank.iter().try_for_each(|found| lowrank::render(out, found))?;
         self.distillation.iter().try_for_each(|found| distill::render(out, found))?;
+        self.rounding.iter().try_for_each(|found| lowrank::render_rounding(out, found))?;
         self.sparse.iter().try_for_each(|found| prune::render_sparse(out, found))
     }
 }

@@ -123,12 +123,15 @@ struct Opened {
 
 /// What writes the result.
 fn job(first: &Path, target: PlanOptions, args: &MergeArgs, context: &Context) -> Outcome<Job> {
-    Ok(Job {
+    let first = (first, target.format);
+    let job = Job {
         weights: weights::asked(first, &args.requantize, &args.write, &args.container, context)?,
         validation: validation(&args.write),
         title: args.write.output.as_deref().and_then(title),
         ..Job::new(contain(target, &args.container, context)?)
-    })
+    };
+    weights::check_rounding(&job, &args.requantize.options)?;
+    Ok(job)
 }
 
 /// The layout of the output.

@@ -4,6 +4,7 @@
 mod again;
 mod cost;
 mod importance;
+mod layouts;
 mod search;
 mod targets;
 mod types;

@@ -1,0 +1,36 @@
+//! `--calibration` with layouts of codes and scales: weights are rounded layer by layer, each by the
+//! inputs that the rounded layers before it give (GPTQ).
+
+use std::path::Path;
+
+use apr_lowrank::second_order::{Rewritten, RoundingReport, RoundingWork};
+use apr_ops::job::Job;
+use apr_quantize::Rounding;
+
+use super::second_order::Calibration;
+use crate::context::Context;
+use crate::failure::Outcome;
+use crate::model::Model;
+
+/// The model that a job reads, with weights that are rounded as they will be stored; `path` is the
+/// model that reads `data`.
+pub(super) fn rounded(
+    (mut job, mut model): (Job, Model),
+    path: &Path,
+    (rounding, data): (Rounding, &Path),
+    context: &Context,
+) -> Outcome<(Job, Model, RoundingReport)> {
+    let calibration = Calibration::new(path, data, context)?;
+    let source = context.source(calibration.reader(), &model.name)?;
+    let positions = job.laid_weights(&source)?;
+    drop(source);
+    let layers = calibration.layers(positions, "calibrate")?;
+    let mut work = RoundingWork::new(rounding);
+    let rewrites = calibration.rewrite(&layers, |matrix, gram, rewrites| {
+        Ok(work.round(calibration.reader(), matrix, gram, rewrites)?)
+    })?;
+    job.weights.rounded = work.moved();
+    let report = work.report(calibration.reader(), &layers);
+    model.reader = Box::new(Rewritten::new(model.reader, rewrites));
+    Ok((job, model, report))
+}

@@ -1,0 +1,141 @@
+//! Layouts of codes and scales: rounding by inputs, importance, and what does not go with them.
+
+use std::fs;
+
+use apr_testkit::locate;
+use serde_json::Value;
+
+use super::legacy_imatrix;
+use crate::support::{Sandbox, tensors};
+
+/// A small trained model, and a text that it is run on.
+fn sandbox() -> Sandbox {
+    let sandbox = Sandbox::new();
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        let bytes = fs::read(locate::fixture("tiny-llama").join(file)).expect("a fixture");
+        sandbox.write(&format!("llama/{file}"), bytes);
+    }
+    let text = fs::read(locate::fixture("prune/sparsegpt.txt")).expect("a fixture");
+    sandbox.with("text.txt", text)
+}
+
+/// The bytes of a tensor of a folder.
+fn bytes(sandbox: &Sandbox, folder: &str, name: &str) -> Vec<u8> {
+    let file = sandbox.read(&format!("{folder}/model.safetensors"));
+    tensors(&file).remove(name).unwrap_or_else(|| panic!("no tensor {name}")).2
+}
+
+/// The values of a tensor of `bf16`.
+fn values(sandbox: &Sandbox, folder: &str, name: &str) -> Vec<f32> {
+    let bytes = bytes(sandbox, folder, name);
+    let value = |pair: &[u8]| f32::from_bits(u32::from_le_bytes([0, 0, pair[0], pair[1]]));
+    bytes.chunks(2).map(value).collect()
+}
+
+#[test]
+fn calibration_rounds_weights_by_their_inputs_as_llm_compressor_does() {
+    let sandbox = sandbox();
+    let line = "quantize llama --format safetensors --type w8a8 -o";
+    sandbox.apr(&format!("{line} nearest")).ok();
+    let report = sandbox.apr(&format!("{line} m --calibration text.txt --json")).ok().json();
+    assert_eq!(report["rounding"]["method"], "gptq");
+    let rounded = report["rounding"]["tensors"].as_array().expect("a list");
+    assert_eq!(rounded.len(), 14);
+
+    let name = "model.layers.1.mlp.down_proj.weight";
+    let golden = fs::read(locate::fixture("quantize/gptq.safetensors")).expect("a fixture");
+    let expected = tensors(&golden).remove("tiny-llama_codes").expect("codes").2;
+    let others = |found: &[u8]| found.iter().zip(&expected).filter(|(a, b)| a != b).count();
+    let (found, nearest) = (bytes(&sandbox, "m", name), bytes(&sandbox, "nearest", name));
+    let (found, nearest) = (others(&found), others(&nearest));
+    // Sums in another order may choose another of two codes that are as near.
+    assert!(50 * found < nearest, "{found} codes are others, {nearest} of the nearest");
+    assert_eq!(sandbox.apr("run m --prompt 12+34=").ok().text().trim(), "46");
+}
+
+#[test]
+fn errors_and_gates_are_those_of_the_weights_before_they_were_rounded() {
+    let sandbox = sandbox();
+    for name in ["fp8", "w8a8", "w4a16", "w4a16-asym", "mxfp4", "gptq-4"] {
+        let line = format!("quantize llama --type {name} --format safetensors -o {name}");
+        let report = sandbox.apr(&format!("{line} --calibration text.txt --json")).ok().json();
+        let diff = sandbox.apr(&format!("diff llama {name} --json")).json();
+        let found = report["quantization"]["tensors"].as_array().expect("a list");
+        assert_eq!(found.len(), 14, "{name}");
+        for tensor in found {
+            let rows = diff["tensors"].as_array().expect("a list");
+            let row = rows.iter().find(|row| row["name"] == tensor["name"]).expect("a row");
+            for (of_diff, of_report) in [("cosine", "cosine"), ("max_delta", "max_error")] {
+                assert!(near(&row[of_diff], &tensor[of_report]), "{name}: {row} {tensor}");
+            }
+        }
+        let gate = format!("{line} -f --calibration text.txt --max-drift 0.001");
+        sandbox.apr(&gate).fails(5, &["L2 drift"]);
+        assert_eq!(sandbox.apr(&format!("run {name} --prompt 12+34=")).ok().text().trim(), "46");
+    }
+}
+
+fn near(a: &Value, b: &Value) -> bool {
+    let [a, b] = [a, b].map(|value| value.as_f64().expect("a number"));
+    (a - b).abs() <= 1e-5 * a.abs().max(b.abs())
+}
+
+#[test]
+fn importance_weighs_errors_where_scales_are_searched() {
+    let sandbox = sandbox();
+    let name = "model.layers.0.mlp.down_proj.weight";
+    let importance: Vec<f32> = (0..256_u16).map(|at| f32::from(at % 7 == 0) + 0.001).collect();
+    sandbox.write("i.dat", legacy_imatrix("blk.0.ffn_down.weight", &importance));
+    let original = values(&sandbox, "llama", name);
+    for layout in ["w4a16", "w4a16-asym", "mxfp4", "gptq-4"] {
+        let error = |folder: &str, option: &str| {
+            let line = format!("quantize llama --type {layout} --format safetensors {option}");
+            let run = sandbox.apr(&format!("{line} -o {folder}-{layout}")).ok();
+            if !option.is_empty() {
+                run.says(&["no importance weights for model.layers.0.mlp.gate_proj.weight"]);
+            }
+            let line = format!("convert {folder}-{layout} --dequantize bf16 --format safetensors");
+            sandbox.apr(&format!("{line} -o {folder}-{layout}-plain")).ok();
+            let found = values(&sandbox, &format!("{folder}-{layout}-plain"), name);
+            let each = original.iter().zip(&found).zip(importance.iter().cycle());
+            each.map(|((a, b), weight)| f64::from((a - b) * (a - b) * weight)).sum::<f64>()
+        };
+        let (weighed, plain) = (error("weighed", "--imatrix i.dat"), error("plain", ""));
+        assert!(weighed < plain, "{layout}: {weighed} {plain}");
+    }
+    for layout in ["fp8", "w8a8", "nvfp4", "mlx-4"] {
+        let line = format!("quantize llama --type {layout} --format safetensors --imatrix i.dat");
+        let said = format!("the importance matrix changed nothing: {layout} in safetensors");
+        sandbox.apr(&format!("{line} -o {layout}")).ok().says(&[&said]);
+    }
+    let line = "quantize llama --type mlx-4 --format safetensors --calibration text.txt -o mlx";
+    sandbox.apr(line).ok().says(&["--calibration changed nothing: mlx-4 in safetensors"]);
+}
+
+#[test]
+fn options_that_a_layout_has_no_use_for_are_refused() {
+    let sandbox = sandbox();
+    for (line, said) in [
+        ("quantize llama --type w4a16 --pure", "--pure chooses types of blocks"),
+        ("quantize llama --type fp8 --tensor-type *=q8_0", "--tensor-type chooses types"),
+        ("quantize llama --type fp8 --output-type q8_0", "--output-type chooses types"),
+        ("quantize llama --type fp8 --embedding-type q8_0", "--embedding-type chooses types"),
+        (
+            "convert llama --quantize w4a16 --calibration text.txt --prune 0.5",
+            "write the changed model first",
+        ),
+        (
+            "merge llama llama --method linear --quantize w4a16 --calibration text.txt",
+            "write the changed model first",
+        ),
+    ] {
+        sandbox.apr(&format!("{line} --format safetensors -o out")).fails(2, &[said]);
+        assert!(!sandbox.path("out").exists(), "{line}");
+    }
+    let search = "quantize llama --search --bits-per-weight 4 --calibration text.txt";
+    sandbox
+        .apr(&format!("{search} --format safetensors -o out"))
+        .fails(4, &["--search writes GGUF or .apr"]);
+    let line = "quantize llama --type w4a16 --format safetensors --calibration text.txt -o out";
+    sandbox.apr(&format!("{line} --max-memory 1MB")).fails(4, &["E008"]);
+}
