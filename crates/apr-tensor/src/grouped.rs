@@ -193,7 +193,7 @@ mod tests {
         let mut state = seed;
         let next = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            f32::from_bits(0x3c00_0000 + (state >> 6 & 0x03ff_ffff) | state & 0x8000_0000)
+            f32::from_bits(0x3c00_0000 | state >> 6 & 0x03ff_ffff | state & 0x8000_0000)
         };
         core::iter::repeat_with(next).take(count).collect()
     }
@@ -261,7 +261,8 @@ mod tests {
     #[test]
     fn packed_codes_come_back() {
         for columns in [1, 16, 31, 32, 33, 100, 256] {
-            let codes: Vec<u8> = (0..columns).map(|at| (at * 7 % 16) as u8).collect();
+            let codes: Vec<u8> =
+                (0..=u8::MAX).map(|at| at.wrapping_mul(7) % 16).take(columns).collect();
             let mut packed = Vec::new();
             pack_nibbles(&codes, &mut packed);
             assert_eq!(packed.len(), packed_len(columns));

@@ -19,9 +19,9 @@ use crate::workers::{Workers, try_in_pieces};
 
 /// Columns of the result that one piece of work makes.
 const COLUMNS_AT_ONCE: usize = 512;
-/// Elements that are decoded at a time, unless a row has more: with `x` and what they are decoded
-/// from, they stay in the first-level cache.
-const DECODED: usize = 1 << 12;
+/// Elements that are decoded at a time, unless eight rows have more: they stay in the first-level
+/// cache.
+const DECODED: usize = 1 << 13;
 
 /// Adds the product to `out`.
 pub(super) fn add_product(
@@ -57,10 +57,7 @@ fn by_rows(x: &[f32], matrix: &dyn Rows, first: usize, out: &mut [f32]) -> Resul
     }
 
     let depth = matrix.row_len();
-    let rows = match DECODED / depth.max(1) {
-        few @ ..TOGETHER => few.max(1),
-        many => many / TOGETHER * TOGETHER,
-    };
+    let rows = (DECODED / depth.max(1)).next_multiple_of(TOGETHER).max(TOGETHER);
     Decoded::with(|Decoded { scratch, decoded }| {
         for (number, out) in out.chunks_mut(rows).enumerate() {
             let start = first + number * rows;

@@ -102,11 +102,11 @@ for_several_targets! {
         let (bytes, last) = packed.split_at(whole.len() * HALF);
         for (out, bytes) in whole.iter_mut().zip(bytes.as_chunks::<HALF>().0) {
             let (mut low, mut high) = (*bytes, *bytes);
-            for at in 0..HALF {
-                low[at] &= 0xf;
+            for code in &mut low {
+                *code &= 0xf;
             }
-            for at in 0..HALF {
-                high[at] >>= 4;
+            for code in &mut high {
+                *code >>= 4;
             }
             if let [first, second] = out.as_chunks_mut().0 {
                 (*first, *second) = (low, high);

@@ -1,0 +1,24 @@
+//! Without the feature `linalg`, no matrix is decomposed.
+
+use apr_core::{Error, Result};
+
+use super::{Extent, Svd};
+
+/// Returns 0: nothing is decomposed.
+#[must_use]
+pub fn memory(_rows: usize, _columns: usize, _extent: Extent) -> u64 {
+    0
+}
+
+/// Refuses every matrix.
+///
+/// # Errors
+/// E003.
+pub fn truncated_svd(
+    _matrix: &[f32],
+    _rows: usize,
+    _columns: usize,
+    _extent: Extent,
+) -> Result<Svd> {
+    Err(Error::version("this build has no linear algebra (feature `linalg`)"))
+}
