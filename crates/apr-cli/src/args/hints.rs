@@ -89,7 +89,7 @@ const COMMANDS: [(&[&str], &str); 28] = [
     ),
     (&["chat", "talk", "repl"], "`apr run MODEL` without --prompt starts a conversation"),
     (
-        &["infer", "inference", "generate", "predict", "complete", "embed", "transcribe", "exec"],
+        &["infer", "inference", "generate", "predict", "embed", "transcribe", "exec"],
         "`apr run MODEL` runs a model: --prompt TEXT, or --input FILE",
     ),
     (

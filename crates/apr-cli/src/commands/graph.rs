@@ -206,10 +206,10 @@ fn render_part(out: &mut dyn Write, part: &PartReport, args: &GraphArgs) -> io::
     render_findings(out, &part.findings)
 }
 
-/// `1.2 GFLOP per run, peak activations 3.4 MB, KV cache 512 B per token`.
+/// `1.2 GFLOP, peak activations 3.4 MB, KV cache 512 B per token`.
 pub(super) fn cost_text(cost: &CostReport) -> String {
     let mut parts = vec![
-        format!("{}FLOP per run", human::metric(cost.flops)),
+        format!("{}FLOP", human::metric(cost.flops)),
         format!("peak activations {}", human::bytes(cost.peak_bytes)),
     ];
     if cost.cache_bytes_per_token > 0 {

@@ -161,7 +161,7 @@ fn a_sharded_model_keeps_weights_and_scales_of_several_shards() {
     let Some(path) = path("deepseek-fp8") else { return };
     let sandbox = Sandbox::new();
     sandbox.apr(&format!("convert {path} -o m.apr --shard-size 60KB")).ok();
-    sandbox.apr("validate m.apr").ok().says(&["pass  Tensor digests   BLAKE3 of 69 tensors"]);
+    sandbox.apr("validate m.apr").ok().says(&["pass  Tensor digests    BLAKE3 of 69 tensors"]);
     sandbox.apr("convert m.apr -o m --format safetensors").ok();
     let mut before =
         tensors(&fs::read(format!("{path}/model-00001-of-00002.safetensors")).expect("a shard"));

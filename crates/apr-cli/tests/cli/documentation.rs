@@ -44,7 +44,7 @@ fn try_page(path: &Path) -> usize {
 
     for Shown { command, output } in &commands {
         // The README builds apr for its first command.
-        let command = command.replace("cargo run -p apr-cli --", "apr");
+        let command = command.replace("cargo apr", "apr");
         let run = sandbox.shell(&format!(r#"PATH="$(dirname "$APR"):$PATH"; {command}"#));
         assert_eq!(run.code, Some(0), "{}: {command}\n{run}", path.display());
         let shown = output.iter().map(String::as_str).filter(|line| *line != "...");

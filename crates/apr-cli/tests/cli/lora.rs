@@ -243,7 +243,7 @@ fn models_that_do_not_go_together_are_refused_and_nothing_is_written() {
     for (line, code, said) in [
         (base.to_owned(), 2, "the following required arguments were not provided"),
         (format!("{base} --rank 4 --energy 0.5"), 2, "cannot be used with"),
-        (format!("{base} --rank 0"), 2, "invalid value '0'"),
+        (format!("{base} --rank 0"), 2, "--rank must be 1 or more"),
         (format!("{base} --rank 4 --target nothing*"), 2, "no linear layer's name matches"),
         (format!("{base} --rank 4 --target *lm_head*"), 2, "of both models are the same"),
         (format!("{base} --rank 4 --precision f8_e4m3"), 2, "choose one by --precision"),

@@ -239,7 +239,7 @@ fn what_can_not_be_factorized_is_refused_before_anything_is_written() {
     for (line, said) in [
         ("--lowrank svd", "--lowrank needs --rank R or --energy E"),
         ("--lowrank pca --rank 4", "possible values: svd, lora"),
-        ("--rank 0", "invalid value '0'"),
+        ("--rank 0", "--rank must be 1 or more"),
         ("--energy 0", "expected a share above 0 and at most 1"),
         ("--energy 1.01", "expected a share above 0 and at most 1"),
         ("--rank 4 --energy 0.5", "cannot be used with"),

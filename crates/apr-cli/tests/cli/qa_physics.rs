@@ -96,7 +96,7 @@ fn qa_41_values_past_the_range_of_fp16_become_infinite_and_that_is_told() {
     let sandbox = Sandbox::new().with("m.apr", around_f16().build());
     let run = sandbox.apr("convert m.apr --precision fp16 -o h.safetensors").ok();
     run.says(&[
-        "4 became infinite",
+        "4 values became infinite",
         "lost: large (4 values became infinite): they exceed the range of f16",
     ]);
     let file = sandbox.read("h.safetensors");

@@ -29,7 +29,7 @@ fn told(report: &Value, name: &str) -> (String, Option<String>) {
 }
 
 fn kept(why: &str) -> (String, Option<String>) {
-    ("f32".to_owned(), Some(format!("kept: {why}")))
+    ("f32".to_owned(), Some(format!("not quantized: {why}")))
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn diff_tells_which_keys_differ() {
     sandbox.write("b.gguf", with(2, &format!("{common}right")));
     let run = sandbox.apr("diff a.gguf b.gguf").ok();
     let run = run.says(&[
-        "gguf.llama.block_count: 1 to 2",
+        "gguf.llama.block_count: 1 -> 2",
         "gguf.general.name: …",
         "left\" to …",
         "right\"\n",
