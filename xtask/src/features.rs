@@ -1,4 +1,5 @@
-//! What the features of the crate `apr` cost: the crates that are compiled for each, and the time.
+//! What the features of the crate `apr` cost, and the first command of the README: the crates that are
+//! compiled for each, and the time.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,6 +17,16 @@ const ALONE: [&str; 2] = ["none", "std"];
 /// The most crates of what reads and writes `.apr` and safetensors files.
 const SMALLEST: (&str, usize) = ("native", 60);
 
+/// What the first command of the README builds, the most crates that it may have, and the most
+/// processor seconds, which `cargo xtask features --times` measures.
+const FIRST: First = First { features: "lean", crates: 250, seconds: 200.0 };
+
+struct First {
+    features: &'static str,
+    crates: usize,
+    seconds: f64,
+}
+
 /// Counts anew, and writes the counts into the table; with `times`, builds each and writes the
 /// seconds, too.
 pub(crate) fn run(steps: &mut Steps, times: bool) {
@@ -24,15 +35,26 @@ pub(crate) fn run(steps: &mut Steps, times: bool) {
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
         for line in &mut lines {
             let Some((feature, mut cells)) = row_of(line) else { continue };
-            cells[2] = crates_of(feature)?.to_string();
+            let features = asked(feature);
+            cells[2] = crates_of("apr", &features)?.to_string();
             if times {
-                cells[3] = format!("{:.0}", build(feature)?);
+                cells[3] = format!("{:.0}", build("apr", &features, &["--release"])?);
             }
             *line = format!("//! | {} |", cells.join(" | "));
             say(format_args!("    {line}"));
         }
         fs::write(library(), lines.join("\n") + "\n").map_err(Stop::failed)
     });
+    if times {
+        steps.run("the first command of the README: processor seconds", || {
+            let seconds = build("apr-cli", FIRST.features, &["--profile", "dev"])?;
+            say(format_args!("    {seconds:.0} of at most {:.0}", FIRST.seconds));
+            if seconds > FIRST.seconds {
+                return Err(Stop::failed("the first command takes too long to build"));
+            }
+            Ok(())
+        });
+    }
 }
 
 /// Compares the table with what is compiled.
@@ -40,13 +62,17 @@ pub(crate) fn check() -> Outcome {
     let text = fs::read_to_string(library()).map_err(Stop::failed)?;
     let mut wrong = Vec::new();
     for (feature, cells) in text.lines().filter_map(row_of) {
-        let found = crates_of(feature)?;
+        let found = crates_of("apr", &asked(feature))?;
         if cells[2] != found.to_string() {
             wrong.push(format!("{feature} has {found} crates and not {}", cells[2]));
         }
         if feature == SMALLEST.0 && found > SMALLEST.1 {
             wrong.push(format!("{feature} has more than {} crates", SMALLEST.1));
         }
+    }
+    let first = crates_of("apr-cli", FIRST.features)?;
+    if first > FIRST.crates {
+        wrong.push(format!("the first command has {first} crates, more than {}", FIRST.crates));
     }
     if wrong.is_empty() {
         return Ok(());
@@ -79,10 +105,9 @@ fn asked(feature: &str) -> String {
     }
 }
 
-fn crates_of(feature: &str) -> Result<usize, Stop> {
-    let features = asked(feature);
-    let mut tree = cargo("tree", ["--package", "apr", "--edges", "normal,build"]);
-    tree.args(["--no-default-features", "--features", &features, "--prefix", "none"]);
+fn crates_of(package: &str, features: &str) -> Result<usize, Stop> {
+    let mut tree = cargo("tree", ["--package", package, "--edges", "normal,build"]);
+    tree.args(["--no-default-features", "--features", features, "--prefix", "none"]);
     let listed = output(&mut tree).ok_or_else(|| Stop::failed("cargo tree ends with an error"))?;
     let named = |line: &str| {
         let mut words = line.split(' ');
@@ -91,16 +116,16 @@ fn crates_of(feature: &str) -> Result<usize, Stop> {
     Ok(listed.lines().filter_map(named).collect::<BTreeSet<_>>().len())
 }
 
-/// Processor seconds that an optimized build takes from nothing, which depend less than those of a
+/// Processor seconds that a build takes from nothing, which depend less than those of a
 /// clock on what else the machine does.
-fn build(feature: &str) -> Result<f64, Stop> {
+fn build(package: &str, features: &str, profile: &[&str]) -> Result<f64, Stop> {
     let folder = target_dir().join("features");
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(Stop::failed)?;
     }
-    let features = asked(feature);
-    let mut build = cargo("build", ["--package", "apr", "--release", "--quiet"]);
-    build.args(["--no-default-features", "--features", &features, "--target-dir"]).arg(&folder);
+    let mut build = cargo("build", ["--package", package, "--quiet"]);
+    build.args(profile).args(["--no-default-features", "--features", features, "--target-dir"]);
+    build.arg(&folder);
     let before = of_children()?;
     run_program(&mut build)?;
     Ok(of_children()? - before)

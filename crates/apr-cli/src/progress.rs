@@ -39,6 +39,7 @@ impl Bar {
 
     /// One that counts steps and names the next one, in the place of this bar, which is done. It is
     /// shown at once: its steps are few, and some of them long.
+    #[cfg(feature = "qa")]
     pub(crate) fn then_counting(&self, printer: &Printer, total: u64) -> Self {
         self.bar.finish_and_clear();
         let next = Self::new(printer, total);

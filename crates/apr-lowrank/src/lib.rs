@@ -40,6 +40,7 @@ mod factored;
 mod matrix;
 mod plan;
 mod report;
+#[cfg(feature = "linalg")]
 pub mod second_order;
 mod store;
 mod svd;
@@ -47,6 +48,8 @@ mod svd;
 pub use adapter::Adapter;
 pub use extract::{ExtractReport, ExtractedTensor, Extraction, extract};
 pub use plan::{Amount, FactorPlan, Factorization, Method, plan};
-pub use report::{FactorReport, FactorTotal, FactorizedTensor, Left};
+pub use report::{
+    FactorReport, FactorTotal, FactorizedTensor, Left, RoundedTensor, RoundingReport,
+};
 pub use store::{FactorStore, InMemory};
 pub use svd::{Extent, Svd, memory, truncated_svd};

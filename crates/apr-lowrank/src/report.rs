@@ -1,5 +1,6 @@
-//! What factorizing did to each tensor.
+//! What factorizing, and rounding by inputs, did to each tensor.
 
+use apr_quantize::Quality;
 use serde::Serialize;
 
 /// What was factorized, and what it cost.
@@ -80,4 +81,31 @@ impl Loss {
     pub(crate) fn relative_error(self) -> f64 {
         if self.energy > 0.0 { (self.lost / self.energy).sqrt() } else { 0.0 }
     }
+}
+
+/// What rounding by inputs did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct RoundingReport {
+    /// `gptq`.
+    pub method: &'static str,
+    /// Rows of inputs that the first matrix was measured on.
+    pub rows: u64,
+    /// Each matrix, in the order of the checkpoint.
+    pub tensors: Vec<RoundedTensor>,
+    /// Weights that are rounded to the nearest code, and why.
+    pub left: Vec<Left>,
+}
+
+/// What rounding by inputs did to a matrix.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct RoundedTensor {
+    /// Its name in the source.
+    pub name: String,
+    /// How far its values moved.
+    #[serde(flatten)]
+    pub quality: Quality,
+    /// Norm of the difference of its outputs over the calibration data, relative to their norm.
+    pub output_error: f64,
 }

@@ -7,8 +7,10 @@ use std::sync::{Mutex, PoisonError};
 
 use apr_core::{StoredForm, counted};
 use apr_io::io_error;
-use apr_lowrank::second_order::{RoundedTensor, RoundingReport};
-use apr_lowrank::{FactorReport, FactorStore, Factorization, FactorizedTensor, Left, plan};
+use apr_lowrank::{
+    FactorReport, FactorStore, Factorization, FactorizedTensor, Left, RoundedTensor,
+    RoundingReport, plan,
+};
 use apr_ops::job::Job;
 use apr_platform::{read_exact_at, write_all_at};
 use apr_quantize::SchemeKind;

@@ -37,13 +37,16 @@ mod merge;
 mod nearby;
 mod page;
 mod parts;
-#[cfg(feature = "infer")]
+#[cfg(feature = "qa")]
+mod points;
+#[cfg(all(feature = "infer", not(feature = "qa")))]
+#[path = "points_off.rs"]
 mod points;
 mod prune;
 #[cfg(feature = "infer")]
 mod quality;
 mod quantize;
-#[cfg(feature = "infer")]
+#[cfg(feature = "linalg")]
 mod rounding;
 #[cfg(feature = "infer")]
 mod run;
@@ -54,7 +57,7 @@ mod scan;
 mod screens;
 #[cfg(feature = "infer")]
 mod search;
-#[cfg(feature = "infer")]
+#[cfg(feature = "linalg")]
 mod second_order;
 mod several;
 mod shard;
@@ -74,6 +77,8 @@ mod watermark;
 mod weights;
 #[cfg(not(feature = "infer"))]
 mod without_engine;
+#[cfg(not(feature = "linalg"))]
+mod without_linalg;
 
 pub(crate) use self::manual::COMPLETE;
 #[cfg(not(feature = "infer"))]

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use apr_lowrank::second_order::{Rewritten, RoundingReport, RoundingWork};
+use apr_lowrank::RoundingReport;
+use apr_lowrank::second_order::{Rewritten, RoundingWork};
 use apr_ops::job::Job;
 use apr_quantize::Rounding;
 

@@ -11,7 +11,7 @@ use crate::failure::Outcome;
 use crate::printer::{BOLD, DIM};
 
 /// Parts of the binary that can be left out when it is built, and whether they are in it.
-const FEATURES: [(&str, bool); 7] = [
+const FEATURES: [(&str, bool); 9] = [
     ("infer", cfg!(feature = "infer")),
     ("hub", cfg!(feature = "hub")),
     ("text", cfg!(feature = "text")),
@@ -19,6 +19,8 @@ const FEATURES: [(&str, bool); 7] = [
     ("audio", cfg!(feature = "audio")),
     ("images", cfg!(feature = "images")),
     ("tui", cfg!(feature = "tui")),
+    ("linalg", cfg!(feature = "linalg")),
+    ("qa", cfg!(feature = "qa")),
 ];
 
 /// What this binary is.

@@ -20,5 +20,5 @@ mod solve;
 pub use self::checkpoint::{Rewrites, Rewritten};
 pub use self::gram::Gram;
 pub use self::layers::{Layers, Matrix};
-pub use self::rounded::{Rounded, RoundedTensor, RoundingReport, RoundingWork};
+pub use self::rounded::{Rounded, RoundingWork};
 pub use self::solve::{BLOCK, Block, Change};

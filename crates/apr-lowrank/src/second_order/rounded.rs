@@ -3,18 +3,17 @@
 use std::collections::BTreeMap;
 
 use apr_core::{CheckpointReader, Error, Result};
-use apr_quantize::{Quality, Rounding, Scale};
+use apr_quantize::{Rounding, Scale};
 use apr_tensor::cast::cast_values;
 use apr_tensor::drift::Drift;
 use apr_tensor::element::widen_f32;
-use serde::Serialize;
 
 use super::checkpoint::Rewrites;
 use super::gram::Gram;
 use super::layers::{Layers, Matrix};
 use super::solve::{Block, Change};
 use crate::matrix::read;
-use crate::report::Left;
+use crate::report::{Left, RoundedTensor, RoundingReport};
 
 /// Rounds weights as a layout does; the scale of a group is chosen when the group begins, by what
 /// the columns before it have made of its weights.
@@ -64,33 +63,6 @@ impl Change for Rounded {
         };
         scale.map_or(row[at], |scale| self.rounding.round(row[at], scale))
     }
-}
-
-/// What rounding by inputs did.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct RoundingReport {
-    /// `gptq`.
-    pub method: &'static str,
-    /// Rows of inputs that the first matrix was measured on.
-    pub rows: u64,
-    /// Each matrix, in the order of the checkpoint.
-    pub tensors: Vec<RoundedTensor>,
-    /// Weights that are rounded to the nearest code, and why.
-    pub left: Vec<Left>,
-}
-
-/// What rounding by inputs did to a matrix.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct RoundedTensor {
-    /// Its name in the source.
-    pub name: String,
-    /// How far its values moved.
-    #[serde(flatten)]
-    pub quality: Quality,
-    /// Norm of the difference of its outputs over the calibration data, relative to their norm.
-    pub output_error: f64,
 }
 
 /// Matrices that are rounded by inputs, layer by layer.

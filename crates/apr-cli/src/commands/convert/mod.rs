@@ -19,10 +19,10 @@ pub(super) use self::gates::{Gates, Judged, name_of};
 pub(super) use self::write::{
     Changed, Destination, Extras, Subject, show_warnings, write, write_subject,
 };
-#[cfg(feature = "infer")]
+#[cfg(feature = "linalg")]
 use super::rounding;
-#[cfg(not(feature = "infer"))]
-use super::without_engine::rounding;
+#[cfg(not(feature = "linalg"))]
+use super::without_linalg::rounding;
 use super::{analyze, distill, lowrank, prune, weights};
 use crate::args::{
     Compress, ContainerArgs, ConvertArgs, ExportArgs, ImportArgs, QuantizeOptions, Sha256,

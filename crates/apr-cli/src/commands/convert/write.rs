@@ -5,7 +5,7 @@ use std::path::Path;
 
 use apr::job::{Output, Written};
 use apr_lora::AdaptReport;
-use apr_lowrank::second_order::RoundingReport;
+use apr_lowrank::RoundingReport;
 use apr_lowrank::{ExtractReport, FactorReport};
 use apr_merge::MergeReport;
 use apr_merge::moe::MoeReport;

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "infer")]
 pub(in crate::commands) mod gradients;
-#[cfg(feature = "infer")]
+#[cfg(feature = "linalg")]
 mod second_order;
 
 use std::io::{self, Write};
@@ -22,7 +22,9 @@ use apr_view::parse_filter;
 use super::convert::Changed;
 use super::imatrix;
 #[cfg(not(feature = "infer"))]
-use super::without_engine::{gradients, second_order};
+use super::without_engine::gradients;
+#[cfg(not(feature = "linalg"))]
+use super::without_linalg::second_order;
 use crate::args::{ConvertArgs, PruneArgs, PruneMethod, PruneScope, QuantizeOptions};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
