@@ -150,7 +150,9 @@ pub(super) fn advised(mut error: Error) -> Error {
     }
     let args: Vec<OsString> = crate::arguments().skip(1).collect();
     let hint = hint(&error, &args);
-    let is_command = error.kind() == ErrorKind::InvalidSubcommand;
+    let typed = error.get(ContextKind::InvalidSubcommand);
+    let is_command = matches!(typed, Some(ContextValue::String(typed))
+        if command(&args) == Some(typed.as_str()));
     if hint.is_some() || is_command {
         // Names that are only similar would mislead.
         [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand]
@@ -180,7 +182,10 @@ fn hint(error: &Error, args: &[OsString]) -> Option<String> {
         _ => None,
     };
     match error.kind() {
-        ErrorKind::InvalidSubcommand => of_command(text(ContextKind::InvalidSubcommand)?),
+        ErrorKind::InvalidSubcommand => {
+            let typed = text(ContextKind::InvalidSubcommand)?;
+            if command(args) == Some(typed) { of_command(typed) } else { None }
+        }
         ErrorKind::UnknownArgument => {
             let arg = text(ContextKind::InvalidArg)?;
             if arg.starts_with('-') { of_option(arg, args) } else { of_positional(arg, args) }

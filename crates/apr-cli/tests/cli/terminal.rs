@@ -12,8 +12,6 @@ use crate::support::{Sandbox, small_safetensors, sound};
 fn unknown_commands_and_options_are_exit_2_with_the_nearest_one() {
     let sandbox = Sandbox::new().with("m.apr", sound().build());
     let cases = [
-        ("inspct m.apr", "'inspect'"),
-        ("tensor m.apr", "'tensors'"),
         ("validate m.apr --nan-chek", "'--nan-check'"),
         ("inspect m.apr --jsn", "'--json'"),
         ("convert m.apr -o x.safetensors --precision bf61", "'bf16'"),
@@ -21,6 +19,15 @@ fn unknown_commands_and_options_are_exit_2_with_the_nearest_one() {
     ];
     for (line, nearest) in cases {
         sandbox.apr(line).fails(2, &["tip: ", "similar", nearest]);
+    }
+    for (line, tip) in [
+        ("inspct m.apr", "tip: did you mean `apr inspect`?"),
+        ("tensor m.apr", "tip: did you mean `apr tensors`?"),
+        ("chat m.apr", "tip: `apr run MODEL` without --prompt"),
+        ("frobnicate m.apr", "tip: `apr help` lists all commands"),
+    ] {
+        let run = sandbox.apr(line).fails(2, &[tip]);
+        assert!(!run.stderr.contains("similar"), "{run}");
     }
     for line in [
         "",
