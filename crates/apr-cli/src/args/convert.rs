@@ -97,7 +97,6 @@ pub(crate) struct ConvertArgs {
 }
 
 impl ConvertArgs {
-    /// Whether what is written is another model, which calibration data may be for.
     /// Whether another model is written than the one that is read.
     pub(crate) fn changes_model(&self) -> bool {
         self.changes_weights()
@@ -107,8 +106,10 @@ impl ConvertArgs {
             || self.distill.data.is_some()
             || self.prune.target.is_some()
             || self.prune.prune_method.is_some()
+            || self.lowrank.dense
     }
 
+    /// Whether what is written is another model, which calibration data may be for.
     pub(crate) fn changes_weights(&self) -> bool {
         let chooses = self.prune.has_less() && self.requantize.options.calibration.is_some();
         self.prune.has_zeros() || self.lowrank.is_asked() || chooses

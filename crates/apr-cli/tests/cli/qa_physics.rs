@@ -110,7 +110,7 @@ fn qa_41_values_past_the_range_of_fp16_become_infinite_and_that_is_told() {
     sandbox
         .apr("convert m.apr --precision bf16 -o b.safetensors")
         .ok()
-        .says(&["1 became infinite"]);
+        .says(&["1 value became infinite"]);
 }
 
 #[test]

@@ -156,7 +156,7 @@ pub(super) struct ChangedJob {
 fn changed_job(args: &ConvertArgs, context: &Context) -> Outcome<ChangedJob> {
     let opened = unchanged_job(args, context)?;
     let options = &args.requantize.options;
-    if !args.changes_model() {
+    if weights::rounding(&opened.0, options).is_some() && !args.changes_model() {
         return rounded_job(opened, &args.model, options, context);
     }
     weights::check_rounding(&opened.0, options)?;

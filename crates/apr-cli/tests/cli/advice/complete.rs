@@ -179,6 +179,7 @@ const STATEMENTS: &[&str] = &[
     "changes nothing",
     "no tensor matches --drop",
     "--config names its models",
+    "--calibration rounds weights by the inputs",
     "--sha256 applies to a single file",
     "--drop would remove {dropped} of {tensors}",
     "{groups}; `apr prune --prune-method fisher` drops the least",

@@ -94,7 +94,7 @@ fn diff_tells_which_keys_differ() {
     let run = run.says(&[
         "gguf.llama.block_count: 1 -> 2",
         "gguf.general.name: …",
-        "left\" to …",
+        "left\" -> …",
         "right\"\n",
     ]);
     assert!(!run.text().contains("endian"), "{run}");
