@@ -1,5 +1,5 @@
-//! What the features of the crate `apr` cost, and the first command of the README: the crates that are
-//! compiled for each, and the time.
+//! The cost of the features of the crate `apr`, and of the first command of the README: the crates
+//! that are compiled for each, and the time.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -84,8 +84,8 @@ impl<'a> Store<'a> {
         matches!(self.kept.get(tensor), Some(Kept::Codes(..)))
     }
 
-    /// Fills `out` with rows of a tensor whose codes are kept, from a column on, and returns whether
-    /// they were decoded: where codes can't be read, the error comes up again where the values are.
+    /// Fills `out` with rows of a tensor whose codes are kept, from a column on. Returns `false` if
+    /// they could not be decoded: the error occurs again where the values are read.
     pub(crate) fn decode_codes(
         &self,
         tensor: usize,

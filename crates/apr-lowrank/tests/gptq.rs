@@ -1,4 +1,4 @@
-//! Rounding by inputs gives the codes that llm-compressor's GPTQ gives (`fixtures/quantize/gptq.py`).
+//! Rounding by inputs gives the codes of llm-compressor's GPTQ (`fixtures/quantize/gptq.py`).
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! `--calibration` with layouts of codes and scales: weights are rounded layer by layer, each by the
-//! inputs that the rounded layers before it give (GPTQ).
+//! `--calibration` with layouts of codes and scales: weights are rounded layer by layer, each by
+//! the inputs that the rounded layers before it give (GPTQ).
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Matrices that are rewritten layer by layer, each by the inputs that the rewritten layers before it
-//! give.
+//! Matrices that are rewritten layer by layer, each by the inputs that the rewritten layers before
+//! it give.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

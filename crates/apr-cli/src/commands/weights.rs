@@ -124,8 +124,8 @@ pub(super) fn check_rounding(job: &Job, options: &QuantizeOptions) -> Outcome {
     match rounding(job, options) {
         None => Ok(()),
         Some(_) => Err(Failure::Usage(
-            "--calibration rounds weights by the inputs that they meet in the model as it is: write \
-             the changed model first, and quantize that"
+            "--calibration rounds weights by the inputs that they meet in the model as it is: \
+             write the changed model first, and quantize that"
                 .to_owned(),
         )),
     }

@@ -4,8 +4,8 @@
 //! A weight that changes moves a layer's outputs; the weights of its row that come after it take up
 //! what they can. How far they can follows from the products of the inputs' columns with each
 //! other, the [`Gram`] of a calibration run. [`Gram::rewrite`] works through the columns in blocks:
-//! a [`Change`] says what becomes of each weight ([`Rounded`]: the nearest code), and the rest of the
-//! matrix is updated.
+//! a [`Change`] says what becomes of each weight ([`Rounded`]: the nearest code), and the rest of
+//! the matrix is updated.
 //!
 //! [`Layers`] are the matrices in the order in which a run meets them, and [`Rewritten`] is the
 //! checkpoint with the matrices that are done so far, so that a later layer's inputs are those that

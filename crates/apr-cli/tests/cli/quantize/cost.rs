@@ -13,7 +13,7 @@ fn a_dry_run_tells_the_size_of_every_tensor_and_reads_none() {
         "a.weight  f32       q4_k          4.1 KB       576 B\n",
         "b.weight  f32       q5_0          1.0 KB       176 B  row length 64 is not a multiple of \
          256, the block of q4_k\n",
-        "c.weight  f32       f16            112 B        56 B  row length 7 is not a multiple of 256",
+        "c.weight  f32       f16            112 B        56 B  row length 7 is not a multiple",
         "d.bias    f32       f32             32 B        32 B  not quantized: a vector\n",
         "bits per weight",
         "would write q.apr",
