@@ -21,7 +21,7 @@ use crate::matrix::{read, sides, subtract};
 use crate::plan::Amount;
 use crate::report::{Left, Loss};
 use crate::store::FactorStore;
-use crate::svd::{Extent, Svd, memory, truncated_svd};
+use crate::svd::{Extent, Svd, check_available, memory, truncated_svd};
 
 /// What peft puts before the names of modules.
 const PREFIX: &str = "base_model.model.";
@@ -146,6 +146,7 @@ pub fn extract<'m, P: Pipeline>(
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<(Adapter<'m>, ExtractReport)> {
+    check_available()?;
     let reader = tuned.reader();
     let pairs = Pairs::new(tuned, base, extraction)?;
     let base = base.reader();

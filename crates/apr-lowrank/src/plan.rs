@@ -13,7 +13,7 @@ use crate::factored::{Factored, Place, loss};
 use crate::matrix::{read, sides};
 use crate::report::{FactorReport, FactorTotal, FactorizedTensor, Left, Loss};
 use crate::store::FactorStore;
-use crate::svd::{Extent, Svd, memory, truncated_svd};
+use crate::svd::{Extent, Svd, check_available, memory, truncated_svd};
 
 /// How much is kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -254,6 +254,7 @@ impl FactorPlan {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<(Box<dyn CheckpointReader + 'b>, FactorReport)> {
+        check_available()?;
         let Factorization { amount, method, .. } = self.factorization;
         let elements = self.targets.iter().map(|target| target.sides.0 * target.sides.1);
         progress.begin(Phase::Measuring, elements.map(|count| count as u64 * 4).sum());

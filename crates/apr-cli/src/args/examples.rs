@@ -1,5 +1,6 @@
 //! Examples of each command, which its help and its manual page end with.
 
+use clap::builder::StyledStr;
 use clap::{Arg, Command};
 
 /// A command line and its purpose.
@@ -576,8 +577,10 @@ pub(super) fn with_examples(command: Command, lists_all: bool) -> Command {
         .fold(command, |command, arg| command.mut_arg(arg.get_id(), |arg| arg.hide(true)));
     let codes = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let options = if lists_all { global_options(&global) } else { MORE.to_owned() };
-    let long = [options, codes].join("\n\n");
-    with_examples_of(command, "").after_help(MORE).after_long_help(long)
+    let list = |list: Option<&StyledStr>| list.map(ToString::to_string).unwrap_or_default();
+    let short = [list(command.get_before_help()), MORE.to_owned()].join("\n\n");
+    let long = [list(command.get_before_long_help()), options, codes].join("\n\n");
+    with_examples_of(command, "").before_help(short).before_long_help(long)
 }
 
 fn with_examples_of(command: Command, words: &str) -> Command {

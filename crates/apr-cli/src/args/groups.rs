@@ -31,8 +31,7 @@ const MOST_USED: [(&str, &str); 5] = [
 /// The help of `apr`, with groups in place of one list: `-h` has the most used commands and the
 /// names of the others, `--help` a line for each command.
 pub(super) fn with_groups(command: Command) -> Command {
-    const TEMPLATE: &str =
-        "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{after-help}";
+    const TEMPLATE: &str = "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}";
     let long = long(&command);
     command.help_template(TEMPLATE).before_help(short()).before_long_help(long)
 }

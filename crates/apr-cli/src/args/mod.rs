@@ -244,7 +244,7 @@ pub(crate) enum Command {
     /// Show family, size, dtypes and metadata
     ///
     /// Reads headers only, never the weights.
-    #[command(visible_alias = "info")]
+    #[command(alias = "info")]
     Inspect(InspectArgs),
     /// List tensors, statistics, histograms or values
     Tensors(TensorsArgs),

@@ -10,6 +10,18 @@ pub fn memory(_rows: usize, _columns: usize, _extent: Extent) -> u64 {
     0
 }
 
+/// Refuses to decompose anything.
+///
+/// # Errors
+/// E003.
+pub(crate) fn check_available() -> Result<()> {
+    Err(absent())
+}
+
+fn absent() -> Error {
+    Error::version("this build has no linear algebra (feature `linalg`)")
+}
+
 /// Refuses every matrix.
 ///
 /// # Errors
@@ -20,5 +32,5 @@ pub fn truncated_svd(
     _columns: usize,
     _extent: Extent,
 ) -> Result<Svd> {
-    Err(Error::version("this build has no linear algebra (feature `linalg`)"))
+    Err(absent())
 }

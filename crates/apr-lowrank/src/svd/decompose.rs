@@ -24,6 +24,14 @@ const ROUNDS: usize = 8;
 /// The first vectors that are looked at for a share of the energy.
 const FIRST: usize = 64;
 
+/// Checks that this build decomposes matrices.
+///
+/// # Errors
+/// E003 without the feature `linalg`.
+pub(crate) fn check_available() -> Result<()> {
+    Ok(())
+}
+
 /// Bytes that [`truncated_svd`] needs beside the matrix, about.
 #[must_use]
 pub fn memory(rows: usize, columns: usize, extent: Extent) -> u64 {

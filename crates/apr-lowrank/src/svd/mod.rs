@@ -3,6 +3,7 @@
 #[cfg_attr(not(feature = "linalg"), path = "absent.rs")]
 mod decompose;
 
+pub(crate) use self::decompose::check_available;
 pub use self::decompose::{memory, truncated_svd};
 
 /// How much of a matrix is wanted.
