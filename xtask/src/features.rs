@@ -19,7 +19,7 @@ const SMALLEST: (&str, usize) = ("native", 60);
 
 /// What the first command of the README builds, the most crates that it may have, and the most
 /// processor seconds, which `cargo xtask features --times` measures.
-const FIRST: First = First { features: "lean", crates: 250, seconds: 200.0 };
+const FIRST: First = First { features: "lean", crates: 250, seconds: 210.0 };
 
 struct First {
     features: &'static str,
