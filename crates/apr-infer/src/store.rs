@@ -213,7 +213,60 @@ pub(crate) fn size(value: u64) -> Result<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use apr_core::Limits;
+    use apr_testkit::FolderInMemory;
+    use apr_testkit::locate::shared_case;
+
     use super::*;
+
+    #[test]
+    fn values_are_kept_if_they_fit_then_codes_then_nothing_with_the_same_rows() {
+        for name in ["fp8-block", "gptq4"] {
+            let Some(path) = shared_case(&format!("codes/{name}")) else { return };
+            let mut folder = FolderInMemory::default();
+            for entry in fs::read_dir(path).expect("a folder") {
+                let entry = entry.expect("an entry");
+                let file = entry.file_name().into_string().expect("text");
+                folder.0.insert(file, fs::read(entry.path()).expect("a file"));
+            }
+            let model = apr_registry::open_folder(&folder, &Limits::default()).expect("a model");
+            let model = apr_view::Coded::over(Box::new(model));
+            let coded = |tensor: &usize| codes_of(&*model, *tensor).is_some();
+            let tensors: Vec<usize> = (0..model.tensors().len()).filter(coded).collect();
+            let values =
+                tensors.iter().map(|&at| model.tensors()[at].byte_len().expect("a length")).sum();
+            let codes =
+                tensors.iter().filter_map(|&at| Some(codes_of(&*model, at)?.1.kept_len())).sum();
+            assert!(0 < codes && codes < values, "{name}: {codes} of {values}");
+
+            let &[rows, columns] = model.tensors()[tensors[0]].shape.dims() else {
+                panic!("{name}")
+            };
+            let (rows, columns) = (size(rows).unwrap(), size(columns).unwrap());
+            let rows_of = |most: u64, kept: u64, keeps_codes: bool| {
+                let mut store = Store::new(&*model, Arithmetic::Exact);
+                assert_eq!(store.keep(&tensors, most), kept, "{name}");
+                assert_eq!(store.keeps_codes(tensors[0]), keeps_codes, "{name}");
+                let mut out = vec![f32::NAN; rows * columns];
+                if store.decode_codes(tensors[0], 0..rows, 0, &mut out) {
+                    return out;
+                }
+                let info = &model.tensors()[tensors[0]];
+                let len = size(info.byte_len().expect("a length")).unwrap();
+                let bytes = store.bytes(tensors[0], 0, len).expect("bytes");
+                decode(info.dtype, bytes.get(), columns, &mut out).expect("values");
+                out
+            };
+            let expected = rows_of(codes - 1, 0, false);
+            let same = |rows: Vec<f32>| {
+                rows.iter().zip(&expected).all(|(left, right)| left.to_bits() == right.to_bits())
+            };
+            assert!(same(rows_of(values, values, false)), "{name}");
+            assert!(same(rows_of(codes, codes, true)), "{name}");
+        }
+    }
 
     #[test]
     fn every_dtype_that_is_decoded_gives_as_many_elements_as_it_stores() {
