@@ -159,7 +159,7 @@ pub(crate) fn inspect(
         compression: codec_shares(reader),
         signed_by,
         header,
-        files: reader.files().to_vec(),
+        files: files_of(reader, file),
         companions: reader.companions().to_vec(),
         left_out: LeftOut::known(reader),
         family: model.map(FamilyModel::description),
@@ -167,6 +167,18 @@ pub(crate) fn inspect(
         metadata: without_texts(metadata),
         warnings,
     }
+}
+
+/// The files of a checkpoint, named from the folder in which `opened` lies: a reader calls a file
+/// as its errors do, by the path with which it was opened.
+fn files_of(reader: &dyn CheckpointReader, opened: &str) -> Vec<FileInfo> {
+    let folder = &opened[..opened.rfind(['/', '\\']).map_or(0, |separator| separator + 1)];
+    let plain = |name: &str| name.strip_prefix(folder).unwrap_or(name).to_owned();
+    reader
+        .files()
+        .iter()
+        .map(|file| FileInfo { name: plain(&file.name), len: file.len })
+        .collect()
 }
 
 #[cfg(feature = "signing")]
