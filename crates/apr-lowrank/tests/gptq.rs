@@ -3,7 +3,7 @@
 use std::fs;
 
 use apr_core::{CheckpointReader, Limits};
-use apr_lowrank::second_order::{Gram, Rounded};
+use apr_lowrank::second_order::{Gram, round};
 use apr_quantize::Layout;
 use apr_tensor::element::widen_f32;
 use apr_testkit::locate;
@@ -31,8 +31,7 @@ fn codes_are_those_of_llm_compressor() {
         inputs.chunks(9 * COLUMNS).for_each(|rows| gram.add(rows).expect("finite"));
         let rounding = layout.rounding().expect("one value at a time");
         let mut found = weights.clone();
-        let mut rounded = Rounded::new(rounding, gram.mean_squares());
-        let error = gram.rewrite(&mut found, COLUMNS, &mut rounded).expect("it can be factored");
+        let error = round(rounding, gram, &mut found, COLUMNS).expect("it can be factored");
         assert!(error > 0.0 && error < 0.05, "{case}: {error}");
 
         let expected = golden(&*reader, &format!("{case}_codes"));

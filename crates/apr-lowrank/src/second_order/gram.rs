@@ -80,6 +80,38 @@ impl Gram {
         diagonal.map(|square| square / rows).collect()
     }
 
+    /// E001 where the rows of a matrix have another length than the inputs.
+    pub(super) fn check_columns(&self, columns: usize) -> Result<()> {
+        if columns == self.columns {
+            return Ok(());
+        }
+        let message = format!("its inputs have {} columns, its rows {columns}", self.columns);
+        Err(Error::format(message))
+    }
+
+    /// The columns, those with the largest inputs first.
+    pub(super) fn largest_first(&self) -> Vec<usize> {
+        let square = |column: &usize| self.sums[column * (self.columns + 1)];
+        let mut order: Vec<usize> = (0..self.columns).collect();
+        order.sort_by(|a, b| square(b).total_cmp(&square(a)));
+        order
+    }
+
+    /// The same products with the columns in another order.
+    ///
+    /// # Errors
+    /// E008 where both do not fit in memory.
+    pub(super) fn reordered(self, order: &[usize]) -> Result<Self> {
+        let mut made = Self { rows: self.rows, ..Self::new(self.columns)? };
+        for (row, a) in order.iter().enumerate() {
+            for (column, b) in order[..=row].iter().enumerate() {
+                made.sums[row * self.columns + column] =
+                    self.sums[a.max(b) * self.columns + a.min(b)];
+            }
+        }
+        Ok(made)
+    }
+
     /// Changes a matrix with rows of this length, given row by row, and updates what comes after
     /// each change. Returns the error of the outputs over these inputs, relative to their norm.
     ///
@@ -92,10 +124,7 @@ impl Gram {
         columns: usize,
         change: &mut dyn Change,
     ) -> Result<f64> {
-        if columns != self.columns {
-            let message = format!("its inputs have {} columns, its rows {columns}", self.columns);
-            return Err(Error::format(message));
-        }
+        self.check_columns(columns)?;
         if let Some(odd) = weights.iter().find(|value| !value.is_finite()) {
             return Err(Error::corrupt(format!("it has the value {odd}")));
         }

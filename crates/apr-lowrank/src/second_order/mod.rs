@@ -4,7 +4,7 @@
 //! A weight that changes moves a layer's outputs; the weights of its row that come after it take up
 //! what they can. How far they can follows from the products of the inputs' columns with each
 //! other, the [`Gram`] of a calibration run. [`Gram::rewrite`] works through the columns in blocks:
-//! a [`Change`] says what becomes of each weight ([`Rounded`]: the nearest code), and the rest of
+//! a [`Change`] says what becomes of each weight ([`round`]: the nearest code), and the rest of
 //! the matrix is updated.
 //!
 //! [`Layers`] are the matrices in the order in which a run meets them, and [`Rewritten`] is the
@@ -20,5 +20,5 @@ mod solve;
 pub use self::checkpoint::{Rewrites, Rewritten};
 pub use self::gram::Gram;
 pub use self::layers::{Layers, Matrix};
-pub use self::rounded::{Rounded, RoundingWork};
+pub use self::rounded::{RoundingWork, round};
 pub use self::solve::{BLOCK, Block, Change};

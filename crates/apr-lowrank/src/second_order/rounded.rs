@@ -15,53 +15,63 @@ use super::solve::{Block, Change};
 use crate::matrix::read;
 use crate::report::{Left, RoundedTensor, RoundingReport};
 
-/// Rounds weights as a layout does; the scale of a group is chosen when the group begins, by what
-/// the columns before it have made of its weights.
-#[derive(Debug, Clone)]
-pub struct Rounded {
-    rounding: Rounding,
-    /// What errors in the columns weigh where a scale is chosen.
-    importance: Vec<f32>,
-    /// Of rows, where each has one scale.
-    of_rows: Vec<Scale>,
-    /// Of the group of a row that is worked on.
-    of_group: Option<Scale>,
+/// Rounds the weights of a matrix as a layout does, by the products of its inputs.
+///
+/// Scales are those of the weights as they were. Columns whose inputs are largest are rounded
+/// first, so that most columns are left to take up their errors; in llm-compressor, this is
+/// `actorder="static"`.
+///
+/// Returns the error of the outputs over these inputs, relative to their norm.
+///
+/// # Errors
+/// E001 for rows of another length, E002 for weights that are not finite or products that can't be
+/// factored, E008 where the products do not fit in memory twice.
+pub fn round(rounding: Rounding, gram: Gram, weights: &mut [f32], columns: usize) -> Result<f64> {
+    gram.check_columns(columns)?;
+    let importance = gram.mean_squares();
+    let size = rounding.group().and_then(|group| usize::try_from(group).ok()).unwrap_or(columns);
+    let scales = |row: &[f32]| -> Vec<Scale> {
+        let groups = row.chunks(size.max(1)).zip(importance.chunks(size.max(1)));
+        groups.map(|(values, importance)| rounding.scale(values, Some(importance))).collect()
+    };
+    let scales = weights.chunks(columns.max(1)).map(scales).collect();
+    let order = gram.largest_first();
+    let gram = gram.reordered(&order)?;
+    reorder(weights, columns, |place| (place, order[place]));
+    let mut codes = Codes { rounding, scales, order: &order, size };
+    let error = gram.rewrite(weights, columns, &mut codes)?;
+    reorder(weights, columns, |place| (order[place], place));
+    Ok(error)
 }
 
-impl Rounded {
-    /// By a layout. `importance` is what errors in the columns weigh where a scale is chosen.
-    #[must_use]
-    pub fn new(rounding: Rounding, importance: Vec<f32>) -> Self {
-        Self { rounding, importance, of_rows: Vec::new(), of_group: None }
-    }
-
-    fn group(&self) -> Option<usize> {
-        self.rounding.group().and_then(|group| usize::try_from(group).ok())
-    }
-}
-
-impl Change for Rounded {
-    fn begin(&mut self, block: &Block<'_>, weights: &[f32]) {
-        if self.group().is_none() && block.range().start == 0 {
-            let scale = |row| self.rounding.scale(row, Some(&self.importance));
-            self.of_rows = weights.chunks(block.columns()).map(scale).collect();
+/// Moves the columns of a matrix: `moves` gives the new and the old place of each.
+fn reorder(weights: &mut [f32], columns: usize, moves: impl Fn(usize) -> (usize, usize)) {
+    let mut old = vec![0.0; columns];
+    for row in weights.chunks_exact_mut(columns.max(1)) {
+        old.copy_from_slice(row);
+        for (to, from) in (0..columns).map(&moves) {
+            row[to] = old[from];
         }
     }
+}
+
+/// The nearest codes of a layout, with scales that are given.
+struct Codes<'o> {
+    rounding: Rounding,
+    /// Of the groups of each row.
+    scales: Vec<Vec<Scale>>,
+    /// The columns, in the order in which they are rounded.
+    order: &'o [usize],
+    /// Columns of a group.
+    size: usize,
+}
+
+impl Change for Codes<'_> {
+    fn begin(&mut self, _: &Block<'_>, _: &[f32]) {}
 
     fn value(&mut self, block: &Block<'_>, (number, row): (usize, &[f32]), at: usize) -> f32 {
-        let column = block.range().start + at;
-        let scale = match self.group() {
-            None => self.of_rows.get(number).copied(),
-            Some(group) if column.is_multiple_of(group) => {
-                // Blocks of columns are whole groups.
-                let end = (at + group).min(row.len());
-                let importance = self.importance.get(column..column + end - at);
-                self.of_group = Some(self.rounding.scale(&row[at..end], importance));
-                self.of_group
-            }
-            Some(_) => self.of_group,
-        };
-        scale.map_or(row[at], |scale| self.rounding.round(row[at], scale))
+        let group = self.order[block.range().start + at] / self.size;
+        self.rounding.round(row[at], self.scales[number][group])
     }
 }
 
@@ -95,9 +105,9 @@ impl RoundingWork {
         let info = &base.tensors()[matrix.tensor];
         let before = read(base, matrix.tensor)?;
         let mut weights = before.clone();
-        let (rows, mut rounded) = (gram.rows(), Rounded::new(self.rounding, gram.mean_squares()));
+        let rows = gram.rows();
         let named = |error: Error| error.for_tensor(&info.name);
-        let error = gram.rewrite(&mut weights, matrix.columns, &mut rounded).map_err(named)?;
+        let error = round(self.rounding, gram, &mut weights, matrix.columns).map_err(named)?;
         // Products of codes and scales become what libraries make of them.
         let mut bytes = Vec::new();
         cast_values(&weights, self.rounding.dtype(), &mut bytes);

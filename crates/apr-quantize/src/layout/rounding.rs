@@ -65,8 +65,8 @@ impl Rounding {
         }
     }
 
-    /// The scale for the values of a group. `importance` weighs their squared errors, where scales
-    /// are searched.
+    /// The scale for the values of a group. `importance` weighs their errors, where scales are
+    /// searched.
     #[must_use]
     pub fn scale(self, values: &[f32], importance: Option<&[f32]>) -> Scale {
         match self.layout {
@@ -135,10 +135,12 @@ impl Rounding {
         }
     }
 
-    /// The scale by which values are nearest, of those that are tried.
+    /// The scale by which values are nearest, of those that are tried: by the cubes of their
+    /// errors. Squares cut the largest weights, which models miss more than a sum of squares tells
+    /// (`docs/decisions.md`).
     fn searched(self, values: &[f32], importance: Option<&[f32]>) -> Scale {
         let error = |scale: Scale| -> f64 {
-            let moved = |value: f32| f64::from(value - self.round(value, scale)).powi(2);
+            let moved = |value: f32| f64::from(value - self.round(value, scale)).abs().powi(3);
             match importance {
                 Some(weights) => {
                     let each = values.iter().zip(weights);
