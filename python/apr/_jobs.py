@@ -223,8 +223,17 @@ def scan(path: PathLike) -> Dict[str, Any]:
     return report
 
 
+def _reports(text: str) -> Any:
+    """The document that was printed, the list of them where each is a line, or None."""
+    lines = text.splitlines()
+    if len(lines) > 1 and lines[0] != "{":
+        return [json.loads(line) for line in lines]
+    return json.loads(text) if lines else None
+
+
 def command(*arguments: PathLike) -> Any:
-    """Runs a command of ``apr`` in a process of its own, and returns its ``--json`` report.
+    """Runs a command of ``apr`` in a process of its own, and returns its ``--json`` report; of several models or
+    texts, the list of reports.
 
     All that the command line does can be asked for so: ``command("merge", "a", "b", "-o", "c")``.
 
@@ -234,7 +243,7 @@ def command(*arguments: PathLike) -> Any:
     words = [sys.executable, "-m", "apr", "--json", *(os.fspath(word) for word in arguments)]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
     try:
-        report = json.loads(done.stdout) if done.stdout.strip() else None
+        report = _reports(done.stdout.decode())
     except ValueError:
         report = None
     # A report that says what is wrong is one, too.

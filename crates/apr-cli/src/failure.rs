@@ -5,12 +5,12 @@ use std::io::Write;
 use anstyle::{AnsiColor, Style};
 pub(crate) use apr_ops::command::{ARGUMENTS, INTERRUPTED};
 use apr_ops::command::{GENERAL, VALIDATION, exit_code};
-use apr_ops::document::write_json;
 use apr_ops::inline::ValidationError;
 use apr_ops::job::{JobError, misfit_title};
 use apr_registry::{Code, DType, Error, Escaped, IoCause};
 use serde_json::{Map, Value, json};
 
+use crate::documents::FailureDocument;
 use crate::options::in_options;
 
 /// Misfits shown before the rest is only counted.
@@ -106,7 +106,7 @@ impl Failure {
         self.tell();
         if json && !matches!(self, Self::Reported(_)) {
             // Nobody is left to read that standard output is closed.
-            let _ = print_json(&self.to_json());
+            let _ = FailureDocument::of(self, None).print();
         }
         code
     }
@@ -289,13 +289,6 @@ pub(crate) fn quoted(word: &str) -> Option<String> {
     }
     let is_word = !word.is_empty() && word.chars().all(is_plain);
     Some(if is_word { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) })
-}
-
-/// Prints a document where reports go.
-pub(crate) fn print_json(document: &serde_json::Value) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    write_json(&mut out, document)?;
-    writeln!(out)
 }
 
 fn misfit_message(file: &str, family: Option<&str>, misfits: &[ValidationError]) -> String {

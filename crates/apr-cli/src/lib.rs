@@ -10,6 +10,7 @@ mod args;
 mod commands;
 mod config;
 mod context;
+mod documents;
 #[cfg_attr(not(feature = "infer"), path = "engine_off.rs")]
 mod engine;
 mod failure;

@@ -1,16 +1,18 @@
 //! Everything that is shown: reports on standard output, remarks on standard error.
 
 use std::io::{BufWriter, Write};
-use std::sync::Mutex;
+use std::mem::take;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use anstyle::{AnsiColor, Style};
-use apr_ops::document::write_json;
+use apr_ops::document::{write_json, write_json_line};
 use apr_registry::Escaped;
 use serde::Serialize;
 use serde_json::Value;
 use terminal_size::{Height, Width, terminal_size_of};
 
+use crate::documents::Document;
 use crate::failure::Outcome;
 use crate::options::in_options;
 
@@ -75,9 +77,13 @@ pub(crate) fn note_unverified(level: Level) {
     }
 }
 
-/// A report with the warnings that were shown on the way.
+/// A report as it is printed.
 #[derive(Serialize)]
-struct Warned<'r, R> {
+struct Enveloped<'r, R> {
+    /// The kind of report, and the version of its keys.
+    schema: String,
+    /// The words of the command.
+    command: &'static str,
     #[serde(flatten)]
     report: &'r R,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -87,29 +93,65 @@ struct Warned<'r, R> {
     unverified: Option<&'static str>,
 }
 
-/// Writes a report as JSON; where it is an object, with the warnings that were shown and that it
-/// does not have by itself.
-fn write_warned<R: Serialize>(out: &mut dyn Write, report: &R) -> Outcome {
-    let mut warnings = WARNINGS.lock().map(|warnings| warnings.clone()).unwrap_or_default();
-    let unverified = UNVERIFIED.load(Ordering::Relaxed).then_some("tensors");
-    if warnings.is_empty() && unverified.is_none() {
-        write_json(&mut *out, report)?;
-        return Ok(writeln!(out)?);
+impl<'r, R> Enveloped<'r, R> {
+    /// The same around another report.
+    fn around<S>(self, report: &'r S) -> Enveloped<'r, S> {
+        let Self { schema, command, warnings, unverified, .. } = self;
+        Enveloped { schema, command, report, warnings, unverified }
     }
+}
 
-    let mut document = serde_json::to_value(report).map_err(std::io::Error::from)?;
-    match (document.is_object(), document.get_mut("warnings").and_then(Value::as_array_mut)) {
-        (true, None) => write_json(&mut *out, &Warned { report, warnings, unverified })?,
-        (true, Some(own)) => {
-            let told: Vec<_> = own.iter().filter_map(Value::as_str).map(in_options).collect();
-            warnings.retain(|warning| !told.contains(warning));
-            own.extend(warnings.into_iter().map(Value::from));
-            let warnings = Vec::new();
-            write_json(&mut *out, &Warned { report: &document, warnings, unverified })?;
-        }
-        (false, _) => write_json(&mut *out, report)?,
-    }
+/// The words of the command, once they are known.
+static COMMAND: OnceLock<String> = OnceLock::new();
+
+/// Keeps the words of the command for the reports.
+pub(crate) fn set_command(words: String) {
+    // It is called once.
+    let _ = COMMAND.set(words);
+}
+
+/// Writes a report as JSON, with the warnings that were shown and that it does not have by itself:
+/// indented; or on one line where it is one of several, of which each has its own warnings.
+pub(crate) fn write_document<R: Document>(
+    out: &mut dyn Write,
+    report: &R,
+    is_line: bool,
+) -> Outcome {
+    let shown = |mut shown: MutexGuard<'_, Vec<String>>| match is_line {
+        true => take(&mut *shown),
+        false => shown.clone(),
+    };
+    let mut warnings = WARNINGS.lock().map(shown).unwrap_or_default();
+    // Reports are kept as they are where nothing is added to them: a value has no order of keys.
+    let own = if warnings.is_empty() { None } else { with_warnings(report, &mut warnings)? };
+    let envelope = Enveloped {
+        schema: format!("apr.{}/{}", R::SCHEMA, R::VERSION),
+        command: COMMAND.get().map_or("", String::as_str),
+        report,
+        warnings,
+        unverified: UNVERIFIED.load(Ordering::Relaxed).then_some("tensors"),
+    };
+    let write = |out: &mut dyn Write| match (own, is_line) {
+        (None, false) => write_json(out, &envelope),
+        (None, true) => write_json_line(out, &envelope),
+        (Some(report), false) => write_json(out, &envelope.around(&report)),
+        (Some(report), true) => write_json_line(out, &envelope.around(&report)),
+    };
+    write(out)?;
     Ok(writeln!(out)?)
+}
+
+/// A report with warnings of its own, and with those that it does not have yet, which are taken;
+/// `None` for one without.
+fn with_warnings<R: Document>(report: &R, warnings: &mut Vec<String>) -> Outcome<Option<Value>> {
+    let mut document = serde_json::to_value(report).map_err(std::io::Error::from)?;
+    let Some(own) = document.get_mut("warnings").and_then(Value::as_array_mut) else {
+        return Ok(None);
+    };
+    let told: Vec<_> = own.iter().filter_map(Value::as_str).map(in_options).collect();
+    let new = take(warnings).into_iter().filter(|warning| !told.contains(warning));
+    own.extend(new.map(Value::from));
+    Ok(Some(document))
 }
 
 /// Prints reports and remarks.
@@ -143,7 +185,7 @@ impl Printer {
     }
 
     /// Prints a report: as JSON where that was asked for, otherwise by `text`.
-    pub(crate) fn report<R: Serialize>(
+    pub(crate) fn report<R: Document>(
         &self,
         report: &R,
         text: impl FnOnce(&mut dyn Write, &R) -> std::io::Result<()>,
@@ -153,22 +195,36 @@ impl Printer {
         }
         let mut out = BufWriter::new(anstream::stdout().lock());
         if self.json {
-            write_warned(&mut out, report)?;
+            write_document(&mut out, report, false)?;
         } else if self.level > Level::Error {
             text(&mut out, report)?;
         }
         Ok(out.flush()?)
     }
 
+    /// Like [`report`](Self::report), for one of several: as JSON, each is a line.
+    pub(crate) fn report_each<R: Document>(
+        &self,
+        report: &R,
+        text: impl FnOnce(&mut dyn Write, &R) -> std::io::Result<()>,
+    ) -> Outcome {
+        if !self.json {
+            return self.report(report, text);
+        }
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        write_document(&mut out, report, true)?;
+        Ok(out.flush()?)
+    }
+
     /// Like [`report`](Self::report), where standard output carries the model itself.
-    pub(crate) fn report_aside<R: Serialize>(
+    pub(crate) fn report_aside<R: Document>(
         &self,
         report: &R,
         text: impl FnOnce(&mut dyn Write, &R) -> std::io::Result<()>,
     ) -> Outcome {
         let mut err = anstream::stderr().lock();
         if self.json {
-            write_warned(&mut err, report)?;
+            write_document(&mut err, report, false)?;
         } else if self.level >= Level::Info {
             text(&mut err, report)?;
         }

@@ -1,7 +1,8 @@
 //! Arguments that could not be read.
 
 use crate::config::{Config, OutputFormat};
-use crate::failure::{ARGUMENTS, Failure, print_json};
+use crate::documents::FailureDocument;
+use crate::failure::{ARGUMENTS, Failure};
 
 /// Reports arguments that can't be understood, or prints the help that was asked for.
 pub(crate) fn report(error: &clap::Error) -> u8 {
@@ -14,7 +15,7 @@ pub(crate) fn report(error: &clap::Error) -> u8 {
         let text = error.render().to_string();
         let message = text.split("\n\nUsage:").next().unwrap_or(&text);
         let message = message.trim_start_matches("error: ").trim_end();
-        let _ = print_json(&Failure::Usage(message.to_owned()).to_json());
+        let _ = FailureDocument::of(&Failure::Usage(message.to_owned()), None).print();
     }
     ARGUMENTS
 }

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
+use std::mem::take;
 use std::path::{Path, PathBuf};
 
 use apr_core::{Error, IoCause, Result, Sink};
@@ -150,8 +151,8 @@ impl AtomicOutput {
         let finished = std::mem::take(&mut self.finished);
         if let (Some(whole), Target::ModelFolder(folder)) = (self.whole.take(), &self.target) {
             let warnings = whole.commit(finished, folder)?;
-            self.made_folders.clear();
-            return Ok(Committed { warnings });
+            let made_folders = take(&mut self.made_folders);
+            return Ok(Committed { warnings, made_folders });
         }
         let earlier = self.earlier(&finished)?;
         let several = finished.len() > 1;
@@ -172,14 +173,17 @@ impl AtomicOutput {
             placed.iter().filter_map(|placed| undo::forget(&placed.path).err()).collect();
         warnings.extend(placed.into_iter().filter_map(Placed::finish));
         warnings.extend(earlier::remove(&earlier));
-        self.made_folders.clear();
+        let mut made_folders = take(&mut self.made_folders);
+        if let Target::Folder(folder) = &self.target {
+            made_folders.retain(|made| !made.starts_with(folder));
+        }
         warnings.extend(
             folders
                 .iter()
                 .filter_map(|folder| sync_folder(folder).err())
                 .map(|error| unsynced(&error)),
         );
-        Ok(Committed { warnings })
+        Ok(Committed { warnings, made_folders })
     }
 
     /// Files of an earlier model of the same name.
@@ -293,6 +297,7 @@ impl AtomicOutput {
 #[must_use = "what may not survive a crash of the system is to be reported"]
 pub struct Committed {
     warnings: Vec<Error>,
+    made_folders: Vec<PathBuf>,
 }
 
 impl Committed {
@@ -300,6 +305,13 @@ impl Committed {
     /// undo the names in it, and for what could not be removed.
     pub fn warnings(&self) -> impl Iterator<Item = String> + '_ {
         self.warnings.iter().map(ToString::to_string)
+    }
+
+    /// Folders that were not there before the output, from the outermost on; the output's own, where
+    /// it is one, is not among them.
+    #[must_use]
+    pub fn made_folders(&self) -> &[PathBuf] {
+        &self.made_folders
     }
 }
 

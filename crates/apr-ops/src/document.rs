@@ -4,7 +4,7 @@ use std::io;
 
 use apr_core::is_hidden;
 use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
 /// Writes a report as an indented JSON document. Its texts are those of the report; characters that
 /// could steer a terminal or fool a reader are written as `\u` escapes, also those that JSON lets
@@ -24,10 +24,19 @@ pub fn write_json(out: &mut dyn io::Write, report: &impl Serialize) -> io::Resul
     Ok(report.serialize(&mut serializer)?)
 }
 
-/// The usual layout, with escapes for what is hidden.
-struct Visible(PrettyFormatter<'static>);
+/// Writes a report as [`write_json`] does, on one line without its end.
+///
+/// # Errors
+/// What the writer says.
+pub fn write_json_line(out: &mut dyn io::Write, report: &impl Serialize) -> io::Result<()> {
+    let mut serializer = Serializer::with_formatter(out, Visible(CompactFormatter));
+    Ok(report.serialize(&mut serializer)?)
+}
 
-impl Formatter for Visible {
+/// A layout with escapes for what is hidden.
+struct Visible<F>(F);
+
+impl<F: Formatter> Formatter for Visible<F> {
     fn write_string_fragment<W: io::Write + ?Sized>(
         &mut self,
         writer: &mut W,

@@ -159,7 +159,11 @@ pub(crate) fn inspect(
         compression: codec_shares(reader),
         signed_by,
         header,
-        files: files_of(reader, file),
+        files: reader
+            .files()
+            .iter()
+            .map(|info| FileInfo { name: plain_name(file, &info.name), len: info.len })
+            .collect(),
         companions: reader.companions().to_vec(),
         left_out: LeftOut::known(reader),
         family: model.map(FamilyModel::description),
@@ -169,12 +173,11 @@ pub(crate) fn inspect(
     }
 }
 
-/// The files of a checkpoint, named from the folder in which `opened` lies: a reader calls a file
-/// as its errors do, by the path with which it was opened.
-fn files_of(reader: &dyn CheckpointReader, opened: &str) -> Vec<FileInfo> {
+/// The name of a file of a checkpoint, from the folder in which `opened` lies: a reader calls a
+/// file as its errors do, by the path with which it was opened.
+pub(crate) fn plain_name(opened: &str, name: &str) -> String {
     let folder = &opened[..opened.rfind(['/', '\\']).map_or(0, |separator| separator + 1)];
-    let plain = |name: &str| name.strip_prefix(folder).unwrap_or(name).to_owned();
-    reader.files().iter().map(|file| FileInfo { name: plain(&file.name), len: file.len }).collect()
+    name.strip_prefix(folder).unwrap_or(name).to_owned()
 }
 
 #[cfg(feature = "signing")]

@@ -18,9 +18,10 @@ use crate::diff::{
     self, Alike, DiffOptions, DiffReport, PartOfDiff, Side, alike, diff_in_parts, diff_part,
     diff_units,
 };
+use crate::elements::{Selection, ValuesReport, elements};
 use crate::explain::{ModelExplanation, TensorExplanation, explain_model, explain_tensor};
 use crate::graph::{Computed, GraphReport, ReportOptions, computed, of_file_or_damage, report};
-use crate::inspect::{InspectReport, inspect};
+use crate::inspect::{InspectReport, inspect, plain_name};
 use crate::lint::{LintReport, lint};
 use crate::physics::{Physics, Violation, expectation};
 use crate::shards;
@@ -210,7 +211,9 @@ impl<'a> Session<'a> {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<TensorsReport> {
-        list(self.reader(), self.name(), options, pipeline, progress)
+        let mut report = list(self.reader(), self.name(), options, pipeline, progress)?;
+        report.tensors.iter_mut().for_each(|row| self.name_file(row));
+        Ok(report)
     }
 
     /// Statistics of the tensor at a position, judged.
@@ -223,7 +226,8 @@ impl<'a> Session<'a> {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<Judged<TensorRow>> {
-        let row = measured(self.reader(), tensor, pipeline, progress)?;
+        let mut row = measured(self.reader(), tensor, pipeline, progress)?;
+        self.name_file(&mut row);
         self.judged(row.clone(), &row, tensor)
     }
 
@@ -238,9 +242,25 @@ impl<'a> Session<'a> {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<Judged<HistogramReport>> {
-        let report = histogram(self.reader(), tensor, bins, pipeline, progress)?;
+        let mut report = histogram(self.reader(), tensor, bins, pipeline, progress)?;
+        self.name_file(&mut report.tensor);
         let row = report.tensor.clone();
         self.judged(report, &row, tensor)
+    }
+
+    /// The report of `apr tensors --values`: a part of the tensor at a position.
+    ///
+    /// # Errors
+    /// E001 for a dtype whose elements are no real numbers, E002 and E007 when bytes can't be read,
+    /// E008 for more than a million values.
+    pub fn values(&self, tensor: usize, selection: &Selection) -> Result<ValuesReport> {
+        let mut report = elements(self.reader(), tensor, selection)?;
+        self.name_file(&mut report.tensor);
+        Ok(report)
+    }
+
+    fn name_file(&self, row: &mut TensorRow) {
+        row.file = plain_name(self.name(), &row.file);
     }
 
     fn judged<R>(&self, report: R, row: &TensorRow, tensor: usize) -> Result<Judged<R>> {

@@ -229,7 +229,10 @@ impl Written {
         let mut report = self.report;
         match self.output.0 {
             OutputKind::Files(files) => {
-                report.conversion.warnings.extend(files.commit()?.warnings());
+                let committed = files.commit()?;
+                report.conversion.warnings.extend(committed.warnings());
+                let made = committed.made_folders().iter().map(|made| made.display().to_string());
+                report.conversion.made_folders = made.collect();
             }
             OutputKind::Stream(mut stream) => stream.flush()?,
         }

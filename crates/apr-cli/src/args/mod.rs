@@ -86,6 +86,14 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// The words of a command: `lora extract`.
+fn words(matches: &clap::ArgMatches) -> String {
+    match matches.subcommand() {
+        Some((word, matches)) => [word, &words(matches)].join(" ").trim_end().to_owned(),
+        None => String::new(),
+    }
+}
+
 impl Cli {
     /// Parses the command line. Errors have the hint for the word that was typed, if there is one.
     pub(crate) fn read() -> Result<Self, clap::Error> {
@@ -96,7 +104,10 @@ impl Cli {
         } else {
             Self::command_with_help().try_get_matches_from(arguments)
         };
-        let parsed = matches.and_then(|matches| Self::from_arg_matches(&matches));
+        let parsed = matches.and_then(|matches| {
+            crate::printer::set_command(words(&matches));
+            Self::from_arg_matches(&matches)
+        });
         parsed.map_err(hints::advised)
     }
 

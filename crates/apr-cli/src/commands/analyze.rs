@@ -8,9 +8,14 @@ use apr_ops::physics::Violation;
 use apr_registry::{CheckpointReader, Escaped};
 
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BAD, DIM, GOOD, ODD};
 use crate::progress::Bar;
+
+impl Document for AnalyzeReport {
+    const SCHEMA: &'static str = "source-analysis";
+}
 
 /// Judges every tensor of a source.
 pub(super) fn run(reader: &dyn CheckpointReader, name: &str, context: &Context) -> Outcome {

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::run::host_with;
 use crate::args::BenchArgs;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::Outcome;
 use crate::human;
 use crate::model;
@@ -23,6 +24,10 @@ struct BenchReport {
     /// Elements of all tensors.
     parameters: u64,
     results: Vec<Row>,
+}
+
+impl Document for BenchReport {
+    const SCHEMA: &'static str = "bench";
 }
 
 #[derive(Serialize)]

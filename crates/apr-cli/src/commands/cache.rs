@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::args::CacheAction;
 use crate::config::cache_folder;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::human;
 use crate::printer::{BAD, BOLD, DIM};
@@ -37,6 +38,10 @@ struct CacheReport {
     kept: Vec<String>,
 }
 
+impl Document for CacheReport {
+    const SCHEMA: &'static str = "cache";
+}
+
 /// How much is removed.
 struct Extent {
     dry_run: bool,
@@ -53,6 +58,10 @@ struct VerifyReport {
     valid: bool,
     /// Files whose bytes are not what they should be.
     damaged: Vec<PathBuf>,
+}
+
+impl Document for VerifyReport {
+    const SCHEMA: &'static str = "cache.verify";
 }
 
 /// Shows, clears or verifies the cache.

@@ -16,6 +16,7 @@ use super::run::check_vocabulary;
 use super::running::{self, Opened};
 use crate::args::{CanaryAction, CanaryCheckArgs, CanaryCreateArgs};
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::printer::{BAD, BOLD, DIM, GOOD};
@@ -41,6 +42,10 @@ struct CreateReport<'a> {
     canary: String,
     /// Names of the cases, each with the model's answer and whether it is the expected one.
     cases: Vec<CreatedCase<'a>>,
+}
+
+impl Document for CreateReport<'_> {
+    const SCHEMA: &'static str = "canary.create";
 }
 
 #[derive(Serialize)]
@@ -226,6 +231,10 @@ impl CanaryFile {
     ) -> Outcome<CanaryReport> {
         self.check(&Opened::of(model, context)?, context)
     }
+}
+
+impl Document for CanaryReport {
+    const SCHEMA: &'static str = "canary.check";
 }
 
 /// Answers of an output that differ.

@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::tensors::unknown_tensor;
 use crate::args::DebugArgs;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::options::in_options;
 use crate::printer::BOLD;
@@ -33,8 +34,10 @@ pub(super) fn run(args: &DebugArgs, context: &Context) -> Outcome {
 
     if args.strings {
         let (source, _spool) = model::open_bytes(&args.file, context)?;
-        let found = strings(&source, SHORTEST_STRING, args.limit.unwrap_or(STRING_LIMIT))?;
-        return context.printer.report(&found, |out, found| render_strings(out, found));
+        let strings = strings(&source, SHORTEST_STRING, args.limit.unwrap_or(STRING_LIMIT))?;
+        return context
+            .printer
+            .report(&Strings { strings }, |out, found| render_strings(out, &found.strings));
     }
 
     let play = Play::stage(args, context)?;
@@ -64,7 +67,27 @@ fn show_hex(args: &DebugArgs, context: &Context) -> Outcome {
         }
     };
 
-    context.printer.report(&rows, |out, rows| render_hex(out, rows))
+    context.printer.report(&HexDump { rows }, |out, dump| render_hex(out, &dump.rows))
+}
+
+/// The report of `--strings`.
+#[derive(Serialize)]
+struct Strings {
+    strings: Vec<FoundString>,
+}
+
+impl Document for Strings {
+    const SCHEMA: &'static str = "debug.strings";
+}
+
+/// The report of `--hex`.
+#[derive(Serialize)]
+struct HexDump {
+    rows: Vec<HexRow>,
+}
+
+impl Document for HexDump {
+    const SCHEMA: &'static str = "debug.hex";
 }
 
 /// One tensor as a source; offsets count from its first byte.
@@ -103,6 +126,10 @@ struct Play {
     validation: Option<ValidateReport>,
     #[serde(serialize_with = "as_text")]
     failure: Option<Error>,
+}
+
+impl Document for Play {
+    const SCHEMA: &'static str = "debug";
 }
 
 fn as_text<S: serde::Serializer>(error: &Option<Error>, serializer: S) -> Result<S::Ok, S::Error> {

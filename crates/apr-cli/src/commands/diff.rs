@@ -14,6 +14,7 @@ use apr_view::parse_search;
 
 use crate::args::DiffArgs;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::human::number;
 use crate::model::Model;
@@ -23,6 +24,10 @@ use crate::{human, model};
 
 /// Differing tensors and names shown before the rest is only counted.
 const SHOWN: usize = 20;
+
+impl Document for DiffReport {
+    const SCHEMA: &'static str = "diff";
+}
 
 /// Compares two models.
 pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {

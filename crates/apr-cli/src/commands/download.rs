@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::args::{DownloadArgs, TensorsArgs};
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 use crate::progress::Bar;
@@ -27,6 +28,10 @@ struct DownloadReport {
     bytes: u64,
     /// Bytes that came over the network.
     fetched: u64,
+}
+
+impl Document for DownloadReport {
+    const SCHEMA: &'static str = "download";
 }
 
 #[derive(Serialize)]
@@ -139,6 +144,10 @@ struct ListReport {
     license: Option<String>,
     why: Option<String>,
     files: Vec<ListedFile>,
+}
+
+impl Document for ListReport {
+    const SCHEMA: &'static str = "download.list";
 }
 
 #[derive(Serialize)]

@@ -18,11 +18,20 @@ use super::importance;
 use super::tensors::unknown_tensor;
 use crate::args::ExplainArgs;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::options::in_options;
 use crate::printer::{BAD, BOLD, GOOD, ODD, strong};
 use crate::progress::Bar;
 use crate::{human, model};
+
+impl Document for ModelExplanation {
+    const SCHEMA: &'static str = "explain";
+}
+
+impl Document for TensorExplanation {
+    const SCHEMA: &'static str = "explain.tensor";
+}
 
 /// Explains a model, a tensor or an error code.
 pub(super) fn run(args: &ExplainArgs, context: &Context) -> Outcome {
@@ -82,6 +91,10 @@ struct CodePage {
     steps: Vec<String>,
 }
 
+impl Document for CodePage {
+    const SCHEMA: &'static str = "explain.code";
+}
+
 /// The command that says more about a file with this error.
 fn command_about(code: &str) -> Option<&'static str> {
     Some(match code {
@@ -111,10 +124,20 @@ fn explain_tensor_of(path: &Path, name: &str, context: &Context) -> Outcome {
     }
 }
 
+/// What families call a tensor.
+#[derive(Serialize)]
+struct KnownTensors {
+    tensors: Vec<KnownTensor>,
+}
+
+impl Document for KnownTensors {
+    const SCHEMA: &'static str = "explain.known-tensor";
+}
+
 fn explain_known_tensor(name: &str, context: &Context) -> Outcome {
     match known_tensor(context.families()?, name) {
-        Ok(known) => context.printer.report(&known, |out, known| {
-            known.iter().try_for_each(|KnownTensor { family, canonical, role }| {
+        Ok(known) => context.printer.report(&KnownTensors { tensors: known }, |out, known| {
+            known.tensors.iter().try_for_each(|KnownTensor { family, canonical, role }| {
                 writeln!(
                     out,
                     "{BOLD}{}{BOLD:#} in {}: {}",

@@ -15,13 +15,15 @@ use apr_ops::graph::{
 };
 use apr_registry::Escaped;
 use apr_source::Source;
+use serde::Serialize;
 
 use super::beside::write_text;
 use super::nearby;
 use crate::args::{GraphArgs, GraphFormat};
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
-use crate::printer::{BAD, BOLD, DIM, ODD};
+use crate::printer::{BAD, BOLD, DIM, ODD, write_document};
 use crate::progress::Bar;
 use crate::{human, model};
 
@@ -31,6 +33,10 @@ const ROWS: usize = 60;
 const BOXES: usize = 160;
 /// Findings that are shown.
 const FINDINGS: usize = 10;
+
+impl Document for GraphReport {
+    const SCHEMA: &'static str = "graph";
+}
 
 /// Shows what a model computes.
 pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
@@ -118,8 +124,7 @@ fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
         GraphFormat::Tree => return Ok(None),
         GraphFormat::Json => {
             let mut json = Vec::new();
-            apr_ops::document::write_json(&mut json, graph)?;
-            json.push(b'\n');
+            write_document(&mut json, graph, false)?;
             return Ok(Some(String::from_utf8_lossy(&json).into_owned()));
         }
         GraphFormat::Svg | GraphFormat::Dot | GraphFormat::Mermaid => &graph.parts,
@@ -162,9 +167,19 @@ fn show_node(source: &Source<'_>, found: &Computed, name: &str, context: &Contex
     if reports.is_empty() {
         return Err(nearby::unknown("node", name, found.parts.iter().map(|part| &part.graph)));
     }
-    context.printer.report(&reports, |out, reports| {
-        reports.iter().try_for_each(|report| render_node(out, report))
+    context.printer.report(&Nodes { nodes: reports }, |out, reports| {
+        reports.nodes.iter().try_for_each(|report| render_node(out, report))
     })
+}
+
+/// The report of `--node`: nodes of several parts may have one name.
+#[derive(Serialize)]
+struct Nodes {
+    nodes: Vec<NodeReport>,
+}
+
+impl Document for Nodes {
+    const SCHEMA: &'static str = "graph.nodes";
 }
 
 fn render(out: &mut dyn Write, graph: &GraphReport, args: &GraphArgs) -> io::Result<()> {

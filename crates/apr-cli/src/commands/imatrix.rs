@@ -19,6 +19,7 @@ use super::running::{self, Opened};
 use super::search::lines;
 use crate::args::{ImatrixArgs, ImatrixForm, TextShare};
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::model;
 use crate::printer::{BOLD, DIM, ODD};
@@ -50,6 +51,10 @@ struct ImatrixReport {
     /// Weights of products that were not measured.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_measured: Vec<String>,
+}
+
+impl Document for ImatrixReport {
+    const SCHEMA: &'static str = "imatrix";
 }
 
 #[derive(Serialize)]

@@ -15,6 +15,7 @@ use super::distill::{padding, reading, rows};
 use super::run::{read_text, terse_host};
 use super::running::Opened;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::human;
 use crate::printer::{BOLD, DIM};
@@ -34,6 +35,10 @@ struct ImportanceReport {
     found: WeightImportance,
     /// By layer; tensors outside of layers are not in it.
     layers: Vec<LayerImportance>,
+}
+
+impl Document for ImportanceReport {
+    const SCHEMA: &'static str = "explain.importance";
 }
 
 /// The tensors of a layer together.

@@ -21,6 +21,7 @@ use super::graph::{cost_text, sizes_text};
 use super::{left_out, several};
 use crate::args::InspectArgs;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::Outcome;
 use crate::options::in_options;
 use crate::printer::{BOLD, DIM, ODD, columns};
@@ -39,6 +40,10 @@ struct Report {
     vocabulary: Option<Vocabulary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     filters: Option<Filters>,
+}
+
+impl Document for Report {
+    const SCHEMA: &'static str = "inspect";
 }
 
 /// Describes models.

@@ -11,6 +11,7 @@ use zeroize::Zeroizing;
 
 use crate::args::{KeyPurpose, KeygenArgs};
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::{secrets, signals};
 
@@ -20,6 +21,10 @@ struct KeyReport {
     public: String,
     algorithm: &'static str,
     fingerprint: String,
+}
+
+impl Document for KeyReport {
+    const SCHEMA: &'static str = "keygen";
 }
 
 /// Makes a pair of keys.

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::args::{IssueArgs, LicenseAction};
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BAD, BOLD, GOOD};
 use crate::{revise, secrets};
@@ -28,6 +29,10 @@ struct LicenceReport {
     issuer: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     violations: Option<Vec<String>>,
+}
+
+impl Document for LicenceReport {
+    const SCHEMA: &'static str = "license";
 }
 
 impl LicenceReport {

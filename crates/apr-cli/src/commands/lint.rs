@@ -8,12 +8,17 @@ use apr_registry::Escaped;
 
 use crate::args::LintArgs;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::model;
 use crate::printer::{BOLD, DIM, GOOD, ODD};
 
 /// Remarks of one topic and severity shown before the rest is only counted.
 const SHOWN: usize = 8;
+
+impl Document for LintReport {
+    const SCHEMA: &'static str = "lint";
+}
 
 /// Looks for what could be better.
 pub(super) fn run(args: &LintArgs, context: &Context) -> Outcome {

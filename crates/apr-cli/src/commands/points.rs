@@ -11,10 +11,15 @@ use apr_qa::{Assessment, POINTS, PointReport, Subject, assess, render};
 use super::running::Opened;
 use crate::args::ValidateArgs;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::DIM;
 use crate::progress::Bar;
 use crate::{model, signals};
+
+impl Document for Assessment {
+    const SCHEMA: &'static str = "points";
+}
 
 /// Judges a model.
 pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {

@@ -19,6 +19,7 @@ use super::run::{read_media, read_text};
 use super::running::{self, Opened};
 use crate::args::ValidateArgs;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::human;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
@@ -44,6 +45,10 @@ struct OneReport<'a> {
     text: String,
     #[serde(flatten)]
     perplexity: PerplexityReport,
+}
+
+impl Document for OneReport<'_> {
+    const SCHEMA: &'static str = "perplexity";
 }
 
 fn one(args: &ValidateArgs, path: &Path, context: &Context) -> Outcome {
@@ -106,6 +111,10 @@ struct PredictionsReport<'a> {
     divergence: DivergenceReport,
 }
 
+impl Document for PredictionsReport<'_> {
+    const SCHEMA: &'static str = "compare.predictions";
+}
+
 fn predictions(args: &ValidateArgs, other: &Path, path: &Path, context: &Context) -> Outcome {
     // A pipe gives it once.
     let text = read_text(path)?;
@@ -147,6 +156,10 @@ struct OutputsReport {
     /// Of what B transcribes, where what A does is right.
     #[serde(skip_serializing_if = "Option::is_none")]
     error_rates: Option<ErrorRates>,
+}
+
+impl Document for OutputsReport {
+    const SCHEMA: &'static str = "compare.outputs";
 }
 
 fn outputs(args: &ValidateArgs, other: &Path, context: &Context) -> Outcome {

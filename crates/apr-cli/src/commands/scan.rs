@@ -18,6 +18,7 @@ use apr_scan::{
 use super::beside::{beside_log, write_sarif};
 use crate::args::ScanArgs;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::model;
 use crate::options::in_options;
@@ -26,6 +27,10 @@ use crate::remote::Repository;
 
 /// Findings of one file shown before the rest is only counted.
 const SHOWN: usize = 20;
+
+impl Document for ScanSummary {
+    const SCHEMA: &'static str = "scan";
+}
 
 /// Lists what loading files would run.
 pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::args::{SignArgs, VerifyArgs};
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BAD, GOOD, ODD};
 use crate::progress::Bar;
@@ -24,6 +25,10 @@ struct SignReport {
     signatures: usize,
     dropped_signatures: usize,
     dropped_licence: bool,
+}
+
+impl Document for SignReport {
+    const SCHEMA: &'static str = "sign";
 }
 
 /// Adds a signature.
@@ -124,6 +129,10 @@ struct VerifyReport {
     unverified: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+}
+
+impl Document for VerifyReport {
+    const SCHEMA: &'static str = "verify";
 }
 
 #[derive(Serialize)]

@@ -4,17 +4,16 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use apr_core::counted;
-use apr_ops::elements::{Selection, ValuesReport, elements};
-use apr_ops::tensors::{
-    HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, find, histogram,
-};
-use apr_registry::{CheckpointReader, Escaped};
+use apr_ops::elements::{Selection, ValuesReport};
+use apr_ops::tensors::{HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, find};
+use apr_registry::Escaped;
 use apr_view::parse_search;
 use serde::{Serialize, Serializer};
 
 use super::{left_out, several};
 use crate::args::{Sort, TensorsArgs};
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::human;
 use crate::human::number;
@@ -53,6 +52,10 @@ struct ModelTensors {
     found: FoundTensors,
 }
 
+impl Document for ModelTensors {
+    const SCHEMA: &'static str = "tensors";
+}
+
 #[derive(Serialize)]
 #[serde(untagged)]
 enum FoundTensors {
@@ -76,7 +79,7 @@ fn look(path: &Path, args: &TensorsArgs, context: &Context) -> Outcome<ModelTens
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
     let found = match (&args.hist, &args.values) {
         (Some(name), _) => FoundTensors::Histogram(distribution(&model, path, name, context)?),
-        (None, Some(part)) => FoundTensors::Values(values(&*model.reader, part)?),
+        (None, Some(part)) => FoundTensors::Values(values(&model, part, context)?),
         (None, None) => FoundTensors::List(listed(&model, path, args, context)?),
     };
     Ok(ModelTensors { file: model.name, found })
@@ -126,11 +129,12 @@ fn distribution(
     let tensor = find(reader, name).map_err(|similar| unknown_tensor(name, &similar))?;
     context.sources.expect_tensors(path, reader, [tensor]);
     let bar = Bar::new(&context.printer, reader.tensors()[tensor].byte_len()?);
-    Ok(histogram(reader, tensor, BINS, &context.pipeline()?, &bar)?)
+    Ok(context.session(model)?.histogram(tensor, BINS, &context.pipeline()?, &bar)?.report)
 }
 
 /// The values that `NAME` or `NAME[RANGES]` stands for. A name may end with a bracket itself.
-fn values(reader: &dyn CheckpointReader, part: &str) -> Outcome<ValuesReport> {
+fn values(model: &Model, part: &str, context: &Context) -> Outcome<ValuesReport> {
+    let reader = &*model.reader;
     let whole = find(reader, part);
     let (name, ranges) = match part.strip_suffix(']').and_then(|part| part.rsplit_once('[')) {
         Some((name, ranges)) if whole.is_err() => (name, Some(ranges)),
@@ -143,7 +147,7 @@ fn values(reader: &dyn CheckpointReader, part: &str) -> Outcome<ValuesReport> {
             .map_err(|error| Failure::Usage(error.message().to_owned()))?,
         None => Selection::corner(shape),
     };
-    Ok(elements(reader, tensor, &selection)?)
+    Ok(context.session(model)?.values(tensor, &selection)?)
 }
 
 /// The failure for a name that no tensor has, with the names that may have been meant.

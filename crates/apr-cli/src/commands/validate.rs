@@ -17,6 +17,7 @@ use super::left_out;
 use super::scan::render_findings;
 use crate::args::ValidateArgs;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::options::in_options;
@@ -26,6 +27,10 @@ use crate::{human, model, secrets};
 
 /// Findings shown before the rest is only counted.
 const SHOWN: usize = 20;
+
+impl Document for ValidateReport {
+    const SCHEMA: &'static str = "validate";
+}
 
 /// Checks a model.
 pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
@@ -128,6 +133,10 @@ struct Refusal {
     valid: bool,
     error: String,
     scan: ScanReport,
+}
+
+impl Document for Refusal {
+    const SCHEMA: &'static str = "validate.refused";
 }
 
 /// Tells why a model does not open.

@@ -7,6 +7,7 @@ use apr_registry::formats;
 use serde::Serialize;
 
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::Outcome;
 use crate::printer::{BOLD, DIM};
 
@@ -35,6 +36,10 @@ struct VersionReport {
     /// Features that it was built without.
     without: Vec<&'static str>,
     formats: Vec<FormatSupport>,
+}
+
+impl Document for VersionReport {
+    const SCHEMA: &'static str = "version";
 }
 
 /// A format that is read, or recognised to say what it is.

@@ -18,6 +18,7 @@ use serde::Serialize;
 use super::convert::{open_for, show_warnings, target_format};
 use crate::args::{DetectArgs, EmbedArgs, WatermarkAction};
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BAD, BOLD, DIM, GOOD};
 use crate::progress::Bar;
@@ -25,6 +26,10 @@ use crate::{human, model, signals};
 
 /// Bytes of the largest file that is taken for a key.
 const LARGEST_KEY: u64 = 1 << 16;
+
+impl Document for DetectReport {
+    const SCHEMA: &'static str = "watermark.find";
+}
 
 /// Marks a model, or looks for a mark.
 pub(super) fn run(action: &WatermarkAction, context: &Context) -> Outcome {
@@ -42,6 +47,10 @@ struct MarkReport<'a> {
     mark: &'a EmbedReport,
     bytes_out: u64,
     losses: &'a [Loss],
+}
+
+impl Document for MarkReport<'_> {
+    const SCHEMA: &'static str = "watermark.mark";
 }
 
 fn embed(args: &EmbedArgs, context: &Context) -> Outcome {

@@ -56,7 +56,7 @@ fn of<T: Serialize>(report: apr::Result<T>) -> Value {
 /// The same as the command prints it.
 fn printed(sandbox: &Sandbox, line: &[&str]) -> Value {
     let run = sandbox.run(&[line, &["--json"]].concat());
-    let report: Value = serde_json::from_slice(&run.stdout).unwrap_or_else(|_| panic!("{run}"));
+    let report = run.json();
     match report.get("error").and_then(|error| error.get("code")) {
         Some(code) => json!({ "code": code }),
         None => report,

@@ -4,6 +4,8 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
+use serde_json::json;
+
 use crate::container::workshop;
 use crate::support::{Sandbox, model_folder, small_safetensors};
 
@@ -330,4 +332,15 @@ fn a_disk_that_fails_at_a_close_or_an_unlink_is_no_panic_and_what_stays_is_named
         }
     }
     assert!(named > 0);
+}
+
+#[test]
+fn a_folder_that_is_made_for_an_output_is_named() {
+    let sandbox = Sandbox::new();
+    let convert = |rest: &str| sandbox.apr(&format!("convert {LLAMA} {rest}")).ok();
+    convert("-o a/b/m.apr").says(&["made the folder a/b"]);
+    let again = convert("-o a/b/n.apr --json").json();
+    assert!(again["made_folders"].is_null(), "{again}");
+    let folder = convert("-o c/d/ --format safetensors --json").json();
+    assert_eq!(folder["made_folders"], json!(["c"]), "the output itself is not named");
 }

@@ -39,7 +39,7 @@ fn a_prompt_that_is_in_the_file_is_not_read_again() {
 #[test]
 fn several_prompts_and_tokens_are_kept_one_after_the_other() {
     let sandbox = Sandbox::new();
-    let both = run(&sandbox, "12+34=", "--prompt 12+35= --json").ok().json();
+    let both = run(&sandbox, "12+34=", "--prompt 12+35= --json").ok().reports();
     assert_eq!((&both[0]["reused"], &both[1]["reused"]), (&json!(0), &json!(5)));
     let line = format!("run {LLAMA} --tokens 256,49,50,43,51,53 --prompt-cache cache --json");
     assert_eq!(sandbox.apr(&line).ok().json()["reused"], 4);

@@ -98,8 +98,8 @@ fn a_pipe_and_a_file_give_a_prompt_too() {
     assert_eq!(sandbox.apr(&format!("{line} --input prompt.txt")).ok().text(), by_option);
     assert_eq!(by_option, "998\n");
     let both =
-        sandbox.apr(&format!("{line} --input prompt.txt --input prompt.txt --json")).ok().json();
-    assert_eq!(both.as_array().map(Vec::len), Some(2));
+        sandbox.apr(&format!("{line} --input prompt.txt --input prompt.txt --json")).ok().reports();
+    assert_eq!(both.len(), 2);
     sandbox.piped(&line, b"\xff\xfe").fails(4, &["not UTF-8"]);
 }
 
@@ -116,13 +116,13 @@ fn each_line_of_a_text_is_a_prompt_where_that_is_asked_for() {
     assert_eq!(sandbox.apr(&line).ok().text(), by_option("").ok().text());
     let piped = sandbox.piped(&format!("run {LLAMA} --lines"), b"12+34=\n20+22=\n").ok();
     assert_eq!(piped.text(), by_option("").ok().text());
-    let json = sandbox.apr(&format!("{line} --json")).ok().json();
-    for (made, text) in json.as_array().expect("an array").iter().zip(["46\n", "42\n"]) {
+    let answers = sandbox.apr(&format!("{line} --json")).ok().reports();
+    for (made, text) in answers.iter().zip(["46\n", "42\n"]) {
         assert_eq!(made["text"], text);
     }
-    // One line is a list, too, since a file may have any number.
-    let json = sandbox.apr(&format!("run {LLAMA} --input one.txt --lines --json")).ok().json();
-    assert_eq!((json.as_array().map(Vec::len), &json[0]["text"]), (Some(1), &json!("3\n")));
+    // Each answer is a line of JSON, also where a file has one.
+    let one = sandbox.apr(&format!("run {LLAMA} --input one.txt --lines --json")).ok();
+    assert_eq!((one.text().lines().count(), &one.json()["text"]), (1, &json!("3\n")));
     sandbox.apr(&format!("run {BERT} --input two.txt --lines -o vectors.npy")).ok();
     let shown = sandbox.apr("tensors vectors.npy --json").ok().json();
     assert_eq!(shown["tensors"][0]["shape"], json!([2, 32]));
@@ -141,17 +141,16 @@ fn generated_texts_grow_side_by_side_unless_it_is_said_otherwise() {
     let sums = ["12+34=", "1+2=", "20+22=", "7+8=", "99+1=", "123+4=", "Once upon", "5+5="];
     let sandbox = Sandbox::new().with("sums.txt", sums.join("\n"));
     let run = |rest: &str| sandbox.apr(&format!("run {LLAMA} --input sums.txt --lines {rest}"));
-    let alone = run("--batch 1 --json").clean().json();
+    let alone = run("--batch 1 --json").clean().reports();
     for (rest, most) in [("--json", 8), ("--batch 3 --json", 3)] {
-        let batch = run(rest).clean().json();
-        for (batch, alone) in batch.as_array().expect("texts").iter().zip(alone.as_array().unwrap())
-        {
+        let batch = run(rest).clean().reports();
+        for (batch, alone) in batch.iter().zip(&alone) {
             for key in ["given", "added", "text", "ended"] {
                 assert_eq!(batch[key], alone[key], "{rest}");
             }
             assert!(alone["batch"].is_null());
         }
-        let counts = batch.as_array().expect("texts").iter().map(|made| made["batch"].as_u64());
+        let counts = batch.iter().map(|made| made["batch"].as_u64());
         assert_eq!(counts.max(), Some(Some(most)), "{rest}");
     }
     assert_eq!(run("").ok().text(), run("--batch 1").ok().text());

@@ -206,6 +206,23 @@ pub(crate) struct Run {
     pub(crate) stderr: String,
 }
 
+/// The documents of some output, each without its envelope, which they must have.
+#[track_caller]
+pub(crate) fn reports(output: &[u8]) -> Vec<Value> {
+    let shown = || String::from_utf8_lossy(output);
+    let documents = serde_json::Deserializer::from_slice(output).into_iter::<Value>();
+    let report = |document: Result<Value, _>| {
+        let document = document.unwrap_or_else(|error| panic!("{error}: {}", shown()));
+        let Value::Object(mut report) = document else { panic!("no object: {}", shown()) };
+        let schema = report.remove("schema").unwrap_or_default();
+        let schema = schema.as_str().unwrap_or_default();
+        assert!(schema.starts_with("apr.") && schema.ends_with("/1"), "{schema}: {}", shown());
+        assert!(report.remove("command").is_some_and(|command| command.is_string()));
+        Value::Object(report)
+    };
+    documents.map(report).collect()
+}
+
 impl Run {
     pub(crate) fn of(command: Command) -> Self {
         Self::from(assert_cmd::Command::from_std(command).timeout(PATIENCE).output())
@@ -224,7 +241,15 @@ impl Run {
     /// Standard output, which must be one JSON document.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
-        serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self}"))
+        let mut reports = self.reports();
+        assert_eq!(reports.len(), 1, "{self}");
+        reports.remove(0)
+    }
+
+    /// The reports of several models or texts, each without its envelope.
+    #[track_caller]
+    pub(crate) fn reports(&self) -> Vec<Value> {
+        reports(&self.stdout)
     }
 
     /// The run, which must have succeeded.

@@ -52,15 +52,16 @@ fn several_models_are_looked_at_and_one_that_fails_keeps_no_other() {
         let run = run.fails(3, &["E007: absent", "=== a.safetensors ===", "=== b.safetensors ==="]);
         assert_eq!(run.stderr.matches("absent").count(), 1, "{run}");
         let run = sandbox.apr(&format!("{command} a.safetensors absent b.safetensors --json"));
-        let documents = run.json();
-        let [a, absent, b] = &documents.as_array().expect("a list")[..] else { panic!("{run}") };
+        let documents = run.reports();
+        let [a, absent, b] = &documents[..] else { panic!("{run}") };
+        assert_eq!(run.text().lines().count(), 3, "each is a line");
         assert_eq!(
             (run.code, &a["file"], &b["file"]),
             (Some(3), &json!("a.safetensors"), &json!("b.safetensors"))
         );
         assert_eq!((&absent["file"], &absent["error"]["code"]), (&json!("absent"), &json!("E007")));
-        // One model is one document, as ever.
-        assert!(sandbox.apr(&format!("{command} a.safetensors --json")).clean().json().is_object());
+        let alone = sandbox.apr(&format!("{command} a.safetensors --json")).clean();
+        assert_eq!(&alone.json(), a, "one of several is what it is alone");
     }
     let listed = sandbox.apr("tensors a.safetensors").clean().text();
     assert_eq!(sandbox.apr("ls a.safetensors").clean().text(), listed);

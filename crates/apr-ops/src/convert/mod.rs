@@ -182,6 +182,7 @@ pub fn plan(
     let report = ConvertReport {
         from: reader.format(),
         files: writer.layout().files.clone(),
+        made_folders: Vec::new(),
         elements: elements.map(Option::unwrap_or_default).fold(0, u64::saturating_add),
         bytes_in: tensors.iter().map(|tensor| tensor.bytes_before).sum(),
         bytes_out: writer.layout().total_len(),

@@ -36,6 +36,9 @@ pub struct ConvertReport {
     pub from: &'static Format,
     /// Files written, or to be written, with their lengths in bytes.
     pub files: Vec<FileInfo>,
+    /// Folders that were made for them, from the outermost on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub made_folders: Vec<String>,
     /// The tensors, in the order they are written.
     pub tensors: Vec<ConvertedTensor>,
     /// Tensors that are another one's bytes, and not written again.

@@ -13,7 +13,13 @@ const [, , site, apr] = process.argv;
 const { open, AprError } = await import(resolve(site, "../npm/api/node.js"));
 const llama = resolve(import.meta.dirname, "../../../../fixtures/tiny-llama");
 const cases = resolve(llama, "../../../shared/cases/codes");
-const json = (...args) => JSON.parse(execFileSync(apr, [...args, "--json"], { encoding: "utf8", maxBuffer: 1 << 28 }));
+// The report of a command, without its envelope.
+const json = (...args) => {
+  const text = execFileSync(apr, [...args, "--json"], { encoding: "utf8", maxBuffer: 1 << 28 });
+  const { schema, command, ...report } = JSON.parse(text);
+  assert.deepEqual([schema.startsWith("apr."), command], [true, args[0]]);
+  return report;
+};
 
 test("a folder is explored and run", async () => {
   const model = await open(llama);

@@ -64,7 +64,13 @@ async function choose(page, files) {
 }
 
 const view = (page, name) => page.getByRole("link", { name, exact: true }).click();
-const json = (...args) => JSON.parse(execFileSync(apr, [...args, "--json"], { encoding: "utf8", maxBuffer: 1 << 28 }));
+// The report of a command, without its envelope.
+const json = (...args) => {
+  const text = execFileSync(apr, [...args, "--json"], { encoding: "utf8", maxBuffer: 1 << 28 });
+  const { schema, command, ...report } = JSON.parse(text);
+  assert.deepEqual([schema.startsWith("apr."), command], [true, args[0]]);
+  return report;
+};
 const folderFiles = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
   .map((name) => join(llama, name)).filter(existsSync);
 

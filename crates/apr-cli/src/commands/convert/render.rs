@@ -16,6 +16,7 @@ use apr_registry::{DType, Escaped, Loss};
 use serde::Serialize;
 
 use super::write::Changed;
+use crate::documents::Document;
 use crate::engine::{CanaryReport, SearchReport};
 use crate::human;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, columns};
@@ -51,6 +52,10 @@ pub(super) struct WriteReport {
     /// How it answered the inputs of a canary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) canary: Option<CanaryReport>,
+}
+
+impl Document for WriteReport {
+    const SCHEMA: &'static str = "convert";
 }
 
 pub(super) fn render_family(out: &mut dyn Write, report: &WriteReport) -> io::Result<()> {
@@ -153,6 +158,9 @@ pub(super) fn render(out: &mut dyn Write, report: &ConvertReport, all: bool) -> 
         many => format!(" in {many} files"),
     };
     writeln!(out, "  {tensors}, {before} of weights, {after} written{files}")?;
+    if let Some(folder) = report.made_folders.last() {
+        writeln!(out, "  made the folder {}", Escaped(folder))?;
+    }
     render_casts(out, report)?;
     render_quantization(out, report, all)?;
     render_losses(out, report)

@@ -24,6 +24,7 @@ use super::render::{
 use crate::args::WriteArgs;
 use crate::commands::{canary, distill, lora, lowrank, merge, prune, search};
 use crate::context::Context;
+use crate::documents::Document;
 use crate::engine::{DistillReport, SearchReport};
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
@@ -152,6 +153,10 @@ struct DryReport<'r> {
     extracted: Option<&'r ExtractReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     moe: Option<&'r MoeReport>,
+}
+
+impl Document for DryReport<'_> {
+    const SCHEMA: &'static str = "convert.dry-run";
 }
 
 /// Does a job, or with `--dry-run` reports what would be written.

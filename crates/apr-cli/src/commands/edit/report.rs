@@ -6,6 +6,8 @@ use std::path::Path;
 use apr_registry::Escaped;
 use serde::Serialize;
 
+use crate::documents::Document;
+
 /// What became of the file.
 #[derive(Serialize)]
 pub(super) struct EditReport {
@@ -21,6 +23,10 @@ pub(super) struct EditReport {
     pub(super) dropped_licence: bool,
     /// Whether all that was done is to undo a change that had been interrupted.
     pub(super) undone: bool,
+}
+
+impl Document for EditReport {
+    const SCHEMA: &'static str = "edit";
 }
 
 impl EditReport {

@@ -15,6 +15,7 @@ use self::listing::Folder;
 use self::server::Server;
 use crate::args::PageArgs;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 use crate::secrets;
@@ -38,6 +39,10 @@ struct PageReport {
     /// Files and folders of the model that it may not: hidden, names that are no UTF-8, and links
     /// that lead out of its folder.
     left_out: usize,
+}
+
+impl Document for PageReport {
+    const SCHEMA: &'static str = "page";
 }
 
 /// Serves until the process is ended.

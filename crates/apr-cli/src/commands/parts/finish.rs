@@ -17,6 +17,7 @@ use crate::args::FinishArgs;
 use crate::commands::canary;
 use crate::commands::convert::Judged;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::engine::CanaryReport;
 use crate::failure::{Failure, Outcome};
 use crate::human;
@@ -35,6 +36,10 @@ struct Unfinished {
     finished: bool,
     parts: usize,
     missing: Vec<Undone>,
+}
+
+impl Document for Unfinished {
+    const SCHEMA: &'static str = "finish.missing";
 }
 
 /// A part that is not done.
@@ -65,6 +70,10 @@ struct FinishReport {
     /// How it answered the inputs of a canary.
     #[serde(skip_serializing_if = "Option::is_none")]
     canary: Option<CanaryReport>,
+}
+
+impl Document for FinishReport {
+    const SCHEMA: &'static str = "finish";
 }
 
 /// Checks all parts, and puts them together.

@@ -14,6 +14,7 @@ use super::words::{portable, real, typed};
 use super::{input, reported, written};
 use crate::args::PlanArgs;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome, quoted};
 use crate::human;
 use crate::printer::{BOLD, DIM};
@@ -28,6 +29,10 @@ struct PlanReport {
     /// Most bytes that a part reads.
     largest_read: u64,
     warnings: Vec<String>,
+}
+
+impl Document for PlanReport {
+    const SCHEMA: &'static str = "plan";
 }
 
 /// Cuts a job into parts.

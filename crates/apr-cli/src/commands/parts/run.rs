@@ -10,6 +10,7 @@ use super::on_disk::{self, OpenPlan};
 use super::{reported, written};
 use crate::args::RunPartArgs;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::human;
 use crate::printer::{BOLD, DIM};
@@ -23,6 +24,10 @@ struct PartReport {
     skipped: bool,
     #[serde(flatten)]
     result: PartResult,
+}
+
+impl Document for PartReport {
+    const SCHEMA: &'static str = "run-part";
 }
 
 /// Does a part, unless it is done.

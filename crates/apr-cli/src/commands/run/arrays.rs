@@ -14,6 +14,7 @@ use super::host;
 use super::job::{Job, outputs};
 use super::output::Output;
 use crate::commands::nearby;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::human;
 use crate::printer::{BOLD, DIM};
@@ -23,6 +24,10 @@ const LISTED: usize = 20;
 
 /// Elements of an output that fit the terminal.
 const SHOWN: usize = 12;
+
+impl Document for RunReport {
+    const SCHEMA: &'static str = "run.arrays";
+}
 
 pub(super) fn run(job: &Job<'_>, arrays: &[GivenArray], part: &Prepared<'_>) -> Outcome {
     let inputs = inputs(job, arrays, part.graph())?;

@@ -68,10 +68,13 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
 
     answers.finish()?;
     let last = reports.last().cloned();
-    let reports: Vec<_> = reports.into_iter().map(|made| loaded.report(job, made)).collect();
-    match reports.as_slice() {
-        [report] if !job.args.lines => job.context.printer.report(report, |_, _| Ok(()))?,
-        reports => job.context.printer.report(&reports, |_, _| Ok(()))?,
+    let is_one = reports.len() == 1 && !job.args.lines;
+    for made in reports {
+        let report = loaded.report(job, made);
+        match is_one {
+            true => job.context.printer.report(&report, |_, _| Ok(()))?,
+            false => job.context.printer.report_each(&report, |_, _| Ok(()))?,
+        }
     }
     last.map_or(Ok(()), |last| keep(job, cache, &generator, &last))
 }

@@ -13,6 +13,7 @@ use super::job::Job;
 use super::output::Output;
 use super::sounds::render_vector;
 use super::texts::render_labels;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::BOLD;
 
@@ -23,6 +24,10 @@ struct PicturesReport {
     file: String,
     /// One for each image.
     results: Vec<ImageResult>,
+}
+
+impl Document for PicturesReport {
+    const SCHEMA: &'static str = "run.pictures";
 }
 
 pub(super) fn run(

@@ -13,6 +13,7 @@ use super::given::read_media;
 use super::job::Job;
 use super::output::Output;
 use super::texts::render_labels;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 
@@ -23,6 +24,10 @@ struct SoundsReport {
     file: String,
     /// One for each file.
     results: Vec<AudioResult>,
+}
+
+impl Document for SoundsReport {
+    const SCHEMA: &'static str = "run.sounds";
 }
 
 pub(super) fn run(job: &Job<'_>, paths: &[PathBuf], part: Prepared<'_>) -> Outcome {

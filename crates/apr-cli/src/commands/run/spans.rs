@@ -7,6 +7,7 @@ use apr_run::{Answer, Answers, Prepared, QuestionAnswering};
 use serde::Serialize;
 
 use super::job::Job;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::BOLD;
 
@@ -17,6 +18,10 @@ struct AnswersReport {
     file: String,
     /// One for each question.
     results: Vec<Answers>,
+}
+
+impl Document for AnswersReport {
+    const SCHEMA: &'static str = "run.answers";
 }
 
 /// Answers questions by the text of `--context`.

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::job::Job;
 use super::output::Output;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 
@@ -22,6 +23,10 @@ struct TextsReport {
     file: String,
     /// One for each text.
     results: Vec<TextTask>,
+}
+
+impl Document for TextsReport {
+    const SCHEMA: &'static str = "run.texts";
 }
 
 pub(super) fn run(job: &Job<'_>, texts: &[String], part: Prepared<'_>) -> Outcome {

@@ -6,6 +6,7 @@ use apr_run::Completion;
 use serde::Serialize;
 
 use super::job::Job;
+use crate::documents::Document;
 use crate::human;
 
 /// When the model was ready.
@@ -21,6 +22,10 @@ pub(super) struct Timed {
     /// Most memory that the process has had so far, where the system says.
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_memory_bytes: Option<u64>,
+}
+
+impl Document for Timed {
+    const SCHEMA: &'static str = "run";
 }
 
 impl Loaded {

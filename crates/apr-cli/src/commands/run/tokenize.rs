@@ -11,6 +11,7 @@ use super::given::{piped_text, read_text};
 use super::host;
 use crate::args::TokenizeArgs;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::model;
 use crate::printer::DIM;
@@ -21,6 +22,10 @@ struct TokenizeReport {
     file: String,
     /// One for each text.
     results: Vec<Tokenized>,
+}
+
+impl Document for TokenizeReport {
+    const SCHEMA: &'static str = "run.tokens";
 }
 
 #[derive(Debug, Serialize)]

@@ -12,6 +12,7 @@ use super::generation;
 use super::given::read_media;
 use super::job::Job;
 use crate::args::SubtitleFormat;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 
@@ -21,6 +22,10 @@ struct TranscriptionReport {
     file: String,
     /// One for each file.
     results: Vec<Transcription>,
+}
+
+impl Document for TranscriptionReport {
+    const SCHEMA: &'static str = "run.transcription";
 }
 
 pub(super) fn run(job: &Job<'_>, paths: &[PathBuf]) -> Outcome {

@@ -6,12 +6,17 @@ use apr_registry::Escaped;
 use apr_trace::{Anomaly, AnomalyKind, AnomalyReport, Trace, anomalies};
 
 use super::render::RULE;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::human::number;
 use crate::printer::{BAD, BOLD, DIM, GOOD, Printer};
 
 /// Tokens that are generated to find repetitions.
 pub(super) const TOKENS: usize = 64;
+
+impl Document for AnomalyReport {
+    const SCHEMA: &'static str = "trace.anomalies";
+}
 
 /// Prints what is unlike a healthy model.
 pub(super) fn report(trace: &Trace, printer: &Printer) -> Outcome {

@@ -17,6 +17,7 @@ use super::{interactive, payload, run_options};
 use crate::args::TraceArgs;
 use crate::commands::run::host;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::Outcome;
 use crate::human::shortened;
 use crate::model;
@@ -34,6 +35,10 @@ const WEIGHTS: usize = 4;
 const TOKENS: usize = 16;
 /// Unmatched steps that are shown.
 const UNMATCHED: usize = 8;
+
+impl Document for TraceDiff {
+    const SCHEMA: &'static str = "trace.diff";
+}
 
 /// Compares two models.
 pub(super) fn run(args: &TraceArgs, other: &Path, context: &Context) -> Outcome {

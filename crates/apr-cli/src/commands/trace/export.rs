@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use apr_infer::Value;
 use apr_io::{AtomicOutput, Target, io_error};
-use apr_ops::document::write_json;
 use apr_platform::list_folder;
 use apr_registry::{Error, IoCause};
 use apr_run::ArrayFile;
@@ -15,7 +14,7 @@ use tempfile::TempDir;
 use crate::args::TraceArgs;
 use crate::commands::beside::write_text;
 use crate::failure::{Failure, Outcome};
-use crate::printer::Printer;
+use crate::printer::{Printer, write_document};
 
 /// How a trace is written.
 #[derive(Clone, Copy)]
@@ -59,8 +58,7 @@ impl<'a> Export<'a> {
             TraceFormat::Perfetto => perfetto(trace),
             TraceFormat::Json => {
                 let mut bytes = Vec::new();
-                write_json(&mut bytes, trace)?;
-                bytes.push(b'\n');
+                write_document(&mut bytes, trace, false)?;
                 bytes
             }
         };

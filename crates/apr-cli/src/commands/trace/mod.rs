@@ -18,11 +18,16 @@ use self::export::{Activations, Export};
 use crate::args::TraceArgs;
 use crate::commands::run::host;
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::Outcome;
 use crate::model;
 
 /// Predictions that are shown where --top does not say.
 const TOP: usize = 5;
+
+impl Document for apr_trace::Trace {
+    const SCHEMA: &'static str = "trace";
+}
 
 /// Traces a model, or two of them.
 pub(super) fn run(args: &TraceArgs, context: &Context) -> Outcome {

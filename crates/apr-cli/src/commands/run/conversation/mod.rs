@@ -166,7 +166,7 @@ fn finish(job: &Job<'_>, made: RunResult<Completion>, loaded: &timing::Loaded) -
         _ => {}
     }
     let report = loaded.report(job, made);
-    job.context.printer.report(&report, |_, _| Ok(()))
+    job.context.printer.report_each(&report, |_, _| Ok(()))
 }
 
 /// A remark of the conversation's own, beside what the model writes.
