@@ -380,8 +380,13 @@ fn render_node(out: &mut dyn Write, report: &NodeReport) -> io::Result<()> {
 }
 
 fn render_value(out: &mut dyn Write, label: &str, value: &ValueView) -> io::Result<()> {
+    let operand = value.operand.as_ref().map_or_else(String::new, |name| format!("{name}: "));
     let place = match &value.place {
-        ValueEnd::LeftOut => return writeln!(out, "  {DIM}{label}{DIM:#} (left out)"),
+        ValueEnd::LeftOut => {
+            return {
+                return writeln!(out, "  {DIM}{label} {}{DIM:#}(left out)", Escaped(&operand));
+            };
+        }
         ValueEnd::Input => "an input".to_owned(),
         ValueEnd::Node(name) => format!("output of {name}"),
         ValueEnd::Weight(name) => format!("tensor {name}"),
@@ -395,7 +400,8 @@ fn render_value(out: &mut dyn Write, label: &str, value: &ValueView) -> io::Resu
     let kind = value.kind.as_deref().unwrap_or("?");
     writeln!(
         out,
-        "  {DIM}{label}{DIM:#} {}  {DIM}{}{DIM:#}  {}",
+        "  {DIM}{label} {}{DIM:#}{}  {DIM}{}{DIM:#}  {}",
+        Escaped(&operand),
         Escaped(&value.name),
         Escaped(kind),
         Escaped(&place)

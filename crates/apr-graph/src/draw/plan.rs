@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::layered::{BoxPort, Placed, Shape, lay_out};
 use super::{Depth, SceneId, cost_text, parameters, scene_id};
 use crate::Totals;
-use crate::outline::{End, Item, ItemKind, Scene};
+use crate::outline::{End, Item, ItemKind, Scene, WeightUse};
 
 /// Space between the frame of a group and what is in it.
 const PADDING: f64 = 16.0;
@@ -463,7 +463,7 @@ fn lines(item: &Item) -> Vec<String> {
             }
             lines.extend(weights.iter().take(3).map(|weight| {
                 let name = weight.tensor.rsplit('/').next().unwrap_or(&weight.tensor);
-                short(&format!("{name} {}", weight.kind.as_deref().unwrap_or_default()))
+                short(&weight_line(weight, name))
             }));
             lines.extend(item.cost.as_ref().map(cost_text));
         }
@@ -477,16 +477,20 @@ fn lines(item: &Item) -> Vec<String> {
     lines
 }
 
+/// `W: conv1.weight f32[64, 3, 7, 7]`: which input of the operator, which tensor, its type.
+fn weight_line(weight: &WeightUse, name: &str) -> String {
+    let operand = weight.operand.iter().map(|operand| format!("{operand}: "));
+    let kind = weight.kind.iter().map(|kind| format!(" {kind}"));
+    operand.chain([name.to_owned()]).chain(kind).collect()
+}
+
 /// All that the box leaves out.
 fn hint(item: &Item) -> String {
     let mut hint = item.path.clone();
     if let ItemKind::Node { weights, .. } = &item.kind {
         for weight in weights {
-            hint.push_str(&format!(
-                "\n{} {}",
-                weight.tensor,
-                weight.kind.as_deref().unwrap_or_default()
-            ));
+            hint.push('\n');
+            hint.push_str(&weight_line(weight, &weight.tensor));
         }
     }
     hint
@@ -529,6 +533,22 @@ mod tests {
         let text = short(&long);
         assert_eq!(text.chars().count(), 47);
         assert!(text.starts_with('a') && text.ends_with('b'));
+    }
+
+    #[test]
+    fn weights_stand_beside_the_inputs_that_onnx_names() {
+        let mut graph = GraphBuilder::new(17);
+        let main = graph.body();
+        let x = main.input("x", ElementType::F32, [1.into(), 3.into()], Meaning::Unknown);
+        let w = main.weight("w", ElementType::F32, [3, 3, 7]);
+        let bias = main.weight("bias", ElementType::F32, [3]);
+        let y = main.op("Conv", [x, w, bias]).output("y");
+        main.output("y", y, Meaning::Unknown);
+        let drawing = draw(&outline(&graph.finish(), OutlineOptions::default()), &Depth::ALL);
+        let drawn = drawing.boxes.iter().find(|drawn| drawn.title == "Conv").expect("a box");
+        // The operator's inputs are X, W and B in ONNX's documentation.
+        assert_eq!(drawn.lines[1..3], ["W: w f32[3, 3, 7]", "B: bias f32[3]"]);
+        assert_eq!(drawn.hint, "y\nW: w f32[3, 3, 7]\nB: bias f32[3]");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::context::{Argument, Context, Flow};
 use super::fold::{self, Run};
 use super::members::{Member, members, parts};
+use super::operand::Operands;
 use super::scene::{Edge, End, Item, ItemKind, Port, Scene};
 use crate::{AttributeValue, Function, Graph, Node, Op, ValueId, ValueOrigin};
 
@@ -45,6 +46,8 @@ pub(super) struct Outliner<'a> {
     functions: HashMap<&'a Op, usize>,
     /// Functions by their position and what they are called with, so that each is looked at once.
     scenes: HashMap<(usize, Vec<Argument>), Arc<Scene>>,
+    /// The function that is looked at; `None` for the main body.
+    function: Option<&'a Function>,
     /// How many functions and branches are around what is looked at.
     depth: usize,
     /// Nodes and inputs of functions that may still be looked at: a function is looked at again for
@@ -63,7 +66,7 @@ impl<'a> Outliner<'a> {
         let functions = graph.functions.iter().map(|function| &function.op).zip(0..).collect();
         let all: usize = graph.functions.iter().map(size).sum();
         let left = all.saturating_mul(WAYS).saturating_add(FREE);
-        Self { graph, options, functions, scenes: HashMap::new(), depth: 0, left }
+        Self { graph, options, functions, scenes: HashMap::new(), function: None, depth: 0, left }
     }
 
     /// The scene of the whole graph, with inputs and outputs as items.
@@ -272,7 +275,8 @@ impl<'a> Outliner<'a> {
         if node.bodies().next().is_some() && self.depth < DEEPEST {
             return ItemKind::Group { function: Some(op), scene: Arc::new(self.branches(node)) };
         }
-        ItemKind::Node { op, weights: context.weights(node) }
+        let operands = Operands::of(self.graph, self.function, node);
+        ItemKind::Node { op, weights: context.weights(node, &operands) }
     }
 
     /// The scene of a function, as it is called here.
@@ -316,7 +320,9 @@ impl<'a> Outliner<'a> {
         let members =
             if self.left == 0 { Vec::new() } else { members(&function.body, &inner.nodes(), 0) };
         self.depth += 1;
+        let around = self.function.replace(function);
         let scene = Arc::new(self.scene(&inner, &members, 0, &inputs, &function.body.outputs));
+        self.function = around;
         self.depth -= 1;
         self.scenes.insert(key, scene.clone());
         scene

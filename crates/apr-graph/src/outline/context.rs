@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::operand::Operands;
 use super::scene::{Port, WeightUse, shown};
 use crate::{Body, Dim, Node, Value, ValueId, ValueOrigin};
 
@@ -79,10 +80,13 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The weights that a node reads.
-    pub(super) fn weights(&self, node: &Node) -> Vec<WeightUse> {
-        let weights = reads(node).filter(|value| self.is_weight(*value));
-        let weight = |value| WeightUse {
+    /// The weights that a node reads, as its inputs and in its branches.
+    pub(super) fn weights(&self, node: &Node, operands: &Operands<'_>) -> Vec<WeightUse> {
+        let names = (0..node.inputs.len()).filter(|input| node.inputs[*input].is_some());
+        let names = names.map(|input| operands.input(input)).chain(std::iter::repeat(None));
+        let weights = reads(node).zip(names).filter(|(value, _)| self.is_weight(*value));
+        let weight = |(value, operand)| WeightUse {
+            operand,
             tensor: self.tensor(value).unwrap_or(&self.body.value(value).name).to_owned(),
             kind: self.kind(value),
         };

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::operand::Operands;
 use super::scene::shown;
 use crate::{
     AttributeValue, Body, Constant, ConstantData, Function, Graph, MAX_DEPTH, Node, ValueId,
@@ -34,6 +35,10 @@ pub struct NodeView {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ValueView {
+    /// Name of the operator's input or output that it is, such as `W` of a convolution; `None` for
+    /// operators that are not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operand: Option<String>,
     /// Its name; empty where an optional one is left out.
     pub name: String,
     /// Its type, where it is known.
@@ -115,14 +120,16 @@ impl NodeView {
         paths
     }
 
-    fn new(place: Scope<'_>, node: &Node) -> Self {
+    fn new(graph: &Graph, place: Scope<'_>, node: &Node) -> Self {
         let body = place.body;
-        let left_out = || ValueView { name: String::new(), kind: None, place: ValueEnd::LeftOut };
-        let view = |id: &Option<ValueId>, from: &dyn Fn(ValueId) -> ValueEnd| match id {
-            None => left_out(),
+        let view = |operand, id: &Option<ValueId>, from: &dyn Fn(ValueId) -> ValueEnd| match id {
+            None => {
+                ValueView { operand, name: String::new(), kind: None, place: ValueEnd::LeftOut }
+            }
             Some(id) => {
                 let value = body.value(*id);
                 ValueView {
+                    operand,
                     name: value.name.clone(),
                     kind: shown(value.tensor()),
                     place: from(*id),
@@ -134,12 +141,19 @@ impl NodeView {
             name: attribute.name.to_string(),
             value: attribute_text(&attribute.value),
         });
+        let operands = Operands::of(graph, place.function, node);
+        let inputs = node.inputs.iter().enumerate();
+        let outputs = node.outputs.iter().enumerate();
         Self {
             name: node.name.clone(),
             op: node.op.to_string(),
             function: place.function.map(|function| function.op.to_string()),
-            inputs: node.inputs.iter().map(|id| view(id, &|id| place.source(id))).collect(),
-            outputs: node.outputs.iter().map(|id| view(id, &|id| readers(body, id))).collect(),
+            inputs: inputs
+                .map(|(at, id)| view(operands.input(at), id, &|id| place.source(id)))
+                .collect(),
+            outputs: outputs
+                .map(|(at, id)| view(operands.output(at), id, &|id| readers(body, id)))
+                .collect(),
             attributes: attributes.collect(),
             doc: node.doc.clone(),
         }
@@ -154,7 +168,7 @@ fn find_in(graph: &Graph, place: Scope<'_>, name: &str, depth: usize) -> Vec<Nod
         node.name == name || node.outputs.iter().flatten().any(makes)
     };
     let mut found: Vec<NodeView> =
-        body.nodes.iter().filter(fits).map(|node| NodeView::new(place, node)).collect();
+        body.nodes.iter().filter(fits).map(|node| NodeView::new(graph, place, node)).collect();
 
     // In a graph that nobody checked, functions may call themselves.
     if !found.is_empty() || depth > MAX_DEPTH {
@@ -336,6 +350,9 @@ mod tests {
         assert_eq!(found[0].inputs[0].place, ValueEnd::Input);
         assert_eq!(found[0].inputs[0].kind.as_deref(), Some("f32[n, 4]"));
         assert_eq!(found[0].inputs[1].place, ValueEnd::Weight("w".to_owned()));
+        // The names are those of ONNX's documentation of MatMul.
+        assert_eq!(found[0].inputs[1].operand.as_deref(), Some("B"));
+        assert_eq!(found[0].outputs[0].operand.as_deref(), Some("Y"));
         assert_eq!(found[0].outputs[0].place, ValueEnd::Readers(vec!["flat".to_owned()]));
 
         let found = NodeView::find(&graph, "y");

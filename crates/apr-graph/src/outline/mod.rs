@@ -13,6 +13,7 @@ mod costs;
 mod fold;
 mod look;
 mod members;
+mod operand;
 mod scene;
 
 use crate::Graph;

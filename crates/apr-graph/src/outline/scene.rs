@@ -93,6 +93,10 @@ pub enum ItemKind {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct WeightUse {
+    /// Name of the input that it is given as, such as `W` of a convolution; `None` for operators
+    /// that are not known, and for what a branch reads from the body around it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operand: Option<String>,
     /// Name of the tensor, or of the parameter of a function.
     pub tensor: String,
     /// Its type as the node sees it, where it is known.
