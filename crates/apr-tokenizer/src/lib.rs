@@ -22,4 +22,4 @@ mod merging;
 mod vocabulary;
 
 pub use merging::{MergedPiece, Merging};
-pub use vocabulary::{Token, Tokenizer, Vocabulary, read_tokenizer, vocabulary, warning};
+pub use vocabulary::{Spelling, Token, Tokenizer, Vocabulary, read_tokenizer, vocabulary, warning};

@@ -3,6 +3,7 @@
 mod files;
 mod hugging_face;
 mod sentencepiece;
+mod spelling;
 mod tiktoken;
 mod tokenizer;
 
@@ -14,6 +15,7 @@ use serde::Serialize;
 
 pub use files::{read_tokenizer, warning};
 pub(crate) use sentencepiece::{Piece, SentencePiece};
+pub use spelling::Spelling;
 pub(crate) use tiktoken::{decode_base64, encode_base64, is_ranks};
 pub(crate) use tokenizer::MAX_TOKENS;
 pub use tokenizer::Tokenizer;
@@ -28,6 +30,24 @@ pub struct Vocabulary {
     pub size: usize,
     /// Tokens by id, from the first on, as many as asked for.
     pub tokens: Vec<Token>,
+    /// How all of them spell text.
+    #[serde(skip)]
+    pub spelling: Spelling,
+}
+
+impl Vocabulary {
+    /// A token by its id, among those that were asked for.
+    #[must_use]
+    pub fn token(&self, id: u64) -> Option<&Token> {
+        let found = self.tokens.binary_search_by_key(&id, |token| token.id).ok()?;
+        self.tokens.get(found)
+    }
+
+    /// The text of a token so that spaces, new lines and single bytes can be seen.
+    #[must_use]
+    pub fn readable(&self, token: &Token) -> String {
+        self.spelling.readable(&token.text)
+    }
 }
 
 /// A token and its id.
@@ -75,7 +95,12 @@ const GGUF_TOKENS: &str = "tokenizer.ggml.tokens";
 
 fn first(source: &str, tokens: &BTreeMap<u64, String>, at_most: usize) -> Vocabulary {
     let shown = tokens.iter().take(at_most).map(|(&id, text)| Token { id, text: text.clone() });
-    Vocabulary { source: source.to_owned(), size: tokens.len(), tokens: shown.collect() }
+    Vocabulary {
+        source: source.to_owned(),
+        size: tokens.len(),
+        tokens: shown.collect(),
+        spelling: Spelling::of(tokens.values().map(String::as_str)),
+    }
 }
 
 #[cfg(test)]

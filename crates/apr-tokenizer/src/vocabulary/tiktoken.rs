@@ -42,7 +42,7 @@ fn rank(line: &[u8]) -> Option<(Vec<u8>, u64)> {
 
 /// The letter for each byte: itself where it is a visible one of Latin-1, else the next free one
 /// from U+0100 on.
-fn alphabet() -> [char; 256] {
+pub(super) fn alphabet() -> [char; 256] {
     let mut free = ('\u{100}'..).take(256);
     std::array::from_fn(|byte| {
         let letter = u8::try_from(byte).map_or(' ', char::from);
