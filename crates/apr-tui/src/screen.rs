@@ -85,14 +85,16 @@ pub(crate) struct Frames<'f> {
     pub(crate) kind: &'f str,
     /// The line at the bottom.
     pub(crate) keys: KeyLine,
+    /// Keys that have no room there: they stand in the rule above.
+    pub(crate) above: KeyLine,
     /// Where one is: `4/47`.
     pub(crate) place: String,
 }
 
 impl Frames<'_> {
-    /// Draws the frame; the area within and that of the keys, or `None` where the terminal is too
-    /// small.
-    pub(crate) fn draw(&self, frame: &mut Frame<'_>, palette: Palette) -> Option<[Rect; 2]> {
+    /// Draws the frame; the area within, and those of the keys and of the rule above, or `None`
+    /// where the terminal is too small.
+    pub(crate) fn draw(&self, frame: &mut Frame<'_>, palette: Palette) -> Option<[Rect; 3]> {
         let area = frame.area();
         if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
             let (columns, rows) = SMALLEST;
@@ -128,9 +130,10 @@ impl Frames<'_> {
             Constraint::Length(u16::try_from(place + 1).unwrap_or(u16::MAX)),
         ])
         .areas(keys);
+        frame.render_widget(&self.above.line, rule);
         frame.render_widget(&self.keys.line, keys);
         frame.render_widget(Line::from(self.place.as_str()), at);
-        Some([body, keys])
+        Some([body, keys, rule])
     }
 }
 
@@ -189,6 +192,40 @@ pub(crate) fn key_line(keys: &[Key], columns: usize, palette: Palette) -> KeyLin
         column = end;
     }
     KeyLine { line: Line::from(spans), keys: pressed }
+}
+
+/// The keys of a screen with views, which are all named: on one line with the others where that has
+/// room, else in the rule above, else by their letters alone.
+pub(crate) struct ViewKeys<'k> {
+    /// The keys that one should know first, the most important one first.
+    pub(crate) own: &'k [Key],
+    pub(crate) views: &'k [Key],
+    pub(crate) last: Key,
+    /// The letters of all views, as one key that names them.
+    pub(crate) letters: Key,
+}
+
+impl ViewKeys<'_> {
+    /// The line at the bottom, and the one above it if there is a rule.
+    pub(crate) fn lines(
+        &self,
+        columns: usize,
+        has_rule: bool,
+        palette: Palette,
+    ) -> (KeyLine, KeyLine) {
+        let all = [self.own, self.views, &[self.last]].concat();
+        if all.iter().map(columns_of).sum::<usize>() < columns {
+            return (key_line(&all, columns, palette), KeyLine::default());
+        }
+        if has_rule {
+            let keys = [self.own, &[self.last]].concat();
+            let above = key_line(self.views, usize::MAX, palette);
+            return (key_line(&keys, columns, palette), above);
+        }
+        // The line drops keys from its end.
+        let keys = [&[self.letters], self.own, &[self.last]].concat();
+        (key_line(&keys, columns, palette), KeyLine::default())
+    }
 }
 
 /// Columns that a key takes in the line.

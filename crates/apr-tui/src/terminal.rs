@@ -39,10 +39,12 @@ const SLICE: Duration = Duration::from_millis(2);
 const CLICKS: &str = "\u{1b}[?1000h\u{1b}[?1006h";
 
 /// How a screen ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     /// By its own key.
     Quit,
+    /// By the wish to compare the model with another one, whose location was typed.
+    Compare(String),
     /// By Ctrl-C or a signal.
     Interrupted,
 }

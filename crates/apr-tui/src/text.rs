@@ -3,6 +3,8 @@
 use apr_core::Escaped;
 use apr_core::human::statistic;
 use apr_ops::left_out::LeftOut;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// A name as it may be shown: nothing in it steers the terminal.
@@ -49,6 +51,49 @@ pub(crate) fn cell(text: &str, columns: usize) -> String {
     let shown = fit(text, columns);
     let pad = columns.saturating_sub(width(&shown));
     format!("{shown}{:pad$}", "")
+}
+
+/// Names one after the other in so many columns, and the number of those that have no room: `a, b,
+/// +3`. The first one is always there, cut if it must be.
+pub(crate) fn listed(
+    names: impl IntoIterator<Item = String, IntoIter: ExactSizeIterator>,
+    columns: usize,
+) -> String {
+    let mut names = names.into_iter();
+    let count = names.len();
+    let rest = |shown: usize| match count - shown {
+        0 => String::new(),
+        left => format!(", +{left}"),
+    };
+    let Some(first) = names.next() else { return String::new() };
+    let mut text = fit(&first, columns.saturating_sub(width(&rest(1))));
+    let mut shown = 1;
+    for name in names {
+        let longer = format!("{text}, {name}");
+        if width(&longer) + width(&rest(shown + 1)) > columns {
+            break;
+        }
+        text = longer;
+        shown += 1;
+    }
+    text + &rest(shown)
+}
+
+/// The first of some lines in so many rows; where there are more, the last row has their number. A
+/// single row has it behind the first line.
+pub(crate) fn cut(mut lines: Vec<Line<'static>>, rows: u16, style: Style) -> Vec<Line<'static>> {
+    let rows = usize::from(rows);
+    if lines.len() <= rows || rows == 0 {
+        return lines;
+    }
+    let shown = (rows - 1).max(1);
+    let more = Span::styled(format!(" +{} more", lines.len() - shown), style);
+    lines.truncate(shown);
+    match lines.first_mut() {
+        Some(first) if rows == 1 => first.push_span(more),
+        _ => lines.push(Line::from(more)),
+    }
+    lines
 }
 
 /// What is no tensor of a checkpoint: a line for each kind, as it may be shown.
@@ -119,6 +164,24 @@ mod tests {
         assert_eq!(fit("name", 0), "");
         assert_eq!(cell("模型", 6), "模型  ");
         assert_eq!(width(&cell(&"模".repeat(5000), 9)), 9);
+    }
+
+    #[test]
+    fn a_list_that_is_cut_counts_what_it_leaves_out() {
+        let names = || ["cos", "sin", "mask", "hidden"].map(str::to_owned);
+        assert_eq!(listed(names(), 24), "cos, sin, mask, hidden");
+        assert_eq!(listed(names(), 21), "cos, sin, mask, +1");
+        assert_eq!(listed(names(), 17), "cos, sin, +2");
+        assert_eq!(listed(names(), 7), "cos, +3");
+        assert_eq!(listed(names(), 6), "…s, +3");
+        assert_eq!(listed(["mask".to_owned()], 2), "…k");
+        assert_eq!(listed([], 9), "");
+        let lines = |count: usize| (0..count).map(|at| Line::from(at.to_string())).collect();
+        let texts = |lines: Vec<Line<'_>>| lines.iter().map(Line::to_string).collect::<Vec<_>>();
+        assert_eq!(texts(cut(lines(3), 3, Style::new())), ["0", "1", "2"]);
+        assert_eq!(texts(cut(lines(4), 3, Style::new())), ["0", "1", " +2 more"]);
+        assert_eq!(texts(cut(lines(4), 1, Style::new())), ["0 +3 more"]);
+        assert_eq!(texts(cut(lines(1), 0, Style::new())), ["0"]);
     }
 
     #[test]

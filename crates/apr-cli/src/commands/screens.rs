@@ -43,18 +43,19 @@ impl Wording for Options {
 }
 
 /// Shows a screen with the colours that reports have. From now on signals end it, and it gives the
-/// terminal back.
+/// terminal back. Returns the location of the model to compare with, if it ended for that.
 pub(super) fn show(
     context: &Context,
     takes_mouse: bool,
     screen: impl FnOnce(&ScreenOptions<'_>, &Interrupt) -> std::io::Result<End>,
-) -> Outcome {
+) -> Outcome<Option<String>> {
     signals::stop_cleanly(&context.interrupt)?;
     let choice = anstream::AutoStream::choice(&std::io::stdout());
     let palette = Palette::new(choice != anstream::ColorChoice::Never);
     let options = ScreenOptions { palette, takes_mouse, wording: &Options };
     match screen(&options, &context.interrupt)? {
-        End::Quit => Ok(()),
+        End::Quit => Ok(None),
+        End::Compare(location) => Ok(Some(location)),
         End::Interrupted => Err(Failure::Told(INTERRUPTED)),
     }
 }

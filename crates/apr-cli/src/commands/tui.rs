@@ -20,11 +20,29 @@ use crate::failure::Outcome;
 use crate::model::{self, Model};
 use crate::options::in_options;
 
-/// Shows a model on a screen.
+/// Shows a model on a screen, and with it a second one once the user has typed where that is.
 pub(super) fn run(args: &TuiArgs, context: &Context) -> Outcome {
     screens::check(context, "`apr inspect` and `apr tensors` print what a model is")?;
     let model = opened(&args.model, context)?;
-    let other = args.other.as_deref().map(|path| opened(path, context)).transpose()?;
+    let mut other = args.other.as_deref().map(|path| opened(path, context)).transpose()?;
+    let mut refused = None;
+    while let Some(location) = shown(args, &model, other.as_ref(), refused.take(), context)? {
+        match opened(Path::new(&location), context) {
+            Ok(found) => other = Some(found),
+            Err(failure) => refused = Some(failure.message()),
+        }
+    }
+    Ok(())
+}
+
+/// Shows one model or two; the location of the second one where the screen ended for that.
+fn shown(
+    args: &TuiArgs,
+    model: &Model,
+    other: Option<&Model>,
+    refused: Option<String>,
+    context: &Context,
+) -> Outcome<Option<String>> {
     let families = context.families()?;
     let architecture = context.architecture()?;
     let subject = |model| {
@@ -36,9 +54,10 @@ pub(super) fn run(args: &TuiArgs, context: &Context) -> Outcome {
     let scan = |watch: &Watch| scan(&args.model, sources, limits, watch);
     let is_named = args.model.as_os_str() != "-";
     let job = Job {
-        model: subject(&model),
-        other: other.as_ref().map(subject),
-        payload: payload(args, &model, context)?,
+        model: subject(model),
+        other: other.map(subject),
+        refused,
+        payload: payload(args, model, context)?,
         scan: is_named.then_some(&scan as &Scan<'_>),
         threads: context.threads(),
         max_memory: context.max_memory(),

@@ -25,6 +25,7 @@ fn shown(bench: &Bench<'_>, reader: &dyn CheckpointReader, keys: &str) -> String
     let job = Job {
         model,
         other: None,
+        refused: None,
         payload: None,
         scan: None,
         threads: bench.subject.threads,

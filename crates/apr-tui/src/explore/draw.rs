@@ -88,16 +88,13 @@ impl Screen for Explorer<'_> {
         self.size = (frame.area().width, frame.area().height);
         let place = self.place();
         let columns = usize::from(frame.area().width).saturating_sub(place.len() + 4);
-        let frames = Frames {
-            title: &title,
-            about: &about,
-            kind: self.view.title(),
-            keys: self.keys(columns),
-            place,
-        };
+        let (keys, above) = self.keys(columns);
+        let frames =
+            Frames { title: &title, about: &about, kind: self.view.title(), keys, above, place };
         self.zones.clear();
-        let Some([area, keys]) = frames.draw(frame, self.palette) else { return };
+        let Some([area, keys, rule]) = frames.draw(frame, self.palette) else { return };
         self.zones.add_keys(keys, &frames.keys.keys);
+        self.zones.add_keys(rule, &frames.above.keys);
         match self.view {
             View::Tensors => self.draw_tensors(frame, area),
             View::Stats => self.draw_stats(frame, area),

@@ -47,6 +47,8 @@ pub(crate) struct Explorer<'m> {
     pub(super) shows_help: bool,
     pub(super) prompt: Option<(Asks, Prompt)>,
     pub(super) message: Option<String>,
+    /// Where another model is that this one is to be compared with.
+    pub(super) wanted: Option<String>,
     /// Rows of the list on the screen when it was drawn last.
     pub(super) rows: usize,
     /// Columns of the screen then.
@@ -114,6 +116,7 @@ impl<'m> Explorer<'m> {
             shows_help: false,
             prompt: None,
             message: None,
+            wanted: None,
             rows: 1,
             columns: 80,
             size: (80, 24),
@@ -147,9 +150,11 @@ impl<'m> Explorer<'m> {
             tokens: vocabulary::Tokens::default(),
             trace: Loaded::Nothing,
         };
-        let first = if job.other.is_some() { View::Compare } else { View::Tensors };
+        let compares = job.other.is_some() || job.refused.is_some();
+        let first = if compares { View::Compare } else { View::Tensors };
         explorer.ask(Request::List);
         explorer.open(first);
+        explorer.message.clone_from(&job.refused);
         explorer
     }
 

@@ -6,7 +6,7 @@ use ratatui::text::Line;
 use super::views::{checks, compare, graph, histogram, stats, tensors, trace, values, vocabulary};
 use super::{Explorer, Loaded, View};
 use crate::prompt::{Prompt, Typed};
-use crate::screen::{Flow, Key, KeyLine, key_line};
+use crate::screen::{Flow, Key, KeyLine, ROOMY, ViewKeys};
 use crate::text::{clean, fit};
 use crate::zones::{Pointed, Target, WHEEL};
 
@@ -19,7 +19,7 @@ const VIEW_KEYS: [Key; 9] = [
     ("g", "graph"),
     ("c", "compare"),
     ("x", "check"),
-    ("b", "vocabulary"),
+    ("b", "vocab"),
     ("i", "trace"),
 ];
 
@@ -30,31 +30,36 @@ pub(crate) enum Asks {
     Find,
     /// A prompt for the model.
     Prompt,
+    /// The location of another model.
+    Other,
     Export,
     /// Whether a file that is there is replaced by the report of this number.
     Overwrite(usize),
 }
 
 impl Explorer<'_> {
-    pub(crate) fn keys(&self, columns: usize) -> KeyLine {
+    /// The line at the bottom, and the keys in the rule above it.
+    pub(crate) fn keys(&self, columns: usize) -> (KeyLine, KeyLine) {
         if self.is_for_file {
-            return KeyLine::default();
+            return Default::default();
         }
         if let Some((_, prompt)) = &self.prompt {
-            return prompt.line(columns, self.palette).into();
+            return (prompt.line(columns, self.palette).into(), KeyLine::default());
         }
         if let Some(message) = &self.message {
             let text = fit(&clean(message), columns.saturating_sub(1));
-            return Line::styled(format!(" {text}"), self.palette.odd()).into();
+            let line = Line::styled(format!(" {text}"), self.palette.odd());
+            return (line.into(), KeyLine::default());
         }
         let others = VIEW_KEYS
             .iter()
             .copied()
             .filter(|(key, _)| View::of(key.chars().next().unwrap_or_default()) != Some(self.view));
-        let own = self.view_keys().iter().copied();
-        let keys: Vec<Key> =
-            own.chain([("?", "help")]).chain(others).chain([("q", "quit")]).collect();
-        key_line(&keys, columns, self.palette)
+        let views: Vec<Key> = others.collect();
+        let own = [self.view_keys(), &[("?", "help")]].concat();
+        let letters = ("t s h v g c x b i", "views");
+        let keys = ViewKeys { own: &own, views: &views, last: ("q", "quit"), letters };
+        keys.lines(columns, self.size.1 >= ROOMY, self.palette)
     }
 
     /// The keys of the view that one should know first.
@@ -65,6 +70,7 @@ impl Explorer<'_> {
             View::Histogram => &[("←/→", "tensor")],
             View::Values => &[("↑↓←→", "move"), ("n/p", "tensor")],
             View::Graph => &[("Enter", "open"), ("Esc", "back"), ("/", "find")],
+            View::Compare if self.job.other.is_none() => &[("Enter", "compare")],
             View::Compare => &[("↑/↓", "tensor"), ("o", "outputs")],
             View::Checks => &[("r", "run"), ("Esc", "cancel")],
             View::Vocabulary => &[("/", "filter")],
@@ -140,6 +146,7 @@ impl Explorer<'_> {
             }
             Asks::Find => self.find_in_graph(text),
             Asks::Prompt => self.trace_prompt(text),
+            Asks::Other => self.wanted = Some(text.trim().to_owned()).filter(|it| !it.is_empty()),
             Asks::Export => self.export(text, offer, false),
             Asks::Overwrite(offer) => self.export(text, offer, true),
         }
@@ -167,7 +174,8 @@ impl Explorer<'_> {
         }
         if let Some((asks, prompt)) = self.prompt.take() {
             self.key_of_line(asks, prompt, key);
-            return Flow::Stay;
+            // The front end opens the other model.
+            return if self.wanted.is_some() { Flow::Quit } else { Flow::Stay };
         }
         let is_plain = key.modifiers.is_empty();
         match key.code {

@@ -67,6 +67,8 @@ pub struct Job<'m> {
     pub model: Subject<'m>,
     /// Another one to compare it with.
     pub other: Option<Subject<'m>>,
+    /// Why the other one that was typed can't be compared with: said in the view for that.
+    pub refused: Option<String>,
     /// What the model is given where it is traced; a prompt is typed where nothing is.
     pub payload: Option<Payload>,
     /// Scans the model's files; `None` where it has none.
@@ -79,7 +81,8 @@ pub struct Job<'m> {
     pub unchanged: &'m (dyn Fn() -> Result<()> + Sync),
 }
 
-/// Shows a model until a key or a signal ends it.
+/// Shows a model until a key or a signal ends it. The front end opens what it is to be compared
+/// with, and shows both.
 ///
 /// # Errors
 /// What drawing on the terminal or reading keys ends with.
@@ -89,7 +92,13 @@ pub fn explore(
     interrupt: &Interrupt,
 ) -> io::Result<End> {
     let desk = Desk::default();
-    with_explorer(job, &desk, options, |explorer| show(explorer, interrupt))
+    with_explorer(job, &desk, options, |explorer| {
+        let end = show(explorer, interrupt)?;
+        Ok(match explorer.wanted.take() {
+            Some(location) if end == End::Quit => End::Compare(location),
+            _ => end,
+        })
+    })
 }
 
 /// What the screen of a model shows after some keys, as rows of text: for whoever has no terminal.

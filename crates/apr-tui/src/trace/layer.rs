@@ -11,7 +11,7 @@ use super::Walk;
 use super::stops::Stop;
 use crate::chart::Chart;
 use crate::palette::Palette;
-use crate::text::{clean, dims, fit, millis, shown};
+use crate::text::{clean, cut, dims, fit, millis, shown};
 
 /// Rows of bars at most.
 const BARS: u16 = 8;
@@ -26,7 +26,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, walk: &Walk, stop: &Stop) 
     let inner = block.inner(area);
     frame.render_widget(block, area);
     if let Some(output) = stop.output(&walk.view.trace) {
-        frame.render_widget(Paragraph::new(predictions(output, walk.palette)), inner);
+        let lines = cut(predictions(output, walk.palette), inner.height, walk.palette.faint());
+        frame.render_widget(Paragraph::new(lines), inner);
         return;
     }
 
@@ -41,7 +42,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, walk: &Walk, stop: &Stop) 
     }
     let foot = Rect { y: chart.bottom(), height: inner.bottom() - chart.bottom(), ..inner };
     if let Some(step) = stop.step(&walk.view.trace) {
-        frame.render_widget(Paragraph::new(foot_lines(step, walk.palette)), foot);
+        let lines = cut(foot_lines(step, walk.palette), foot.height, walk.palette.faint());
+        frame.render_widget(Paragraph::new(lines), foot);
     }
 }
 

@@ -4,6 +4,7 @@
 //! keys do, how it is drawn. The other files draw its parts.
 
 mod details;
+mod flow;
 mod layer;
 mod pipeline;
 mod stops;
@@ -196,10 +197,11 @@ impl Screen for TraceScreen<'_> {
             about: "Payload Trace: ",
             kind: "Interactive",
             keys: self.keys(columns),
+            above: KeyLine::default(),
             place,
         };
         self.zones.clear();
-        let Some([area, keys]) = frames.draw(frame, palette) else { return };
+        let Some([area, keys, _]) = frames.draw(frame, palette) else { return };
         self.zones.add_keys(keys, &frames.keys.keys);
         self.walk.draw(frame, area, &mut self.zones);
         if self.shows_help {

@@ -1,13 +1,15 @@
-//! The pipeline as a row of boxes.
+//! The pipeline as a row of boxes, with what flows between them.
 
 use ratatui::Frame;
+use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
+use ratatui::text::Line;
 use ratatui::widgets::Block;
 
 use super::Walk;
 use crate::chart::put;
-use crate::text::{fit, width};
+use crate::text::{fit, listed, width};
 use crate::zones::{Target, Zones};
 
 /// Columns of a box's text at most.
@@ -22,50 +24,122 @@ struct Placed {
     x: usize,
 }
 
-/// Boxes around the current one: as many as fit.
+/// Rows within the frame from which on there is one for what passes by other boxes.
+const ROOMY: u16 = 5;
+
+/// Boxes around the current one, as many as fit, and what flows between them: arrows between
+/// neighbours, lines above for what passes by others, and the names of all that it reads and that
+/// read it in the frame.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, walk: &Walk, zones: &mut Zones) {
-    let block = Block::bordered().title(" Pipeline ");
+    let block = Block::bordered().title(" Pipeline ").title_bottom(beside(walk, area.width));
     let inner = block.inner(area);
     frame.render_widget(block, area);
     let columns = usize::from(inner.width).saturating_sub(2);
     let (first, last) = window(walk, columns);
     let placed = placed(walk, first, last);
     let buffer = frame.buffer_mut();
-    let column = |x: usize| u16::try_from(x).unwrap_or(u16::MAX);
+    let is_roomy = inner.height >= ROOMY;
+    let top = u16::from(is_roomy);
+    if is_roomy {
+        passing(buffer, inner, walk, &placed);
+    }
     if first > 0 {
-        put(buffer, inner, (1, 0), "…", walk.palette.faint());
+        put(buffer, inner, (1, top), "…", walk.palette.faint());
     }
     for shown in &placed {
         let is_here = shown.at == walk.at;
         let style = if is_here { walk.palette.here() } else { Style::new() };
-        put(buffer, inner, (column(shown.x), 0), &shown.label, style);
+        put(buffer, inner, (column(shown.x), top), &shown.label, style);
         let columns_taken = u16::try_from(width(&shown.label)).unwrap_or(u16::MAX);
         let x = inner.x.saturating_add(column(shown.x));
-        let zone = Rect { x, width: columns_taken, height: 2, ..inner };
+        let y = inner.y.saturating_add(top);
+        let zone = Rect { x, y, width: columns_taken, height: 2 };
         zones.add(zone.intersection(inner), Target::Item(shown.at));
         let next = shown.x + width(&shown.label);
         if shown.at + 1 < walk.stops.len() {
-            let arrow = if shown.at == last { " ──▶ …" } else { ARROW };
-            put(buffer, inner, (column(next), 0), arrow, walk.palette.faint());
+            let flows = walk.flow.is_between(shown.at, shown.at + 1);
+            let arrow = match (flows, shown.at == last) {
+                (true, false) => ARROW,
+                (true, true) => " ──▶ …",
+                (false, false) => "",
+                (false, true) => "     …",
+            };
+            put(buffer, inner, (column(next), top), arrow, walk.palette.faint());
         }
 
-        let middle = shown.x + width(&shown.label) / 2;
+        let middle = shown.middle();
         let (mark, style) = match walk.stops[shown.at].is_sound(&walk.view.trace) {
             true => ("✓", walk.palette.good()),
             false => ("✗", walk.palette.bad()),
         };
-        put(buffer, inner, (column(middle), 1), mark, style);
+        put(buffer, inner, (column(middle), top + 1), mark, style);
         if is_here {
-            put(buffer, inner, (column(middle), 2), "▲", walk.palette.here());
-            let row = if inner.height > 3 { 3 } else { 2 };
-            if row == 3 {
-                put(buffer, inner, (column(middle), 3), "│", walk.palette.here());
+            put(buffer, inner, (column(middle), top + 2), "▲", walk.palette.here());
+            let row = top + if is_roomy { 3 } else { 2 };
+            if is_roomy {
+                put(buffer, inner, (column(middle), row), "│", walk.palette.here());
             }
             let right = middle + 2;
             let x = if right + width(HERE) <= columns { right } else { middle - width(HERE) - 1 };
             put(buffer, inner, (column(x), row), HERE, walk.palette.here());
         }
     }
+}
+
+impl Placed {
+    fn middle(&self) -> usize {
+        self.x + width(&self.label) / 2
+    }
+}
+
+fn column(x: usize) -> u16 {
+    u16::try_from(x).unwrap_or(u16::MAX)
+}
+
+/// What the current box reads, and what reads it, whether it is on the screen or not.
+fn beside(walk: &Walk, columns: u16) -> Line<'static> {
+    let names = |stops: &[usize]| {
+        let names: Vec<String> = stops.iter().map(|at| walk.stops[*at].name.clone()).collect();
+        names
+    };
+    let (reads, readers) = (walk.flow.reads(walk.at), walk.flow.readers(walk.at));
+    let room = usize::from(columns).saturating_sub(24) / 2;
+    let mut text = String::new();
+    if !reads.is_empty() {
+        text.push_str(&format!(" reads: {} ", listed(names(reads), room)));
+    }
+    if !readers.is_empty() {
+        text.push_str(&format!(" read by: {} ", listed(names(readers), room)));
+    }
+    Line::styled(text, walk.palette.faint())
+}
+
+/// Lines above the boxes for what the current one reads of others than its neighbour, and for what
+/// others than its neighbour read of it: `╭` where it leaves a box, `▼` where it enters one.
+fn passing(buffer: &mut Buffer, inner: Rect, walk: &Walk, placed: &[Placed]) {
+    let Some(here) = placed.iter().find(|shown| shown.at == walk.at) else { return };
+    let style = walk.palette.faint();
+    let far = |shown: &&Placed| shown.at.abs_diff(walk.at) > 1;
+    let draw = |buffer: &mut Buffer, from: usize, ends: &[usize], tips: (&str, &str, &str)| {
+        let Some(last) = ends.last() else { return };
+        let (left, right) = (from.min(*last), from.max(*last));
+        put(buffer, inner, (column(left), 0), &"─".repeat(right - left), style);
+        let (at_start, between, at_end) = tips;
+        put(buffer, inner, (column(from), 0), at_start, style);
+        for end in ends {
+            let tip = if end == last { at_end } else { between };
+            put(buffer, inner, (column(*end), 0), tip, style);
+        }
+    };
+    // The farthest is the last.
+    let reads = placed.iter().filter(far).filter(|it| walk.flow.is_between(it.at, walk.at));
+    let mut from: Vec<usize> = reads.map(Placed::middle).collect();
+    from.reverse();
+    draw(buffer, here.middle(), &from, ("▼", "┬", "╭"));
+    let readers = placed.iter().filter(far).filter(|it| walk.flow.is_between(walk.at, it.at));
+    let to: Vec<usize> = readers.map(Placed::middle).collect();
+    // Beside the tip of what comes in.
+    draw(buffer, here.middle() + 1, &to, ("╭", "▼", "▼"));
 }
 
 fn label(walk: &Walk, at: usize) -> String {

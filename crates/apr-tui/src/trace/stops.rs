@@ -45,6 +45,15 @@ impl Stop {
         }
     }
 
+    /// The number of its part, and its path there; `None` for predictions.
+    pub(crate) fn path<'t>(&self, trace: &'t Trace) -> Option<(usize, &'t str)> {
+        match self.what {
+            What::Input { pass, .. } => Some((pass, &self.input(trace)?.name)),
+            What::Step { pass, .. } => Some((pass, &self.step(trace)?.path)),
+            What::Output(_) => None,
+        }
+    }
+
     pub(crate) fn input<'t>(&self, trace: &'t Trace) -> Option<&'t InputTrace> {
         match self.what {
             What::Input { pass, at } => trace.passes.get(pass)?.inputs.get(at),

@@ -209,3 +209,40 @@ fn a_step_lists_the_operators_of_its_own_part() {
         assert_eq!(lines.len() - heading - 1, step.operators, "{}: {lines:#?}", stop.name);
     }
 }
+
+/// The expected flows are those of a LLaMA: the residual sum reads the block and what the block
+/// read, positions and masks go to the attention of each layer, and inputs read nothing.
+#[test]
+fn arrows_are_where_one_step_reads_what_another_made() {
+    let screen = screen();
+    let at = |name: &str| {
+        let found = screen.walk.stops.iter().position(|stop| stop.name == name);
+        found.unwrap_or_else(|| panic!("no stop {name}"))
+    };
+    let flow = &screen.walk.flow;
+    let flows = |from: &str, to: &str| flow.is_between(at(from), at(to));
+    assert!(flows("input_ids", "embeddings") && flows("input_ids", "mask"));
+    assert!(flows("position_ids", "rotary"));
+    assert!(flows("layers.0/attention", "layers.0/attention_sum"));
+    assert!(flows("embeddings", "layers.0/attention_sum"));
+    assert!(flows("rotary", "layers.1/attention") && flows("mask", "layers.1/attention"));
+    assert!(flows("head", "logits"));
+    for (from, to) in [("input_ids", "attention_mask"), ("embeddings", "mask"), ("mask", "rotary")]
+    {
+        assert!(!flows(from, to), "{from} to {to}");
+    }
+}
+
+#[test]
+fn independent_steps_have_no_arrow_between_them() {
+    let mut screen = screen();
+    let text = drawn(&mut screen, (140, 45));
+    let row = text.lines().find(|line| line.contains("[input_ids]")).expect("a row");
+    assert!(row.contains("[input_ids]     [attention_mask]     [position_ids]"), "{row}");
+    // What it reads is named, whether it is on the screen or not.
+    press(&mut screen, &[KeyCode::Char('/')]);
+    press(&mut screen, &"layers.1/attention_sum".chars().map(KeyCode::Char).collect::<Vec<_>>());
+    press(&mut screen, &[KeyCode::Enter]);
+    let text = drawn(&mut screen, (80, 24));
+    assert!(text.contains("reads: layers.0/mlp_sum, +1"), "{text}");
+}

@@ -9,6 +9,7 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph};
 
+use super::flow::Flow;
 use super::stops::{Stop, stops};
 use super::{TraceView, details, layer, pipeline};
 use crate::palette::Palette;
@@ -34,6 +35,7 @@ pub(super) enum Mode {
 pub(crate) struct Walk {
     pub(super) view: TraceView,
     pub(super) stops: Vec<Stop>,
+    pub(super) flow: Flow,
     pub(super) at: usize,
     pub(super) mode: Mode,
     shows_diff: bool,
@@ -44,8 +46,10 @@ pub(crate) struct Walk {
 impl Walk {
     pub(crate) fn new(view: TraceView, palette: Palette) -> Self {
         let stops = stops(&view.trace);
+        let flow = Flow::new(&view.trace, &stops);
         let shows_diff = view.diff.is_some();
-        Self { view, stops, at: 0, mode: Mode::Steps, shows_diff, sought: String::new(), palette }
+        let (at, mode, sought) = (0, Mode::Steps, String::new());
+        Self { view, stops, flow, at, mode, shows_diff, sought, palette }
     }
 
     pub(crate) fn trace(&self) -> &Trace {
@@ -173,7 +177,7 @@ impl Walk {
         let Some(stop) = self.stop() else { return };
         let is_roomy = area.height + 2 >= ROOMY;
         let [pipeline, rest] = Layout::vertical([
-            Constraint::Length(if is_roomy { 6 } else { 5 }),
+            Constraint::Length(if is_roomy { 7 } else { 5 }),
             Constraint::Min(0),
         ])
         .areas(area);

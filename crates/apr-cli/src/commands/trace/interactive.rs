@@ -20,4 +20,5 @@ pub(super) fn run(
 ) -> Outcome {
     let view = TraceView { trace, diff };
     screens::show(context, takes_mouse, |options, interrupt| trace_screen(view, options, interrupt))
+        .map(drop)
 }

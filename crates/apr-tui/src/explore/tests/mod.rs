@@ -60,6 +60,7 @@ fn with_job(
     let job = Job {
         model: subject("tiny", readers[0], &families),
         other: readers.get(1).map(|reader| subject("other", *reader, &families)),
+        refused: None,
         payload,
         scan,
         threads: NonZeroUsize::MIN,
@@ -233,6 +234,7 @@ fn what_fails_is_said_in_its_view() {
     let job = Job {
         model: subject("tiny", model.reader(), &families),
         other: None,
+        refused: None,
         payload: None,
         scan: None,
         threads: NonZeroUsize::MIN,
@@ -281,5 +283,64 @@ fn keys_lead_from_view_to_view_and_filters_find() {
         press(screen, "q");
         let quit = screen.key(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE));
         assert_eq!(quit, Flow::Quit);
+    });
+}
+
+#[test]
+fn compare_with_one_model_asks_for_the_second_one() {
+    let model = tiny_llama();
+    with_screen(&[model.reader()], |screen| {
+        screen.settle();
+        press(screen, "c");
+        assert!(drawn(screen, (80, 24)).contains("Only one model is open. Press Enter"));
+        press(screen, "\n");
+        assert!(drawn(screen, (80, 24)).contains("compare with:"));
+        press(screen, "q4.ggu");
+        // A letter of the line is no key of the screen, and an empty line opens nothing.
+        assert_eq!(screen.wanted, None);
+        let enter = KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE);
+        press(screen, "f");
+        assert_eq!(screen.key(enter), Flow::Quit);
+        assert_eq!(screen.wanted.take().as_deref(), Some("q4.gguf"));
+        press(screen, "\n");
+        assert_eq!(screen.key(enter), Flow::Stay);
+    });
+    let families = Families::builtin();
+    let job = Job {
+        model: subject("tiny", model.reader(), &families),
+        other: None,
+        refused: Some("E007: absent: no such file".to_owned()),
+        payload: None,
+        scan: None,
+        threads: NonZeroUsize::MIN,
+        max_memory: 1 << 28,
+        unchanged: &fine,
+    };
+    let desk = Desk::default();
+    with_explorer(&job, &desk, &options(), |screen| {
+        screen.settle();
+        let text = drawn(screen, (80, 24));
+        assert!(text.contains("[Compare View]") && text.contains("E007: absent"), "{text}");
+    });
+}
+
+#[test]
+fn every_view_is_named_at_the_bottom_on_eighty_columns() {
+    let names =
+        ["tensors", "stats", "hist", "values", "graph", "compare", "check", "vocab", "trace"];
+    let model = tiny_llama();
+    with_screen(&[model.reader()], |screen| {
+        screen.settle();
+        for (at, key) in "tshvgcxbi".chars().enumerate() {
+            press(screen, &key.to_string());
+            let text = drawn(screen, (80, 24));
+            let rows: Vec<&str> = text.lines().collect();
+            let foot = rows[21..23].join(" ").replace(['[', ']'], "");
+            for (_, name) in names.iter().enumerate().filter(|(number, _)| *number != at) {
+                assert!(foot.contains(name), "no {name} in\n{text}");
+            }
+            let small = drawn(screen, (60, 20));
+            assert!(small.contains("[t s h v g c x b i] views"), "{small}");
+        }
     });
 }

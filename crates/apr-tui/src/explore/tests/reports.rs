@@ -48,6 +48,7 @@ fn screens_show_the_reports_of_the_library() {
         let job = Job {
             model: subject(&path, model.reader(), &families),
             other: Some(subject(&second, other.reader(), &families)),
+            refused: None,
             payload: None,
             scan: None,
             threads: NonZeroUsize::MIN,

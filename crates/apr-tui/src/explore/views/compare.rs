@@ -9,11 +9,11 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Paragraph};
+use ratatui::widgets::{Block, Paragraph, Wrap};
 
 use super::list::Cursor;
 use crate::explore::background::request::Request;
-use crate::explore::{Explorer, Loaded, View};
+use crate::explore::{Asks, Explorer, Loaded, View};
 use crate::palette::Palette;
 use crate::screen::Key;
 use crate::text::{cell, clean, fit, shown};
@@ -22,7 +22,7 @@ use crate::zones::Target;
 pub(crate) const HELP: [Key; 6] = [
     ("↑ ↓  k j", "previous, next pair of tensors"),
     ("PgUp PgDn  G", "a page up, down; the last pair"),
-    ("Enter", "histogram of the tensor"),
+    ("Enter", "histogram of the tensor; the second model"),
     ("o", "run both, compare the outputs"),
     ("r", "compare again"),
     ("Esc", "stop comparing"),
@@ -95,6 +95,7 @@ impl Explorer<'_> {
         }
         match key.code {
             KeyCode::Esc => self.cancel(),
+            KeyCode::Enter if self.job.other.is_none() => self.ask_other(),
             KeyCode::Enter => self.choose_of_pair(),
             KeyCode::Char('o') if self.job.other.is_some() => self.ask(Request::Outputs),
             KeyCode::Char('r') if self.job.other.is_some() => self.ask(Request::Compare),
@@ -102,10 +103,17 @@ impl Explorer<'_> {
         }
     }
 
+    /// Asks for the model to compare this one with.
+    fn ask_other(&mut self) {
+        self.ask_line(Asks::Other, "compare with", "");
+    }
+
     pub(crate) fn draw_compare(&mut self, frame: &mut Frame<'_>, area: Rect) {
         if self.job.other.is_none() {
-            let text = " one model: `apr tui A B --compare` compares two";
-            frame.render_widget(Line::styled(text, self.palette.faint()), area);
+            let text = " Only one model is open. Press Enter to type the file, folder or location of \
+                        a second one.";
+            let line = Line::styled(text, self.palette.faint());
+            frame.render_widget(Paragraph::new(line).wrap(Wrap { trim: false }), area);
             return;
         }
         let Loaded::Ready(report) = &self.diff else {

@@ -17,7 +17,7 @@ use crate::chart::put;
 use crate::explore::{Asks, Explorer, Loaded};
 use crate::palette::Palette;
 use crate::screen::Key;
-use crate::text::{cell, clean, fit, width};
+use crate::text::{cell, clean, fit, listed, width};
 use crate::zones::Target;
 
 pub(crate) const HELP: [Key; 8] = [
@@ -345,7 +345,13 @@ fn draw_box(
         format!("{}{}{title}{}{}", corners[0], corners[1], corners[1].repeat(rest), corners[2]);
     put(buffer, area, (2, 0), &top, style);
     put(buffer, area, (2, 1), corners[3], style);
-    put(buffer, area, (3, 1), &cell(&format!(" {}", about(scene, at, item)), inner), Style::new());
+    put(
+        buffer,
+        area,
+        (3, 1),
+        &cell(&format!(" {}", about(scene, at, item, inner.saturating_sub(1))), inner),
+        Style::new(),
+    );
     put(buffer, area, (u16::try_from(inner + 3).unwrap_or(u16::MAX), 1), corners[3], style);
     let half = inner / 2;
     let flows = scene.edges.iter().any(|edge| {
@@ -371,8 +377,9 @@ fn draw_box(
     }
 }
 
-/// What a box does, what comes out of it, and what it reads besides the box before.
-fn about(scene: &Scene, at: usize, item: &Item) -> String {
+/// What a box does, what comes out of it, and what it reads besides the box before, in so many
+/// columns.
+fn about(scene: &Scene, at: usize, item: &Item, columns: usize) -> String {
     let what = match &item.kind {
         ItemKind::Input => "input".to_owned(),
         ItemKind::Output => "output".to_owned(),
@@ -400,8 +407,13 @@ fn about(scene: &Scene, at: usize, item: &Item) -> String {
             _ => None,
         })
         .collect();
-    if !others.is_empty() {
-        text.push_str(&format!("  ◀ {}", others.join(", ")));
+    if others.is_empty() {
+        return fit(&text, columns);
     }
-    text
+    // Where both are long, each gets a half.
+    let mark = "  ◀ ";
+    let room = columns.saturating_sub(width(mark));
+    let beside = room.saturating_sub(width(&text)).max(room / 2);
+    let reads = listed(others, beside);
+    format!("{}{mark}{reads}", fit(&text, room.saturating_sub(width(&reads))))
 }

@@ -19,7 +19,7 @@ use ratatui::widgets::{Block, Paragraph};
 use super::list::Cursor;
 use crate::explore::{Explorer, Loaded, View};
 use crate::screen::Key;
-use crate::text::{cell, clean, fit, left_out, shown};
+use crate::text::{cell, clean, cut, fit, left_out, listed, shown, width};
 use crate::zones::Target;
 
 pub(crate) const HELP: [Key; 5] = [
@@ -151,10 +151,13 @@ impl Explorer<'_> {
             return self.draw_waiting(frame, inner, &self.inspect);
         };
         let dtypes: Vec<String> =
-            report.dtypes.iter().take(3).map(|share| share.dtype.to_string()).collect();
+            report.dtypes.iter().map(|share| share.dtype.to_string()).collect();
         let vocab = report.vocab_size.map_or_else(|| "-".to_owned(), grouped);
         let family = report.family.as_ref().map(|family| family.title.as_str());
         let family = family.or(report.model_type.as_deref()).unwrap_or("-");
+        let columns = usize::from(inner.width);
+        let after = format!("  Vocab: {vocab}  Arch: {}", clean(family));
+        let beside = width(" Dtypes: ") + width(&after);
         let mut lines = vec![
             format!(
                 " Total Params: {}  Tensors: {}  Size: {}",
@@ -162,7 +165,7 @@ impl Explorer<'_> {
                 grouped(report.tensor_count as u64),
                 bytes(report.size)
             ),
-            format!(" Dtypes: {}  Vocab: {vocab}  Arch: {}", dtypes.join(" "), clean(family)),
+            format!(" Dtypes: {}{after}", listed(dtypes, columns.saturating_sub(beside))),
         ];
         if let [first, more @ ..] = &left_out(&report.left_out)[..] {
             let more = match more.len() {
@@ -172,7 +175,6 @@ impl Explorer<'_> {
             let room = usize::from(inner.width).saturating_sub(more.len() + 1);
             lines.push(format!(" {}{more}", fit(first, room)));
         }
-        let columns = usize::from(inner.width);
         let lines: Vec<_> = lines.iter().map(|line| Line::from(fit(line, columns))).collect();
         frame.render_widget(Paragraph::new(lines), inner);
     }
@@ -245,7 +247,7 @@ impl Explorer<'_> {
         roles.sort_by_key(|(_, role)| std::cmp::Reverse(role.odd.len()));
         let columns = usize::from(inner.width);
         let wide = BAR.min(columns.saturating_sub(BESIDE));
-        let lines: Vec<Line<'_>> = roles
+        let lines: Vec<Line<'static>> = roles
             .iter()
             .map(|(kind, role)| {
                 let sound = role.tensors - role.odd.len();
@@ -257,11 +259,10 @@ impl Explorer<'_> {
                 };
                 let head = format!(" {} ", cell(kind, 19));
                 let count = format!(" {sound}/{} as expected ", role.tensors);
-                let outlier = role.odd.first().map_or_else(String::new, |tensor| {
-                    let name = clean(&self.job.model.reader.tensors()[*tensor].name);
-                    let used = 24 + wide + count.len() + 2;
-                    fit(&format!(" {name}"), columns.saturating_sub(used))
-                });
+                let used = 24 + wide + count.len() + 3;
+                let tensors = self.job.model.reader.tensors();
+                let outliers = role.odd.iter().map(|tensor| clean(&tensors[*tensor].name));
+                let outlier = format!(" {}", listed(outliers, columns.saturating_sub(used)));
                 Line::from(vec![
                     Span::raw(head),
                     Span::styled(bar, self.palette.bar()),
@@ -271,6 +272,7 @@ impl Explorer<'_> {
                 ])
             })
             .collect();
+        let lines = cut(lines, inner.height, self.palette.faint());
         frame.render_widget(Paragraph::new(lines), inner);
     }
 

@@ -82,7 +82,7 @@ impl Explorer<'_> {
             let Some(token) = self.tokens.shown.get(at).and_then(|at| found.tokens.get(*at)) else {
                 break;
             };
-            let text = cell(&format!("{:>10}  {}", token.id, clean(&token.text)), room);
+            let text = cell(&format!("{:>10}  {}", token.id, clean(&found.readable(token))), room);
             let is_here = at == self.tokens.cursor.at;
             let style = if is_here { self.palette.selected() } else { Style::new() };
             frame.buffer_mut().set_stringn(rows.x, y, text, room, style);
