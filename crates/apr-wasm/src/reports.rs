@@ -26,7 +26,16 @@ struct FoundTokens<'v> {
     source: &'v str,
     total: usize,
     found: usize,
-    tokens: Vec<&'v apr_tokenizer::Token>,
+    tokens: Vec<ShownToken<'v>>,
+}
+
+/// A token, with what it stands for.
+#[derive(Serialize)]
+struct ShownToken<'v> {
+    #[serde(flatten)]
+    token: &'v apr_tokenizer::Token,
+    /// Its text so that spaces, new lines and single bytes can be seen.
+    shown: String,
 }
 
 #[wasm_bindgen]
@@ -153,21 +162,25 @@ impl Model {
         json(&report)
     }
 
-    /// Tokens of the vocabulary whose texts contain `text`, from the `start`th of these on; `null`
-    /// where the model has no vocabulary.
+    /// Tokens of the vocabulary whose texts, or the texts that they stand for, contain `text`, from
+    /// the `start`th of these on; `null` where the model has no vocabulary.
     ///
     /// # Errors
     /// E007 and E008 where a tokenizer file can't be read.
     pub fn vocabulary(&self, text: &str, start: usize) -> std::result::Result<String, JsValue> {
         let all = self.whole_vocabulary().map_err(Thrown::from)?;
         let page = all.map(|all| {
-            let found: Vec<_> =
-                all.tokens.iter().filter(|token| token.text.contains(text)).collect();
+            let contains = |token: &&apr_tokenizer::Token| {
+                let stands_for = || all.spelling.bytes(&token.text);
+                token.text.contains(text) || String::from_utf8_lossy(&stands_for()).contains(text)
+            };
+            let found: Vec<_> = all.tokens.iter().filter(contains).collect();
+            let shown = |token| ShownToken { token, shown: all.readable(token) };
             FoundTokens {
                 source: &all.source,
                 total: all.size,
                 found: found.len(),
-                tokens: found.into_iter().skip(start).take(MOST_TOKENS).collect(),
+                tokens: found.into_iter().skip(start).take(MOST_TOKENS).map(shown).collect(),
             }
         });
         json(&page)

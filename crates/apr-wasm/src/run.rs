@@ -110,6 +110,9 @@ enum Answered {
 struct TokenOfText {
     id: i64,
     text: String,
+    /// The token of the vocabulary so that spaces, new lines and single bytes can be seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shown: Option<String>,
 }
 
 /// The surroundings that a page has: one thread and a clock.
@@ -178,8 +181,14 @@ impl Model {
     fn tokens(&self, text: &str, host: &Page) -> RunResult<Vec<TokenOfText>> {
         let tokenizer = Tokenizer::of(&*self.reader, host)?;
         let ids = tokenizer.encode(text, true)?;
-        let shown = |id: i64| Ok(TokenOfText { id, text: tokenizer.decode(&[id], true)? });
-        ids.into_iter().map(shown).collect()
+        let vocabulary = self.whole_vocabulary()?;
+        let shown = |id: i64| {
+            let token = vocabulary?.token(u64::try_from(id).ok()?)?;
+            vocabulary.map(|vocabulary| vocabulary.readable(token))
+        };
+        let token =
+            |id| Ok(TokenOfText { id, text: tokenizer.decode(&[id], true)?, shown: shown(id) });
+        ids.into_iter().map(token).collect()
     }
 
     fn answer(

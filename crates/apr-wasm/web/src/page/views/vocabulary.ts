@@ -36,11 +36,11 @@ function tokens(found: FoundTokens, session: Session, text: string, list: HTMLEl
       });
     },
   }, "Show more");
-  return [...found.tokens.map(({ id, text }) => h("span.token", h("small", id), h("code", shown(text)))), more];
+  return [...found.tokens.map(({ id, shown }) => h("span.token", h("small", id), h("code", seen(shown)))), more];
 }
 
-/** A token so that its spaces can be seen. */
-function shown(text: string): string {
+/** A token so that all of it can be seen. */
+function seen(text: string): string {
   return visible(text).replaceAll(" ", "␣") || "∅";
 }
 
@@ -53,7 +53,7 @@ function tokenizer(session: Session): HTMLElement {
     }
     try {
       const cut = await session.open.model.tokenize(text);
-      fill(result, h("span.dim", `${whole(cut.length)} tokens `), cut.map(({ id, text }, index) => h(`span.piece.piece-${index % 4}`, { title: `token ${id}` }, shown(text))));
+      fill(result, h("span.dim", `${whole(cut.length)} tokens `), cut.map(({ id, text, shown }, index) => h(`span.piece.piece-${index % 4}`, { title: `token ${id}` }, seen(shown ?? text))));
     } catch (thrown) {
       fill(result, failure(thrown));
     }
