@@ -4,13 +4,13 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { test } from "node:test";
 
 const [, , site, apr] = process.argv;
-const { open, AprError } = await import(resolve(site, "../npm/api/node.js"));
+const { open, unopened, AprError } = await import(resolve(site, "../npm/api/node.js"));
 const llama = resolve(import.meta.dirname, "../../../../fixtures/tiny-llama");
 const cases = resolve(llama, "../../../shared/cases/codes");
 // The report of a command, without its envelope.
@@ -71,6 +71,16 @@ test("bytes open, errors have codes, progress is told", async () => {
   await assert.rejects(cut, (error) => error instanceof AprError && error.code === "E002");
   await assert.rejects(model.stats("absent"), (error) => error.code === "E001" && error.where.tensor === "absent");
   await assert.rejects(open(join(llama, "absent")), (error) => error.code === "E007");
+});
+
+test("what can't be opened is scanned", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "apr-node-"));
+  writeFileSync(join(folder, "evil.bin"), "cos\nsystem\n(S'echo'\ntR.");
+  await assert.rejects(open(join(folder, "evil.bin")), (error) => error.code === "E001");
+  const { verdict, files } = await (await unopened(join(folder, "evil.bin"))).scan();
+  const [{ module, name }] = files[0].pickles[0].findings;
+  assert.deepEqual([verdict, module, name], ["dangerous", "os", "system"]);
+  rmSync(folder, { recursive: true });
 });
 
 test("a conversion writes the bytes of the command, and nothing where it fails", async () => {

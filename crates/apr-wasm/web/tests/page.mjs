@@ -3,7 +3,7 @@
 //     node page.mjs SITE APR [--pictures FOLDER]
 
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawn, spawnSync } from "node:child_process";
 import { closeSync, existsSync, ftruncateSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync, writeSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
@@ -53,6 +53,7 @@ async function openPage(options = {}) {
   const problems = [];
   page.on("pageerror", (error) => problems.push(error.message));
   page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
+  page.on("response", (response) => response.status() >= 400 && response.url().startsWith(server.url) && problems.push(`${response.status()} ${response.url()}`));
   await page.goto(`${server.url}/`);
   await page.getByRole("heading", { name: "Open a model file" }).waitFor();
   return { page, problems, close: () => context.close() };
@@ -262,6 +263,7 @@ test("encrypted, damaged and hostile files say so", async () => {
   await choose(page, join(folder, "cut.safetensors"));
   await page.getByRole("alert").getByText("E002").waitFor();
   await shoot(page, "damaged");
+  await page.getByRole("button", { name: "Open…" }).click();
 
   const name = "<img src=x onerror=alert(1)>\u202e";
   const header = Buffer.from(JSON.stringify({ [name]: { dtype: "F32", shape: [1], data_offsets: [0, 4] }, __metadata__: { "<b>": "<script>alert(2)</script>" } }));
@@ -277,6 +279,223 @@ test("encrypted, damaged and hostile files say so", async () => {
   assert.equal(await page.locator("#app img[src=x]").count(), 0);
   await view(page, "Structure");
   await page.locator(".tree").waitFor();
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("a file that can't be opened shows what loading it would run", async () => {
+  const samples = [
+    join(shared, "malicious/protectai_modelscan__unsafe_zip_pytorch.pt"),
+    join(root, "fixtures/scan/evil_deflated.pt"), join(root, "fixtures/scan/evil_0.pkl"),
+  ];
+  const { page, problems, close } = await openPage();
+  for (const sample of samples.filter(existsSync)) {
+    const scan = spawnSync(apr, ["scan", sample, "--json"], { encoding: "utf8" });
+    const [said] = JSON.parse(scan.stdout).files[0].pickles[0].findings;
+    await choose(page, sample);
+    await page.getByRole("alert").getByText("E001").waitFor();
+    await page.getByText("Dangerous: loading executes code.").waitFor();
+    await page.locator(".remarks li", { hasText: `${said.module}.${said.name}` }).first().waitFor();
+    await shoot(page, "refused");
+    await page.getByRole("button", { name: "Open…" }).click();
+  }
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("a reload opens the same file at the same place, or asks for it", async () => {
+  const { page, problems, close } = await openPage();
+  // A file of the private file system has a handle, as one that was chosen in a dialog has.
+  await page.evaluate(async (bytes) => {
+    const folder = await navigator.storage.getDirectory();
+    const handle = await folder.getFileHandle("kept.safetensors", { create: true });
+    const file = await handle.createWritable();
+    await file.write(Uint8Array.from(bytes));
+    await file.close();
+    window.showOpenFilePicker = async () => [handle];
+  }, [...readFileSync(join(llama, "model.safetensors"))]);
+  await page.getByRole("button", { name: "Choose files" }).click();
+  await view(page, "Tensors");
+  await page.getByRole("cell", { name: "model.norm.weight" }).click();
+  const chosen = page.locator(".side h2", { hasText: "model.norm.weight" });
+  await chosen.waitFor();
+  await page.reload();
+  await chosen.waitFor();
+  assert.equal(await page.locator("header h1").innerText(), "kept.safetensors");
+  await page.getByRole("button", { name: "Open…" }).click();
+  await page.reload();
+  await page.getByRole("heading", { name: "Open a model file" }).waitFor();
+  assert.equal(await page.locator(".notice").count(), 0);
+
+  // A file of a form has no handle.
+  await choose(page, join(llama, "model.safetensors"));
+  await view(page, "Tensors");
+  await page.getByRole("cell", { name: "model.norm.weight" }).click();
+  await chosen.waitFor();
+  await page.reload();
+  await page.locator(".notice", { hasText: "model.safetensors was open" }).waitFor();
+  await shoot(page, "reloaded");
+  await choose(page, join(llama, "model.safetensors"));
+  await chosen.waitFor();
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("the chosen tensor is marked, and filter, place in the list and focus stay", async () => {
+  const { page, problems, close } = await openPage({ viewport: { width: 1440, height: 900 } });
+  await choose(page, folderFiles);
+  await view(page, "Tensors");
+  const names = page.locator(".table .space .name");
+  await names.first().waitFor();
+  const cut = await names.evaluateAll((all) => all.filter((name) => name.scrollWidth > name.clientWidth).map((name) => name.textContent));
+  assert.deepEqual(cut, [], "the names have the free width");
+  assert.equal(await page.locator(".row.chosen").count(), 0);
+  await page.getByPlaceholder("Filter").fill("mlp");
+  await page.getByText("6 of 21").waitFor();
+  await names.nth(2).click();
+  const second = await names.nth(2).innerText();
+  await page.locator(".side h2", { hasText: second }).waitFor();
+  assert.equal(await page.locator('.row.chosen[aria-current="true"]').innerText().then((text) => text.split(/\s/u)[0]), second);
+  assert.equal(await page.getByPlaceholder("Filter").inputValue(), "mlp");
+  const focused = () => page.evaluate(() => document.activeElement.className);
+  assert.equal(await focused(), "body");
+  await page.keyboard.press("ArrowDown");
+  await page.keyboard.press("Enter");
+  await page.locator(".side h2", { hasText: await names.nth(3).innerText() }).waitFor();
+  assert.equal(await focused(), "body");
+  await page.goBack();
+  await page.locator(".side h2", { hasText: second }).waitFor();
+  await page.locator(".row.chosen", { hasText: second }).waitFor();
+  // A tab keeps the focus when its view is drawn.
+  await page.getByRole("link", { name: "Checks" }).focus();
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: "Every byte" }).waitFor();
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "Checks");
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("values have their indices, and the slice is one of the tensor's rank", async () => {
+  const file = join(folder, "ranks.safetensors");
+  const tensors = { cube: [2, 3, 4], line: [5], one: [] };
+  let offset = 0;
+  const header = JSON.stringify(Object.fromEntries(Object.entries(tensors).map(([name, shape]) => {
+    const size = 4 * shape.reduce((product, size) => product * size, 1);
+    return [name, { dtype: "F32", shape, data_offsets: [offset, (offset += size)] }];
+  })));
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(header.length));
+  writeFileSync(file, Buffer.concat([length, Buffer.from(header), Buffer.from(Float32Array.from({ length: offset / 4 }, (_, at) => at).buffer)]));
+  const { page, problems, close } = await openPage();
+  await choose(page, file);
+  await view(page, "Tensors");
+  const grid = async (name) => {
+    await page.getByRole("cell", { name, exact: true }).click();
+    await page.locator(".side h2", { hasText: name }).waitFor();
+    await page.locator(".grid td.number").first().waitFor();
+    return await page.locator(".grid tr").evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
+  };
+  await grid("cube");
+  const hint = await page.getByLabel("Range of values").getAttribute("placeholder");
+  assert.equal(hint.split(",").length, 3);
+  await page.getByLabel("Range of values").fill("1:2, 1:3, 2:4");
+  await page.getByRole("button", { name: "Show", exact: true }).click();
+  await page.getByText("[1:2, 1:3, 2:4]").waitFor();
+  const shown = await page.locator(".grid tr").evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
+  // Element [a, b, c] of the cube is 12 a + 4 b + c.
+  assert.deepEqual(shown, [["", "2", "3"], ["1, 1", "18", "19"], ["1, 2", "22", "23"]]);
+  assert.deepEqual(await grid("line"), [["0", "1", "2", "3", "4"], ["24", "25", "26", "27", "28"]]);
+  assert.deepEqual(await grid("one"), [["29"]]);
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("on a phone the tab of the view is on the screen, and no card is empty", async () => {
+  const { page, problems, close } = await openPage({ viewport: { width: 390, height: 844 } });
+  await choose(page, folderFiles);
+  for (const name of ["Overview", "Structure", "Tensors", "Vocabulary", "Compare", "Checks", "Run", "Convert"]) {
+    await view(page, name);
+    await page.locator("main:not([aria-busy])").waitFor();
+    const { x, width } = await page.locator("nav [aria-current]").boundingBox();
+    assert.ok(x >= 0 && x + width <= 390, `${name}: ${x} + ${width}`);
+    if (name === "Run") await page.getByRole("heading", { name: "Run it here" }).waitFor();
+    assert.equal(await page.locator(".conversation:visible").count(), 0);
+  }
+  await view(page, "Tensors");
+  await page.getByRole("cell", { name: "norm.weight" }).last().click();
+  await page.getByRole("button", { name: "← All tensors" }).click();
+  await page.getByRole("cell", { name: "norm.weight" }).last().waitFor();
+  assert.equal(await page.evaluate(() => document.activeElement.className), "body");
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("structure says that it reads, and names the operands of weights as ONNX does", async () => {
+  const { page, problems, close } = await openPage();
+  await choose(page, folderFiles);
+  await page.getByText("LLaMA").first().waitFor();
+  await page.evaluate(() => {
+    window.waited = false;
+    new MutationObserver(() => { window.waited ||= document.querySelector("main .waiting") !== null; }).observe(document.body, { childList: true, subtree: true });
+  });
+  await view(page, "Structure");
+  await page.getByText(/\d+ boxes/u).waitFor();
+  assert.ok(await page.evaluate(() => window.waited));
+  await page.getByPlaceholder("Find a node").fill("layers.0/attention/query");
+  await page.getByRole("option", { name: "layers.0/attention/query", exact: true }).click();
+  const input = page.locator(".side li", { hasText: "tensor" });
+  await input.waitFor();
+  // MatMul's inputs are A and B.
+  assert.match(await input.innerText(), /^B\s/u);
+  await shoot(page, "operands");
+  const drawn = await page.evaluate(async () => {
+    const { open } = await import("./api/index.js");
+    const model = await open(new URL("example/model.apr", location.href));
+    return (await model.drawing(0)).boxes.filter(({ title }) => title === "MatMul").map(({ lines }) => lines[1]);
+  });
+  assert.ok(drawn.length > 0 && drawn.every((line) => line.startsWith("B: ")), String(drawn));
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("tokens are shown as the bytes that they stand for", async () => {
+  const { vocab } = JSON.parse(readFileSync(join(llama, "tokenizer.json"), "utf8")).model;
+  const { page, problems, close } = await openPage();
+  await choose(page, folderFiles);
+  await view(page, "Vocabulary");
+  // GPT-2's letters of a new line, a space, a tabulator, and of a byte that is not UTF-8 by itself.
+  for (const [letter, shown] of [["Ċ", "⏎"], ["Ġ", "␣"], ["ĉ", "⇥"], ["Ã", "<0xC3>"], ["7", "7"]]) {
+    const token = page.locator(".token", { has: page.locator("small", { hasText: new RegExp(`^${vocab[letter]}$`, "u") }) });
+    assert.equal(await token.locator("code").innerText(), shown);
+  }
+  await page.getByPlaceholder("Find tokens that contain").fill(" ");
+  await page.getByText("1 of 259").waitFor();
+  await page.getByLabel("A text to cut into tokens").fill("é 1");
+  await page.locator(".piece").first().waitFor();
+  assert.deepEqual((await page.locator(".piece").allInnerTexts()).slice(-4), ["<0xC3>", "<0xA9>", "␣", "1"]);
+  await shoot(page, "bytes");
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test("a GGUF file runs and chats", async () => {
+  const [file, template] = [join(folder, "chat.gguf"), join(folder, "gguf.jinja")];
+  writeFileSync(template, "{{ bos_token }}{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}");
+  execFileSync(apr, ["quantize", llama, "-t", "q8_0", "-o", join(folder, "plain.gguf"), "-f"]);
+  execFileSync(apr, ["edit", join(folder, "plain.gguf"), "--chat-template", template, "-o", file]);
+  const said = execFileSync(apr, ["run", file, "--prompt", "20+22="], { encoding: "utf8" }).trim();
+  const { page, problems, close } = await openPage();
+  await choose(page, file);
+  await view(page, "Run");
+  await page.getByLabel("Text", { exact: true }).fill("20+22=");
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await page.locator(".answer .completion", { hasText: said }).waitFor({ timeout: 60_000 });
+  await page.getByText("Options").click();
+  await page.getByRole("checkbox", { name: "Conversation" }).check();
+  await page.getByLabel("Text", { exact: true }).fill("12+34=");
+  await page.getByRole("button", { name: "Send" }).click();
+  await page.locator(".said.assistant", { hasText: "46" }).waitFor({ timeout: 60_000 });
+  await shoot(page, "chat");
   assert.deepEqual(problems, []);
   await close();
 });
@@ -337,11 +556,10 @@ test("two models are compared, a pass is ended, a pickle is found", async () => 
   const pickle = "cos\nsystem\n(S'echo'\ntR.";
   writeFileSync(join(folder, "evil.pkl"), pickle);
   const verdict = await page.evaluate(async (text) => {
-    const { open } = await import("./api/index.js");
-    const model = await open(new File([text], "evil.bin")).catch(() => null);
-    return model && (await model.scan()).verdict;
+    const { unopened } = await import("./api/index.js");
+    return (await (await unopened(new File([text], "evil.bin"))).scan()).verdict;
   }, pickle);
-  assert.ok(verdict === null || verdict === "dangerous", String(verdict));
+  assert.equal(verdict, "dangerous");
   assert.deepEqual(problems, []);
   await close();
 });
@@ -511,6 +729,30 @@ test("the page works without a network once it was opened", async () => {
   await choose(page, join(llama, "model.safetensors"));
   await page.locator(".fact", { hasText: "Parameters" }).waitFor();
   await context.close();
+});
+
+test("the page of the command asks for nothing that is not there", async () => {
+  const command = spawn(apr, ["page", join(site, "example/model.apr"), "--site", site, "--json"]);
+  try {
+    let text = "";
+    for await (const piece of command.stdout) {
+      text += piece;
+      if (text.trimEnd().endsWith("}")) break;
+    }
+    const context = await browser.newContext();
+    const page = await context.newPage();
+    const problems = [];
+    page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
+    page.on("response", (response) => response.status() >= 400 && problems.push(`${response.status()} ${response.url()}`));
+    await page.goto(JSON.parse(text).address);
+    await page.locator(".fact", { hasText: "Parameters" }).waitFor();
+    await view(page, "Structure");
+    await page.getByText(/\d+ boxes/u).waitFor();
+    assert.deepEqual(problems, []);
+    await context.close();
+  } finally {
+    command.kill();
+  }
 });
 
 test("typed models load from bytes, a server and the browser's cache", async (context) => {

@@ -38,10 +38,20 @@ export function prepare(): void {
  * can't be read, otherwise what the format's reader says.
  */
 export async function open(input: Input, options: OpenOptions = {}): Promise<Model> {
-  prepare();
-  const { spec, title } = await specOf(input, options);
-  const model = new Model(engine!, spec, title);
+  const model = await unopened(input, options);
   // What can't be opened is said now, and not by the first call.
   await model.tensors();
   return model;
+}
+
+/**
+ * Files as a model whose headers are not read yet: each call reads what it needs.
+ * {@link Model.scan} also answers for files that can't be opened.
+ *
+ * @throws AprError `E007` where there are no files, or a hub or a folder's list can't be read.
+ */
+export async function unopened(input: Input, options: OpenOptions = {}): Promise<Model> {
+  prepare();
+  const { spec, title } = await specOf(input, options);
+  return new Model(engine!, spec, title);
 }

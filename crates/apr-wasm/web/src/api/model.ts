@@ -129,7 +129,10 @@ export class Model implements AsyncDisposable {
     return this.#call("distribution", [other.#reference(), name, side === "right", bins]);
   }
 
-  /** Tokens whose texts contain `text`, a thousand at a time; `null` without a vocabulary. */
+  /**
+   * Tokens that contain `text`, as they are stored or as they are read, a thousand at a time;
+   * `null` without a vocabulary.
+   */
   vocabulary(text = "", start = 0): Promise<R.FoundTokens | null> {
     return this.#call("vocabulary", [text, start]);
   }
@@ -205,8 +208,8 @@ export class Model implements AsyncDisposable {
     return this.#call("run", [JSON.stringify(wishes), options.bytes], options);
   }
 
-  /** The tokens of a text. */
-  tokenize(text: string): Promise<{ id: number; text: string }[]> {
+  /** The tokens of a text; `shown` is as in {@link vocabulary}. */
+  tokenize(text: string): Promise<{ id: number; text: string; shown?: string }[]> {
     return this.#call("tokenize", [text]);
   }
 

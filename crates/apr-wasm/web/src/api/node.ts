@@ -57,12 +57,17 @@ class DirectEngine implements Engine {
  * @throws AprError as in the browser.
  */
 export async function open(input: string | URL | Uint8Array, options: NodeOptions = {}): Promise<Model> {
+  const model = await unopened(input, options);
+  await model.tensors();
+  return model;
+}
+
+/** Files as a model whose headers are not read yet, as in the browser. */
+export async function unopened(input: string | URL | Uint8Array, options: NodeOptions = {}): Promise<Model> {
   const { spec, title } = typeof input === "string" && !input.includes("://")
     ? await specOfPath(input, options)
     : await specOf(input, options);
-  const model = new Model(new DirectEngine(options.outputFolder ?? "."), spec, title);
-  await model.tensors();
-  return model;
+  return new Model(new DirectEngine(options.outputFolder ?? "."), spec, title);
 }
 
 async function specOfPath(path: string, options: OpenOptions): Promise<{ spec: OpenSpec; title: string }> {

@@ -166,9 +166,21 @@ export interface ScanReport {
   file: string;
   verdict: string;
   kind: string;
-  pickles: { path?: string; findings: Record<string, unknown>[]; [more: string]: unknown }[];
+  pickles: { entry?: string; findings: PickleFinding[]; [more: string]: unknown }[];
   warnings: { message?: string; [more: string]: unknown }[];
   problems: { message?: string; [more: string]: unknown }[];
+}
+
+/** What a pickle imports or calls. */
+export interface PickleFinding {
+  module: string;
+  name: string;
+  action: string;
+  argument?: string;
+  opcode: string;
+  offset: number;
+  verdict: string;
+  [more: string]: unknown;
 }
 
 /** `apr diff`. */
@@ -288,6 +300,8 @@ export interface NodeView {
 
 /** A value that a node reads or makes. */
 export interface NodeValue {
+  /** What the operator calls it: `W` of a convolution. */
+  operand?: string;
   name: string;
   kind?: string;
   place: string | Record<string, unknown>;
@@ -298,7 +312,8 @@ export interface FoundTokens {
   source: string;
   total: number;
   found: number;
-  tokens: { id: number; text: string }[];
+  /** `shown` is the text with marks for spaces (`␣`), new lines (`⏎`) and bytes (`<0xE2>`). */
+  tokens: { id: number; text: string; shown: string }[];
 }
 
 /** What a conversion does. */

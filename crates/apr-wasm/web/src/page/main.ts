@@ -1,13 +1,14 @@
 // The page: a model is dropped, chosen or named, and shown view by view.
 
-import { AprError, open, prepare, type Input } from "../api/index.js";
+import { AprError, prepare, unopened, type Input, type Model } from "../api/index.js";
 import { fill, h } from "./dom.js";
 import { bytes, visible } from "./format.js";
+import { forget, isPermitted, keep, kept } from "./kept.js";
 import { dropped, pick } from "./pick.js";
 import { VIEWS, addressOf, parsePlace, type Place, type ViewName } from "./place.js";
-import { OpenModel, type Session } from "./session.js";
+import { OpenModel, type Follow, type Session } from "./session.js";
 import { nextTheme, restoreTheme } from "./theme.js";
-import { checks } from "./views/checks.js";
+import { checks, scanning } from "./views/checks.js";
 import { compare } from "./views/compare.js";
 import { convert } from "./views/convert.js";
 import { overview } from "./views/overview.js";
@@ -17,7 +18,10 @@ import { tensors } from "./views/tensors.js";
 import { vocabulary } from "./views/vocabulary.js";
 import { failure } from "./waiting.js";
 
-const DRAW: Record<ViewName, (session: Session, place: HTMLElement) => void> = {
+/** Draws a view, and gives what shows another place within it. */
+type Draw = (session: Session, place: HTMLElement) => Follow | void;
+
+const DRAW: Record<ViewName, Draw> = {
   overview, structure, tensors, vocabulary, compare, checks, run, convert,
 };
 const TITLES: Record<ViewName, string> = {
@@ -27,10 +31,21 @@ const TITLES: Record<ViewName, string> = {
 /** A small model that lies beside the page. */
 const EXAMPLE = "example/model.apr";
 
+/** What stands around the views of a model. */
+interface Shell {
+  model: OpenModel;
+  element: HTMLElement;
+  nav: HTMLElement;
+  place: Place;
+  view: HTMLElement;
+  follow: Follow | void;
+}
+
 class Page {
   readonly #root: HTMLElement;
   #model: OpenModel | undefined;
   #other: OpenModel | undefined;
+  #shell: Shell | undefined;
   #left = new AbortController();
   /** Counts openings, so that a slow one does not replace a later one. */
   #openings = 0;
@@ -65,11 +80,30 @@ class Page {
       return;
     }
     if (this.#model) this.#show(this.#model, place);
-    else this.#start();
+    else await this.#restore(place);
   }
 
-  /** Nothing is open yet. */
-  #start(problem?: HTMLElement): void {
+  /** Opens the files that were open before a reload, as far as the browser has kept them. */
+  async #restore(place: Place): Promise<void> {
+    const before = await kept();
+    if (!before) return this.#start();
+    const { title, handles } = before;
+    const input = handles.length === 1 && handles[0] ? handles[0] : handles;
+    const again = () => this.#open(input, undefined, place);
+    if (await isPermitted(handles, false)) return await again();
+    const ask = async () => {
+      if (await isPermitted(handles, true)) await again();
+    };
+    this.#start(h("div.notice", { role: "status" }, handles.length > 0
+      ? [h("p", "The browser asks again before it reads ", h("strong", visible(title)), "."),
+          h("button.primary", { onclick: () => void ask() }, "Read it again")]
+      : h("p", h("strong", visible(title)), " was open before the page was loaded again. Choose it again: the browser did not keep it.")),
+    place);
+  }
+
+  /** Nothing is open yet. What is chosen is shown at `place`. */
+  #start(problem?: HTMLElement, place?: Place): void {
+    this.#shell = undefined;
     document.title = "apr – model files";
     fill(this.#root,
       h("main.start",
@@ -77,7 +111,7 @@ class Page {
         h("h1", "Open a model file"),
         h("p.lead", "safetensors, GGUF, ONNX, PyTorch, TensorFlow, Keras, Core ML, NumPy, APR. Of any size: only what is looked at is read. Nothing leaves this computer."),
         problem,
-        h("div.drop", h("p", "Drop files or a folder here"), pick((input, address) => this.#open(input, address))),
+        h("div.drop", h("p", "Drop files or a folder here"), pick((input, address) => this.#open(input, address, place))),
         h("p.dim", "or look at ", h("a", { href: `#model=${EXAMPLE}` }, "an example"), ", a tiny LLaMA that adds two numbers"),
         this.#themeButton()));
   }
@@ -85,23 +119,59 @@ class Page {
   async #open(input: Input, address?: string, place: Place = { view: "overview" }, password?: string): Promise<void> {
     const opening = (this.#openings += 1);
     this.#left.abort();
+    this.#shell = undefined;
     fill(this.#root, h("main.start", h("p.lead", { role: "status" }, h("span.spinner", { "aria-hidden": "true" }), " Opening…")));
+    let model: Model | undefined;
     try {
-      const model = await open(input, password === undefined ? {} : { password });
-      if (opening !== this.#openings) return;
-      this.#model?.model.close();
-      this.#other?.model.close();
-      this.#other = undefined;
-      this.#model = new OpenModel(model, address);
-      const { model: _, ...rest } = place;
-      history.replaceState(null, "", addressOf(address === undefined ? rest : { ...rest, model: address }));
-      this.#show(this.#model, place);
+      model = await unopened(input, password === undefined ? {} : { password });
+      await model.tensors();
     } catch (thrown) {
       if (opening !== this.#openings) return;
-      const needsPassword = thrown instanceof AprError && thrown.code === "E005";
-      this.#model = undefined;
-      this.#start(h("div", failure(thrown), needsPassword && this.#passwordForm((text) => this.#open(input, address, place, text))));
+      this.#forgetModels();
+      const code = thrown instanceof AprError ? thrown.code : null;
+      if (model && code !== "E005" && code !== "E007") return this.#refuse(model, thrown);
+      this.#start(h("div", failure(thrown), code === "E005" && this.#passwordForm((text) => this.#open(input, address, place, text))), place);
+      return;
     }
+    if (opening !== this.#openings) return;
+    this.#forgetModels();
+    this.#model = new OpenModel(model, address);
+    if (address === undefined) void keep(model.title, input);
+    else forget();
+    const { model: _, ...rest } = place;
+    history.replaceState(null, "", addressOf(address === undefined ? rest : { ...rest, model: address }));
+    this.#show(this.#model, place);
+  }
+
+  /** What can't be opened as a model is checked all the same: it may be made to run something. */
+  #refuse(model: Model, why: unknown): void {
+    document.title = `${visible(model.title)} – apr`;
+    this.#left = new AbortController();
+    const scan = h("div");
+    const view = h("main.view", { tabindex: -1, "aria-label": "Checks" },
+      h("h2", "This can’t be opened as a model"), failure(why),
+      h("section.card", h("h2", "What loading it would execute"), scan));
+    fill(this.#root, h("div.shell.refused", this.#header(model.title), view));
+    void scanning(model, this.#left.signal, scan);
+  }
+
+  #forgetModels(): void {
+    this.#model?.model.close();
+    this.#other?.model.close();
+    this.#model = undefined;
+    this.#other = undefined;
+  }
+
+  #header(title: string, about?: HTMLElement): HTMLElement {
+    const close = (event: Event) => {
+      event.preventDefault();
+      this.#close();
+    };
+    return h("header",
+      h("a.home", { href: "#", onclick: close, "aria-label": "Open another model", title: "Open another model" }, h("img", { src: "icons/apr.svg", alt: "", width: 28, height: 28 })),
+      h("h1", { title }, visible(title)), about,
+      h("span.stretch"), this.#themeButton(),
+      h("button", { onclick: () => this.#close() }, "Open…"));
   }
 
   #passwordForm(submit: (password: string) => void): HTMLElement {
@@ -110,33 +180,49 @@ class Page {
   }
 
   #show(model: OpenModel, place: Place): void {
+    const shell = this.#shell?.model === model ? this.#shell : this.#build(model, place);
+    const isSame = shell.place.view === place.view;
+    shell.place = place;
+    if (isSame && shell.follow?.()) return;
     this.#left.abort();
     this.#left = new AbortController();
-    document.title = `${visible(model.title)} – apr`;
+    // Focus that was in the view is lost with it.
+    const hadFocus = shell.view.contains(document.activeElement);
     const view = h("main.view", { tabindex: -1, "aria-label": TITLES[place.view] });
-    const tabs = VIEWS.map((name) => h("a", { href: addressOf(this.#placeOf(model, { view: name })), "aria-current": name === place.view ? "page" : undefined }, TITLES[name]));
-    const size = h("span.dim");
-    fill(this.#root, h("div.shell",
-      h("header",
-        h("a.home", { href: "#", onclick: (event: Event) => { event.preventDefault(); this.#close(); }, "aria-label": "Open another model", title: "Open another model" }, h("img", { src: "icons/apr.svg", alt: "", width: 28, height: 28 })),
-        h("h1", { title: model.title }, visible(model.title)), size,
-        h("span.stretch"), this.#themeButton(),
-        h("button", { onclick: () => this.#close() }, "Open…")),
-      h("nav", { "aria-label": "Views" }, tabs),
-      view));
-    void model.inspect().then((report) => { size.textContent = `${report.format}, ${bytes(report.size)}`; }, () => undefined);
+    shell.view.replaceWith(view);
+    shell.view = view;
+    const tabs = [...shell.nav.querySelectorAll("a")];
+    for (const [index, name] of VIEWS.entries()) {
+      if (name === place.view) tabs[index]?.setAttribute("aria-current", "page");
+      else tabs[index]?.removeAttribute("aria-current");
+    }
+    // On a narrow screen the tabs are wider than it is.
+    tabs[VIEWS.indexOf(place.view)]?.scrollIntoView({ block: "nearest", inline: "center" });
+    if (hadFocus) view.focus({ preventScroll: true });
     const page = this;
-    DRAW[place.view]({
+    shell.follow = DRAW[place.view]({
       open: model,
       get other() { return page.#other; },
       set other(other) { page.#other = other; },
-      place,
+      get place() { return shell.place; },
       left: this.#left.signal,
       go: (change) => {
-        const next = this.#placeOf(model, Object.fromEntries(Object.entries({ ...place, ...change }).filter(([, value]) => value !== undefined)) as unknown as Place);
-        location.hash = addressOf(next);
+        const next = Object.entries({ ...shell.place, ...change }).filter(([, value]) => value !== undefined);
+        location.hash = addressOf(this.#placeOf(model, Object.fromEntries(next) as unknown as Place));
       },
     }, view);
+  }
+
+  /** The header and the tabs of a model. */
+  #build(model: OpenModel, place: Place): Shell {
+    document.title = `${visible(model.title)} – apr`;
+    const size = h("span.dim");
+    void model.inspect().then((report) => { size.textContent = `${report.format}, ${bytes(report.size)}`; }, () => undefined);
+    const nav = h("nav", { "aria-label": "Views" }, VIEWS.map((name) => h("a", { href: addressOf(this.#placeOf(model, { view: name })) }, TITLES[name])));
+    const view = h("main.view");
+    const element = h("div.shell", this.#header(model.title, size), nav, view);
+    fill(this.#root, element);
+    return (this.#shell = { model, element, nav, place, view, follow: undefined });
   }
 
   #placeOf(model: OpenModel, place: Place): Place {
@@ -146,8 +232,8 @@ class Page {
 
   #close(): void {
     this.#left.abort();
-    this.#model?.model.close();
-    this.#model = undefined;
+    this.#forgetModels();
+    forget();
     history.replaceState(null, "", location.pathname);
     this.#start();
   }
@@ -159,6 +245,3 @@ class Page {
 
 const root = document.getElementById("app");
 if (root) new Page(root);
-if ("serviceWorker" in navigator && location.protocol !== "file:") {
-  navigator.serviceWorker.register("service-worker.js").catch(() => undefined);
-}

@@ -47,11 +47,15 @@ export class OpenModel {
 /** What is another in a place; `undefined` takes it out. */
 export type Change = { [K in keyof Place]?: Place[K] | undefined };
 
+/** Shows another place within a view; false where the view is to be drawn again. */
+export type Follow = () => boolean;
+
 /** What views get. */
 export interface Session {
   readonly open: OpenModel;
   /** The model that it is compared with. */
   other: OpenModel | undefined;
+  /** Where one is now. */
   readonly place: Place;
   /** Shows another place. */
   go(change: Change): void;

@@ -13,6 +13,8 @@ export interface Column<T> {
   isNumber?: boolean;
   /** Width in the grid: `minmax(12rem, 3fr)`. */
   width: string;
+  /** Whether the column is left out on narrow screens. */
+  isSpare?: boolean;
 }
 
 /** Height of a row in pixels; `page.css` has the same. */
@@ -31,7 +33,9 @@ export class Table<T> {
   #rows: readonly T[] = [];
   #sorted: T[] = [];
   #sortBy: { column: number; descending: boolean } | undefined;
+  /** Where the keyboard is. */
   #current = 0;
+  #chosen: T | undefined;
 
   constructor(label: string, columns: Column<T>[], choose: (row: T) => void) {
     this.#columns = columns;
@@ -40,7 +44,9 @@ export class Table<T> {
     this.#space = h("div.space");
     this.#body = h("div.body", { tabindex: 0, role: "rowgroup", "aria-label": `${label}: rows`, onscroll: () => this.#draw(), onkeydown: (event: KeyboardEvent) => this.#key(event) }, this.#space);
     this.element = h("div.table", { role: "table", "aria-label": label }, h("div", { role: "rowgroup" }, this.#head), this.#body);
-    this.element.style.setProperty("--columns", columns.map((column) => column.width).join(" "));
+    const widths = (shown: readonly Column<T>[]) => shown.map((column) => column.width).join(" ");
+    this.element.style.setProperty("--columns", widths(columns));
+    this.element.style.setProperty("--narrow-columns", widths(columns.filter((column) => !column.isSpare)));
     this.#drawHead();
     new ResizeObserver(() => this.#draw()).observe(this.#body);
   }
@@ -53,13 +59,26 @@ export class Table<T> {
     this.#body.scrollTop = 0;
   }
 
-  /** Scrolls to a row and marks it. */
-  reveal(fits: (row: T) => boolean): void {
-    const found = this.#sorted.findIndex(fits);
+  /** Marks a row as the chosen one, and scrolls to it. */
+  mark(row: T | undefined): void {
+    this.#chosen = row;
+    if (row !== undefined) this.reveal(row);
+    this.#draw();
+  }
+
+  /** Scrolls to a row, unless it is on the screen. */
+  reveal(row: T): void {
+    const found = this.#sorted.indexOf(row);
     if (found < 0) return;
     this.#current = found;
+    const top = found * ROW - this.#body.scrollTop;
+    if (top >= 0 && top + ROW <= this.#body.clientHeight) return;
     this.#body.scrollTop = Math.max(0, found * ROW - this.#body.clientHeight / 2);
-    this.#draw();
+  }
+
+  /** Gives it the keyboard. */
+  focus(): void {
+    this.#body.focus();
   }
 
   #drawHead(): void {
@@ -70,7 +89,7 @@ export class Table<T> {
       const content = column.by
         ? h("button", { onclick: () => this.#sortByColumn(index) }, column.title, arrow)
         : column.title;
-      return h(column.isNumber ? "span.number" : "span", { role: "columnheader", "aria-sort": column.by ? order : undefined }, content);
+      return h(cell(column), { role: "columnheader", "aria-sort": column.by ? order : undefined }, content);
     });
     fill(this.#head, cells);
   }
@@ -107,21 +126,25 @@ export class Table<T> {
   }
 
   #row(row: T, index: number): HTMLElement {
-    const cells = this.#columns.map((column) =>
-      h(column.isNumber ? "span.number" : "span", { role: "cell" }, column.cell(row)),
-    );
-    const isCurrent = index === this.#current;
-    const element = h(isCurrent ? "div.row.current" : "div.row", {
+    const cells = this.#columns.map((column) => h(cell(column), { role: "cell" }, column.cell(row)));
+    const isChosen = row === this.#chosen;
+    const element = h(isChosen ? "div.row.chosen" : "div.row", {
       role: "row",
       "aria-rowindex": index + 2,
+      "aria-current": isChosen ? "true" : undefined,
       onclick: () => {
         this.#current = index;
-        this.#choose(row);
-        this.#draw();
+        this.#take(row);
       },
     }, cells);
+    if (index === this.#current) element.classList.add("current");
     element.style.transform = `translateY(${index * ROW}px)`;
     return element;
+  }
+
+  #take(row: T): void {
+    this.mark(row);
+    this.#choose(row);
   }
 
   #key(event: KeyboardEvent): void {
@@ -132,7 +155,7 @@ export class Table<T> {
     const row = this.#sorted[this.#current];
     if (event.key === "Enter" && row) {
       event.preventDefault();
-      this.#choose(row);
+      this.#take(row);
       return;
     }
     const step = steps[event.key];
@@ -144,4 +167,10 @@ export class Table<T> {
     if (top + ROW > this.#body.scrollTop + this.#body.clientHeight) this.#body.scrollTop = top + ROW - this.#body.clientHeight;
     this.#draw();
   }
+}
+
+/** The element of a cell. */
+function cell<T>({ isNumber, isSpare }: Column<T>): "span" | `span.${string}` {
+  const classes = [isNumber && "number", isSpare && "spare"].filter(Boolean).join(".");
+  return classes === "" ? "span" : `span.${classes}`;
 }

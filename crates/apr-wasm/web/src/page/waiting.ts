@@ -21,7 +21,8 @@ export async function show<T>(place: HTMLElement, promised: Promise<T>, draw: (v
   }
 }
 
-function spinner(): HTMLElement {
+/** That something is on its way. */
+export function spinner(): HTMLElement {
   return h("div.waiting", { role: "status" }, h("span.spinner", { "aria-hidden": "true" }), "Reading…");
 }
 

@@ -1,6 +1,6 @@
 // Whether the model is sound, and what loading it would execute.
 
-import type { LintReport, ScanSummary, ValidateReport } from "../../api/index.js";
+import type { LintReport, Model, PickleFinding, ScanSummary, ValidateReport } from "../../api/index.js";
 import { fill, h, type Child } from "../dom.js";
 import { bytes, visible, whole } from "../format.js";
 import { jsonButton } from "../save.js";
@@ -17,32 +17,56 @@ export function checks(session: Session, place: HTMLElement): void {
     h("section.card", h("h2", "What loading it would execute"), scan),
     h("section.card", h("h2", "Every byte"), validation),
     h("section.card", h("h2", "What could be better"), lint)));
-  void pass(session, scan, "Scan", (options) => session.open.model.scan(options), scanned, true);
-  void pass(session, validation, "Validate", (options) => session.open.model.validate(options), validated, false);
-  void show(lint, session.open.model.lint(), linted);
+  const { open: { model }, left } = session;
+  void scanning(model, left, scan);
+  void validating(session, validation);
+  void show(lint, model.lint(), linted);
+}
+
+/** Scans files, whether they can be opened or not. */
+export function scanning(model: Model, left: AbortSignal, place: HTMLElement): Promise<void> {
+  // The scanner looks at what may hold code, which is little of a large model.
+  return new Pass(model.title, left, place, "Scan", (options) => model.scan(options), scanned).begin();
+}
+
+/** Larger models are validated when it is asked for: every byte is read. */
+const VALIDATED_AT_ONCE = 100e6;
+
+async function validating(session: Session, place: HTMLElement): Promise<void> {
+  const { open: { model }, left } = session;
+  const pass = new Pass(model.title, left, place, "Validate", (options) => model.validate(options), validated);
+  const { size } = await session.open.inspect().catch(() => ({ size: 0 }));
+  if (size < VALIDATED_AT_ONCE) await pass.begin();
+  else fill(place, h("p", "Reads the whole model once."), h("button.primary", { onclick: () => void pass.begin() }, `Validate ${bytes(size)}`));
 }
 
 type Options = { onProgress: Bar["tell"]; signal: AbortSignal };
 
-/** Something that takes long: begun by a button, or at once. */
-async function pass<T>(session: Session, place: HTMLElement, label: string, run: (options: Options) => Promise<T>, draw: (report: T) => Child, atOnce: boolean): Promise<void> {
-  const { size } = await session.open.inspect().catch(() => ({ size: 0 }));
-  const begin = async () => {
+/** Something that takes long, and can be ended and begun again. */
+class Pass<T> {
+  constructor(
+    readonly title: string,
+    readonly left: AbortSignal,
+    readonly place: HTMLElement,
+    readonly label: string,
+    readonly run: (options: Options) => Promise<T>,
+    readonly draw: (report: T) => Child,
+  ) {}
+
+  async begin(): Promise<void> {
+    const { title, left, place, label } = this;
     const bar = new Bar();
     fill(place, bar.element);
-    session.left.addEventListener("abort", () => bar.controller.abort(), { once: true });
+    left.addEventListener("abort", () => bar.controller.abort(), { once: true });
+    const button = (text: string) => h("button", { onclick: () => void this.begin() }, text);
     try {
-      const report = await run({ onProgress: bar.tell, signal: bar.controller.signal });
-      fill(place, draw(report), h("p.tools", h("button", { onclick: () => void begin() }, `${label} again`), jsonButton(report, `${session.open.title}.${label.toLowerCase()}.json`)));
+      const report = await this.run({ onProgress: bar.tell, signal: bar.controller.signal });
+      fill(place, this.draw(report), h("p.tools", button(`${label} again`), jsonButton(report, `${title}.${label.toLowerCase()}.json`)));
     } catch (thrown) {
       if (!isEnded(thrown)) fill(place, failure(thrown));
-      else if (!session.left.aborted) fill(place, h("p.dim", "Cancelled."), button());
+      else if (!left.aborted) fill(place, h("p.dim", "Cancelled."), button(label));
     }
-  };
-  const button = () => h("button.primary", { onclick: () => void begin() }, `${label} ${bytes(size)}`);
-  // The scanner looks at what may hold code, which is little of a large model.
-  if (atOnce || size < 100e6) void begin();
-  else fill(place, h("p", "Reads the whole model once."), button());
+  }
 }
 
 function validated(report: ValidateReport): Child {
@@ -79,10 +103,20 @@ function scanned(report: ScanSummary): Child {
     odd.slice(0, MOST).map((file) => h("details", { open: odd.length < 4 },
       h("summary", h(`span.badge.${words[file.verdict]?.[0] ?? "odd"}`, file.verdict.replaceAll("_", " ")), ` ${visible(file.file)} (${visible(file.kind)})`),
       h("ul.remarks",
-        file.pickles.flatMap((pickle) => pickle.findings).slice(0, MOST).map((finding) => h("li", visible(text(finding)))),
+        file.pickles.flatMap(({ entry, findings }) => findings.map((found) => imported(found, entry))).slice(0, MOST),
         [...file.warnings, ...file.problems].slice(0, MOST).map((remark) => h("li", visible(text(remark.message ?? remark))))))),
-    h("p.dim", `${whole(report.files.length)} files`),
+    h("p.dim", `${whole(report.files.length)} file${report.files.length === 1 ? "" : "s"}`),
   ];
+}
+
+/** How findings of a pickle look, by their verdict. */
+const FINDINGS: Record<string, string> = { dangerous: "bad", allowed: "plain" };
+
+/** What a pickle imports or calls, and where. */
+function imported({ module, name, action, argument, opcode, offset, verdict }: PickleFinding, entry?: string): HTMLElement {
+  const place = `${action}, ${opcode} at byte ${offset}${entry === undefined ? "" : ` of ${entry}`}`;
+  return h("li", h(`span.badge.${FINDINGS[verdict] ?? "odd"}`, verdict), " ",
+    h("strong", visible(`${module}.${name}`)), argument !== undefined && h("code", visible(argument)), h("span.dim", ` ${visible(place)}`));
 }
 
 /** A finding in words: its fields, where it has no sentence. */

@@ -77,10 +77,10 @@ function pairs(session: Session, other: OpenModel, report: DiffReport): HTMLElem
   const both = <T>([left, right]: [T, T], text: (one: T) => string) => text(left) === text(right) ? text(left) : `${text(left)} → ${text(right)}`;
   const table = new Table<DiffRow>("Pairs of tensors", [
     { title: "Name", cell: (row) => h("span.name", { title: row.name }, h("bdi", { dir: "ltr" }, visible(row.name))), by: (row) => row.name, width: "minmax(5rem, 1fr)" },
-    { title: "Types", cell: (row) => both(row.dtypes, String), by: (row) => row.dtypes.join(), width: "6.5rem" },
+    { title: "Types", cell: (row) => both(row.dtypes, String), by: (row) => row.dtypes.join(), width: "6.5rem", isSpare: true },
     { title: "Verdict", cell: (row) => h(row.verdict === "identical" ? "span.good" : "span", row.verdict), by: (row) => row.verdict, width: "5rem" },
     { title: "Max", cell: (row) => value(row.max_delta), by: (row) => row.max_delta ?? -1, isNumber: true, width: "5.2rem" },
-    { title: "Cosine", cell: (row) => value(row.cosine), by: (row) => row.cosine ?? 2, isNumber: true, width: "4.5rem" },
+    { title: "Cosine", cell: (row) => value(row.cosine), by: (row) => row.cosine ?? 2, isNumber: true, width: "4.5rem", isSpare: true },
   ], (row) => void pair(session, other, row, side));
   queueMicrotask(() => {
     // The largest differences are what one looks for.

@@ -5,15 +5,19 @@ import { debounced, fill, h, type Child } from "../dom.js";
 import { amount, bytes, shape, visible, whole } from "../format.js";
 import { GraphCanvas } from "../graph-canvas.js";
 import { save } from "../save.js";
-import type { Session } from "../session.js";
-import { failure } from "../waiting.js";
+import type { Follow, Session } from "../session.js";
+import { failure, spinner } from "../waiting.js";
 
-export function structure(session: Session, place: HTMLElement): void {
+export function structure(session: Session, place: HTMLElement): Follow {
   place.classList.add("full");
+  let view: StructureView | undefined;
+  // A graph of a large model takes seconds.
+  fill(place, spinner());
   session.open.graph().then(
-    ({ parts }) => new StructureView(session, place, parts),
+    ({ parts }) => { view = new StructureView(session, place, parts); },
     (thrown: unknown) => void tree(session, place, thrown),
   );
+  return () => view?.follow() ?? false;
 }
 
 class StructureView {
@@ -27,6 +31,7 @@ class StructureView {
     this.#fold = this.#folding.checked;
     void this.#drawAnew();
   } });
+  #select: HTMLSelectElement | undefined;
   #part: number;
   #fold = true;
   #costs = false;
@@ -50,10 +55,29 @@ class StructureView {
     });
   }
 
+  /** Shows the part and the node of the place. */
+  follow(): boolean {
+    const { part = 0, node } = this.#session.place;
+    const next = Math.min(part, this.#parts.length - 1);
+    const isOther = next !== this.#part;
+    this.#part = next;
+    if (this.#select) this.#select.value = String(next);
+    if (isOther) {
+      this.#open = undefined;
+      this.#last = undefined;
+      this.#summary();
+    }
+    void (isOther ? this.#draw() : Promise.resolve()).then(() => {
+      if (node !== undefined) void this.#goTo(node);
+    });
+    return true;
+  }
+
   #choices(): Child {
     if (this.#parts.length < 2) return null;
     const options = this.#parts.map((part, index) => h("option", { value: index, selected: index === this.#part }, visible(part.name)));
-    return h("label", "Part ", h("select", { onchange: (event: Event) => this.#session.go({ part: Number((event.target as HTMLSelectElement).value), node: undefined }) }, options));
+    this.#select = h("select", { onchange: (event: Event) => this.#session.go({ part: Number((event.target as HTMLSelectElement).value), node: undefined }) }, options);
+    return h("label", "Part ", this.#select);
   }
 
   #search(): HTMLElement {
@@ -187,6 +211,7 @@ class StructureView {
     const link = (text: string, go: () => void) => h("button.link", { onclick: go }, visible(text));
     const nodes = Array.isArray(detail) ? (detail as string[]).slice(0, 8) : [];
     return h("li",
+      value.operand !== undefined && h("span.badge.plain", visible(value.operand)), " ",
       h("strong", visible(value.name) || "(left out)"), value.kind && h("span.dim", ` ${value.kind}`),
       kind === "weight" && h("div", "tensor ", link(String(detail), () => this.#session.go({ view: "tensors", tensor: String(detail) }))),
       kind === "node" && h("div", "from ", link(String(detail), () => void this.#goTo(calls + String(detail)))),

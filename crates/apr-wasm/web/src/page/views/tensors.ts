@@ -5,7 +5,7 @@ import { heatmap, histogram } from "../charts.js";
 import { debounced, fill, h, type Child } from "../dom.js";
 import { bytes, shape, value, visible, whole, words } from "../format.js";
 import { jsonButton } from "../save.js";
-import type { Session } from "../session.js";
+import type { Follow, Session } from "../session.js";
 import { Table } from "../table.js";
 import { Bar, failure, isEnded, show } from "../waiting.js";
 import { leftOut } from "./left-out.js";
@@ -13,15 +13,22 @@ import { leftOut } from "./left-out.js";
 /** Tensors up to this size are read when they are chosen; longer ones when it is asked for. */
 const READ_AT_ONCE = 256e6;
 
-export function tensors(session: Session, place: HTMLElement): void {
+/** Most characters that a column of types or shapes has room for. */
+const WIDEST = 24;
+
+export function tensors(session: Session, place: HTMLElement): Follow {
   place.classList.add("full");
+  let choose = (): void => undefined;
   void show(place, session.open.tensors(), (report) => {
-    const side = h("aside.side", { tabindex: 0, "aria-label": "The chosen tensor" }, h("p.dim", "Choose a tensor to see its distribution and values."));
+    const side = h("aside.side", { tabindex: 0, "aria-label": "The chosen tensor" });
+    // As wide as their texts, so that the names get the rest.
+    const width = (text: (row: TensorRow) => string, least: number) =>
+      `${Math.min(WIDEST, report.tensors.reduce((most, row) => Math.max(most, text(row).length), least))}ch`;
     const table = new Table<TensorRow>("Tensors", [
       { title: "Name", cell: (row) => h("span.name", { title: row.name }, h("bdi", { dir: "ltr" }, visible(row.name))), by: (row) => row.name, width: "minmax(10rem, 1fr)" },
-      { title: "Type", cell: (row) => row.dtype, by: (row) => row.dtype, width: "5rem" },
-      { title: "Shape", cell: (row) => shape(row.shape), by: (row) => row.elements, width: "minmax(6rem, 11rem)" },
-      { title: "Size", cell: (row) => bytes(row.bytes), by: (row) => row.bytes, isNumber: true, width: "6rem" },
+      { title: "Type", cell: (row) => row.dtype, by: (row) => row.dtype, width: width((row) => row.dtype, 6) },
+      { title: "Shape", cell: (row) => shape(row.shape), by: (row) => row.elements, width: width((row) => shape(row.shape), 8), isSpare: true },
+      { title: "Size", cell: (row) => bytes(row.bytes), by: (row) => row.bytes, isNumber: true, width: "5rem" },
     ], (row) => {
       session.go({ tensor: row.name });
     });
@@ -36,24 +43,47 @@ export function tensors(session: Session, place: HTMLElement): void {
       count.textContent = rows.length === report.total ? `${whole(report.total)} tensors` : `${whole(rows.length)} of ${whole(report.total)}`;
     };
     const later = debounced(100, filter);
-    const chosen = session.place.tensor;
+    const main = h("div.main",
+      h("div.tools",
+        h("input", { type: "search", placeholder: "Filter: name, type or shape", "aria-label": "Filter tensors", oninput: (event: Event) => later((event.target as HTMLInputElement).value) }),
+        count, jsonButton(report, `${session.open.title}.tensors.json`)),
+      table.element, leftOut(report));
+    const split = h("div.split", main, side);
+    let shown = new AbortController();
+    let last: TensorRow | undefined;
+    choose = () => {
+      shown.abort();
+      shown = new AbortController();
+      const chosen = session.place.tensor;
+      const row = report.tensors.find((tensor) => tensor.name === chosen);
+      const hadFocus = split.contains(document.activeElement);
+      split.classList.toggle("chosen", chosen !== undefined);
+      table.mark(row);
+      // A list that was not shown has lost its place.
+      if (!row && last) table.reveal(last);
+      if (row) one(session, row, side, AbortSignal.any([session.left, shown.signal]));
+      else if (chosen !== undefined) void canonical(session, chosen, side);
+      else fill(side, h("p.dim", "Choose a tensor to see its distribution and values."));
+      last = row;
+      side.scrollTop = 0;
+      // On a narrow screen the list and the tensor take turns.
+      if (!hadFocus || split.contains(document.activeElement) && isShown(document.activeElement)) return;
+      if (chosen === undefined) table.focus();
+      else side.focus();
+    };
     queueMicrotask(() => {
       filter("");
-      if (chosen === undefined) return;
-      table.reveal((row) => row.name === chosen);
-      const row = report.tensors.find((tensor) => tensor.name === chosen);
-      if (row) one(session, row, side);
-      else void canonical(session, chosen, side);
+      choose();
     });
-    return h(chosen === undefined ? "div.split" : "div.split.chosen",
-      h("div.main",
-        h("div.tools",
-          h("input", { type: "search", placeholder: "Filter: name, type or shape", "aria-label": "Filter tensors", oninput: (event: Event) => later((event.target as HTMLInputElement).value) }),
-          count, jsonButton(report, `${session.open.title}.tensors.json`)),
-        table.element, leftOut(report)),
-      side);
+    return split;
   });
+  return () => {
+    choose();
+    return true;
+  };
 }
+
+const isShown = (element: Element | null) => element !== null && element.getClientRects().length > 0;
 
 /** A tensor by the name that the graph has for it. */
 async function canonical(session: Session, name: string, side: HTMLElement): Promise<void> {
@@ -65,8 +95,9 @@ async function canonical(session: Session, name: string, side: HTMLElement): Pro
   }
 }
 
-/** One tensor: what it is for, how its values are distributed, some of them. */
-export function one(session: Session, row: TensorRow, side: HTMLElement): void {
+/** One tensor until another one is chosen: what it is for, how its values are distributed, some of
+ * them. */
+function one(session: Session, row: TensorRow, side: HTMLElement, left: AbortSignal): void {
   const [about, spread, grid, uses, remarks] = [h("div"), h("div"), h("div"), h("div"), h("div")];
   fill(side,
     h("button.back", { onclick: () => session.go({ tensor: undefined }) }, "← All tensors"),
@@ -78,26 +109,26 @@ export function one(session: Session, row: TensorRow, side: HTMLElement): void {
     h("h3", "Values"), grid,
     uses,
   );
-  const read = () => void distribution(session, row, spread, about);
+  const read = () => void distribution(session, row, spread, about, left);
   if (row.bytes <= READ_AT_ONCE) read();
   else fill(spread, h("button", { onclick: read }, `Read ${bytes(row.bytes)}`));
-  values(session, row, grid);
+  values(session, row, grid, left);
   session.open.lint().then((report) => {
-    if (session.left.aborted) return;
+    if (left.aborted) return;
     const said = report.remarks.filter((remark) => remark.tensor === row.name);
     fill(remarks, said.map((remark) => h("p.notice", h("span.badge.plain", remark.severity.toLowerCase()), ` ${visible(remark.message)}`)));
   }, () => undefined);
   session.open.model.uses(row.name).then((found) => {
-    if (found.length === 0 || session.left.aborted) return;
+    if (found.length === 0 || left.aborted) return;
     fill(uses, h("h3", "Read by"), h("ul.values", found.slice(0, 20).map(({ part, node }) =>
       h("li", h("button.link", { onclick: () => session.go({ view: "structure", part, node, tensor: undefined }) }, visible(node))))));
   }, () => undefined);
 }
 
-async function distribution(session: Session, row: TensorRow, place: HTMLElement, about: HTMLElement): Promise<void> {
+async function distribution(session: Session, row: TensorRow, place: HTMLElement, about: HTMLElement, left: AbortSignal): Promise<void> {
   const bar = new Bar();
   const timer = setTimeout(() => fill(place, bar.element), 200);
-  session.left.addEventListener("abort", () => bar.controller.abort(), { once: true });
+  left.addEventListener("abort", () => bar.controller.abort(), { once: true });
   try {
     const report = await session.open.model.histogram(row.name, 96, { onProgress: bar.tell, signal: bar.controller.signal });
     clearTimeout(timer);
@@ -107,7 +138,7 @@ async function distribution(session: Session, row: TensorRow, place: HTMLElement
     fill(about, h("p", kind, violations.length === 0 && report.kind && h("span.badge.good", "as expected of its kind")), violations);
   } catch (thrown) {
     clearTimeout(timer);
-    if (isEnded(thrown)) fill(place, h("button", { onclick: () => void distribution(session, row, place, about) }, "Read again"));
+    if (isEnded(thrown)) fill(place, h("button", { onclick: () => void distribution(session, row, place, about, left) }, "Read again"));
     else fill(place, failure(thrown));
   }
 }
@@ -128,11 +159,15 @@ function statistics(report: HistogramReport): Child {
 /** Rows and columns of a picture. */
 const PICTURE = [192, 192] as const;
 
-function values(session: Session, row: TensorRow, place: HTMLElement): void {
+function values(session: Session, row: TensorRow, place: HTMLElement, left: AbortSignal): void {
   const grid = h("div");
   const picture = h("div");
-  const input = h("input", { type: "text", "aria-label": "Range of values, as in Python", placeholder: "0:8, 0:6", size: 14 });
-  const draw = (ranges: string) => void show(grid, session.open.model.values(row.name, ranges), (report) => table(report));
+  const input = h("input", { type: "text", "aria-label": "Range of values, as in Python", size: 14 });
+  const draw = (ranges: string) => void show(grid, session.open.model.values(row.name, ranges), (report) => {
+    // The corner that is shown first is an example of a slice of this rank.
+    input.placeholder ||= sliceOf(report);
+    return table(report);
+  });
   const form = h("form.tools", { onsubmit: (event: Event) => { event.preventDefault(); draw(input.value); } }, h("label", "Slice ", input), h("button", "Show"));
   fill(place, form, grid, picture);
   draw("");
@@ -142,22 +177,41 @@ function values(session: Session, row: TensorRow, place: HTMLElement): void {
   const leading = row.shape.slice(0, -2).map(() => "0:1");
   const ranges = [...leading, ...(row.shape.length > 1 ? [`0:${rows}`] : []), `0:${columns}`].join(", ");
   session.open.model.values(row.name, ranges).then((report) => {
-    if (!session.left.aborted) fill(picture, h("h3", `The first ${rows} × ${columns} as colours`), heatmap(report, rows, columns));
+    if (!left.aborted) fill(picture, h("h3", `The first ${rows} × ${columns} as colours`), heatmap(report, rows, columns));
   }, () => undefined);
 }
 
+const sliceOf = ({ ranges }: ValuesReport) => ranges.map(([from, to]) => `${from}:${to}`).join(", ");
+
+/** Most rows and columns of values that are shown. */
+const MOST = 64;
+
+/** Values with their indices: those of the last dimension above, those of the others beside. */
 function table(report: ValuesReport): Child {
-  const columns = report.ranges.at(-1) ?? [0, 1];
-  const width = Math.max(1, columns[1] - columns[0]);
+  const leading = report.ranges.slice(0, -1);
+  const [first, end] = report.ranges.at(-1) ?? [0, 1];
+  const width = Math.max(1, end - first);
+  const columns = Array.from({ length: Math.min(width, MOST) }, (_, column) => first + column);
   const rows: Child[] = [];
-  for (let start = 0; start < report.values.length && rows.length < 64; start += width) {
-    const shown = report.values.slice(start, start + Math.min(width, 64));
-    rows.push(h("tr", shown.map((number) => h("td.number", value(number)))));
+  for (let start = 0; start < report.values.length && rows.length < MOST; start += width) {
+    const shown = report.values.slice(start, start + columns.length);
+    rows.push(h("tr", leading.length > 0 && h("th", { scope: "row" }, indices(leading, start / width).join(", ")), shown.map((number) => h("td.number", value(number)))));
   }
-  const said = report.ranges.map(([from, to]) => `${from}:${to}`).join(", ");
+  const head = report.ranges.length > 0 && h("thead", h("tr", leading.length > 0 && h("td"), columns.map((column) => h("th", { scope: "col" }, column))));
   return [
-    h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Values" }, h("table.grid", h("tbody", rows))),
-    h("p.dim", `[${said}]`, report.values.length > 64 * Math.min(width, 64) ? " (the first 64 rows and columns)" : ""),
+    h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Values" }, h("table.grid", head, h("tbody", rows))),
+    h("p.dim", `[${sliceOf(report)}]`, report.values.length > rows.length * columns.length ? ` (the first ${MOST} rows and columns)` : ""),
   ];
 }
 
+/** The indices of a row of values, counted in the order in which they are stored. */
+function indices(ranges: readonly [number, number][], row: number): number[] {
+  let rest = row;
+  const found = [...ranges].reverse().map(([from, to]) => {
+    const size = Math.max(1, to - from);
+    const index = from + (rest % size);
+    rest = Math.floor(rest / size);
+    return index;
+  });
+  return found.reverse();
+}
