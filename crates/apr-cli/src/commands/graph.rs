@@ -383,9 +383,7 @@ fn render_value(out: &mut dyn Write, label: &str, value: &ValueView) -> io::Resu
     let operand = value.operand.as_ref().map_or_else(String::new, |name| format!("{name}: "));
     let place = match &value.place {
         ValueEnd::LeftOut => {
-            return {
-                return writeln!(out, "  {DIM}{label} {}{DIM:#}(left out)", Escaped(&operand));
-            };
+            return writeln!(out, "  {DIM}{label} {}{DIM:#}(left out)", Escaped(&operand));
         }
         ValueEnd::Input => "an input".to_owned(),
         ValueEnd::Node(name) => format!("output of {name}"),

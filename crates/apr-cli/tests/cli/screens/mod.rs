@@ -382,11 +382,19 @@ fn two_models_are_compared_on_a_screen() {
     sandbox.apr(&format!("quantize {LLAMA} --type q4_0 -o q4.gguf")).ok();
     let report = sandbox.apr(&format!("diff {LLAMA} q4.gguf --json")).ok().json();
     let other = Sandbox::of(&sandbox.kept());
-    let tmux = on_terminal(&sandbox, (100, 30), &format!(r#""$APR" tui {LLAMA}"#));
+    let script = format!(r#""$APR" tui {LLAMA}; echo "code $?""#);
+    let tmux = on_terminal(&sandbox, (100, 30), &script);
     let _ = tmux.shows(&["21 tensors"]);
     tmux.keys(&["c"]);
-    let _ = tmux.shows(&["`apr tui A B --compare` compares two"]);
+    let _ = tmux.shows(&["Only one model is open. Press Enter"]);
+    for (location, shown) in [("absent", "E007"), ("q4.gguf", "Similarity: ")] {
+        tmux.keys(&["Enter"]);
+        tmux.keys(&["-l", location]);
+        tmux.keys(&["Enter"]);
+        let _ = tmux.shows(&["Compare View", shown]);
+    }
     tmux.keys(&["q"]);
+    let _ = tmux.shows(&["code 0"]);
 
     let script = format!(r#""$APR" tui {LLAMA} q4.gguf --compare; echo "code $?""#);
     let tmux = on_terminal(&other, (100, 30), &script);

@@ -391,9 +391,6 @@ fn about(scene: &Scene, at: usize, item: &Item, columns: usize) -> String {
     if item.parameters > 0 {
         text.push_str(&format!("  {} params", parameters(item.parameters)));
     }
-    if let Some(output) = &item.output {
-        text.push_str(&format!("  {}", clean(output)));
-    }
     let others: Vec<String> = scene
         .edges
         .iter()
@@ -407,13 +404,15 @@ fn about(scene: &Scene, at: usize, item: &Item, columns: usize) -> String {
             _ => None,
         })
         .collect();
+    let output = item.output.as_deref().map(|output| format!("  {}", clean(output)));
+    let output = output.unwrap_or_default();
     if others.is_empty() {
-        return fit(&text, columns);
+        return fit(&format!("{text}{output}"), columns);
     }
-    // Where both are long, each gets a half.
+    // Where both are long, the type and the names get a half each.
     let mark = "  ◀ ";
-    let room = columns.saturating_sub(width(mark));
-    let beside = room.saturating_sub(width(&text)).max(room / 2);
+    let room = columns.saturating_sub(width(&text) + width(mark));
+    let beside = room.saturating_sub(width(&output)).max(room / 2);
     let reads = listed(others, beside);
-    format!("{}{mark}{reads}", fit(&text, room.saturating_sub(width(&reads))))
+    format!("{text}{}{mark}{reads}", fit(&output, room.saturating_sub(width(&reads))))
 }
