@@ -12,13 +12,14 @@ use crate::failure::Outcome;
 use crate::printer::{BOLD, DIM};
 
 /// Parts of the binary that can be left out when it is built, and whether they are in it.
-const FEATURES: [(&str, bool); 9] = [
+const FEATURES: [(&str, bool); 10] = [
     ("infer", cfg!(feature = "infer")),
     ("hub", cfg!(feature = "hub")),
     ("text", cfg!(feature = "text")),
     ("chat", cfg!(feature = "chat")),
     ("audio", cfg!(feature = "audio")),
     ("images", cfg!(feature = "images")),
+    ("page", cfg!(feature = "page")),
     ("tui", cfg!(feature = "tui")),
     ("linalg", cfg!(feature = "linalg")),
     ("qa", cfg!(feature = "qa")),

@@ -32,7 +32,12 @@ impl Page {
         fs::write(site.join("page/main.js"), "// main").expect("a file");
         fs::write(site.join("service-worker.js"), "// keeps").expect("a file");
         let mut command = Command::new(binary());
-        command.arg("page").args(model).arg("--site").arg(site).args(["--json", "--port", "0"]);
+        command.arg("page").args(model).arg("--site").arg(site);
+        Self::served_by(command)
+    }
+
+    fn served_by(mut command: Command) -> Self {
+        command.args(["--json", "--port", "0"]);
         let mut process = command.stdout(Stdio::piped()).spawn().expect("a process");
         let mut lines = BufReader::new(process.stdout.take().expect("its output"));
         let mut text = String::new();
@@ -85,6 +90,8 @@ fn the_page_and_the_files_of_a_folder_are_served_and_nothing_else() {
     assert!(page.report["address"].as_str().expect("an address").ends_with("/#model=open/"));
     assert_eq!(page.of_page("").1, b"<!doctype html>");
     assert_eq!(page.of_page("page/main.js").1, b"// main");
+    // What would keep the page for later visits does nothing: the address is another one then.
+    assert_eq!(page.of_page("page/offline.js"), ("HTTP/1.1 200 OK".to_owned(), Vec::new()));
     let index: Value =
         serde_json::from_slice(&page.of_page("open/files.json").1).expect("a list of files");
     assert_eq!((&index["title"], &index["name"]), (&"tiny-llama".into(), &Value::Null));
@@ -199,4 +206,34 @@ fn locations_are_opened_by_the_page_itself() {
     sandbox.apr(&format!("page s3://bucket/model --site {site}")).fails(4, &["E003", "hf://"]);
     sandbox.apr(&format!("page absent.gguf --site {site}")).fails(3, &["E007", "absent.gguf"]);
     sandbox.apr("page --site absent").fails(4, &["E001", "page/main.js"]);
+}
+
+/// For a command with the feature `page`, after `cargo xtask web`.
+#[test]
+fn a_program_without_files_beside_it_serves_those_that_it_was_built_with() {
+    let sandbox = Sandbox::new();
+    let version = Command::new(binary()).args(["version", "--json"]).output().expect("a process");
+    let version: Value = serde_json::from_slice(&version.stdout).expect("a report");
+    if !version["features"].as_array().expect("features").contains(&"page".into()) {
+        return;
+    }
+    let program = sandbox.path("apr");
+    fs::copy(binary(), &program).expect("a copy");
+    let page = {
+        let mut command = Command::new(&program);
+        command.arg("page");
+        Page::served_by(command)
+    };
+    assert_eq!(page.report["site"], Value::Null);
+    let built = fs::read("../../target/web/page/main.js").expect("the built page");
+    let path = format!("{}page/main.js", page.root);
+    let (status, packed) = page.get(&path, "Accept-Encoding: gzip, deflate\r\n", &page.host);
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    let unpacked = miniz_oxide::inflate::decompress_to_vec_zlib(&packed).expect("zlib");
+    assert!(unpacked == built);
+    assert_eq!(page.get(&path, "", &page.host).0, "HTTP/1.1 406 Not Acceptable");
+    // Parts of the example are read.
+    let path = format!("{}example/model.apr", page.root);
+    let (status, bytes) = page.get(&path, "Range: bytes=0-3\r\n", &page.host);
+    assert_eq!((status.as_str(), &*bytes), ("HTTP/1.1 206 Partial Content", &b"APR2"[..]));
 }

@@ -29,15 +29,13 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// The files of the page. The one that keeps the page for later visits is left out: the address
-    /// is another one next time.
+    /// The files of the page.
     ///
     /// # Errors
     /// E007 where the folder can't be read.
     pub(super) fn of_site(folder: &Path) -> Outcome<Self> {
         let mut found = Self::default();
         found.collect(folder, "", SITE_DEPTH)?;
-        found.files.remove("service-worker.js");
         Ok(found)
     }
 

@@ -2,8 +2,8 @@
 
 mod listing;
 mod server;
+mod site;
 
-use std::env;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use self::listing::Folder;
 use self::server::Server;
+use self::site::{MAIN, Site, beside_program, is_site};
 use crate::args::PageArgs;
 use crate::context::Context;
 use crate::documents::Document;
@@ -20,20 +21,13 @@ use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 use crate::secrets;
 
-/// Where the page's files are, seen from the folder of the program: in an archive, in a system's
-/// `bin`, in a build.
-const SITES: [&str; 3] = ["page", "../share/apr/page", "../web"];
-
-/// What every folder of the page has.
-const MAIN: &str = "page/main.js";
-
 /// What is served.
 #[derive(Serialize)]
 struct PageReport {
     /// What a browser opens.
     address: String,
-    /// Folder of the page's files.
-    site: PathBuf,
+    /// Folder of the page's files; `None` if they are in the program.
+    site: Option<PathBuf>,
     /// Files of the model that the page may read.
     files: usize,
     /// Files and folders of the model that it may not: hidden, names that are no UTF-8, and links
@@ -48,20 +42,23 @@ impl Document for PageReport {
 /// Serves until the process is ended.
 pub(super) fn run(args: &PageArgs, context: &Context) -> Outcome {
     let site = match &args.site {
-        Some(folder) if is_site(folder) => folder.clone(),
+        Some(folder) if is_site(folder) => Some(folder.clone()),
         Some(folder) => {
             let message = format!("no files of the page: {MAIN} is missing");
             return Err(Error::format(message).in_file(folder.display().to_string()).into());
         }
-        None => beside_program().ok_or_else(|| {
+        None => beside_program(),
+    };
+    let page = match &site {
+        Some(folder) => Site::of_folder(folder)?,
+        None => Site::built().ok_or_else(|| {
             Failure::General(
-                "the page's files are not beside this program: --site FOLDER names them, and \
-                 `cargo xtask web` makes them in target/web"
+                "the page's files are neither beside this program nor in it: --site FOLDER names \
+                 them, and `cargo xtask web` makes them in target/web"
                     .to_owned(),
             )
         })?,
     };
-    let page = Folder::of_site(&site)?;
     let local = args.model.as_deref().filter(|model| !is_remote(model));
     let model = local.map(Folder::of_model).transpose()?;
     let opened = match (&args.model, &model) {
@@ -92,17 +89,6 @@ fn render(out: &mut dyn Write, report: &PageReport) -> io::Result<()> {
         )?;
     }
     writeln!(out, "{DIM}only this machine reaches it; Ctrl-C ends it{DIM:#}")
-}
-
-fn is_site(folder: &Path) -> bool {
-    folder.join(MAIN).is_file()
-}
-
-fn beside_program() -> Option<PathBuf> {
-    let program = env::current_exe().ok()?.canonicalize().ok()?;
-    let folder = program.parent()?;
-    let found = SITES.iter().map(|site| folder.join(site)).find(|site| is_site(site))?;
-    found.canonicalize().ok()
 }
 
 /// A location as a browser reaches it.

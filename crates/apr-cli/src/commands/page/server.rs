@@ -11,6 +11,7 @@ use apr_io::FileSource;
 use apr_registry::ByteSource;
 
 use super::listing::Folder;
+use super::site::Site;
 use crate::failure::{Failure, Outcome};
 
 /// Most bytes of a request: browsers send a few hundred.
@@ -37,15 +38,17 @@ struct Served {
     address: SocketAddr,
     /// What every path begins with: `/SECRET/`.
     root: String,
-    page: Folder,
+    page: Site,
     model: Option<Folder>,
     connections: Connections,
 }
 
 /// What an answer's body is.
-enum Body<'s> {
+pub(super) enum Body<'s> {
     File(FileSource),
     Bytes(&'s [u8]),
+    /// As the encoding `deflate` of HTTP (RFC 9110, section 8.4.1.2): in zlib's format.
+    Packed(&'s [u8]),
 }
 
 /// The connections that are open, each with when it last got on: sent a request or took a piece of
@@ -89,6 +92,8 @@ struct Request {
     path: String,
     host: String,
     range: Option<(u64, Option<u64>)>,
+    /// Whether the other side takes the encoding `deflate`.
+    unpacks: bool,
     keeps_open: bool,
 }
 
@@ -100,7 +105,7 @@ impl Server {
     pub(super) fn bind(
         port: Option<u16>,
         secret: &str,
-        page: Folder,
+        page: Site,
         model: Option<Folder>,
     ) -> Outcome<Self> {
         let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, port.unwrap_or(0)));
@@ -173,12 +178,20 @@ impl Served {
         else {
             return refuse(out, "404 Not Found");
         };
+        let is_packed = matches!(body, Body::Packed(_));
+        if is_packed && !request.unpacks {
+            return refuse(out, "406 Not Acceptable");
+        }
         let len = match &body {
-            Body::Bytes(bytes) => bytes.len(),
+            Body::Bytes(bytes) | Body::Packed(bytes) => bytes.len(),
             Body::File(file) => file.len(),
         };
         let last = len.saturating_sub(1);
-        let range = request.range.map(|(from, to)| (from, to.unwrap_or(last).min(last)));
+        // A range would be one of the packed bytes.
+        let range = request
+            .range
+            .filter(|_| !is_packed)
+            .map(|(from, to)| (from, to.unwrap_or(last).min(last)));
         if range.is_some_and(|(from, to)| from > to || from >= len) {
             write!(out, "HTTP/1.1 416 Range Not Satisfiable\r\ncontent-range: bytes */{len}\r\n")?;
             return write!(out, "content-length: 0\r\n\r\n");
@@ -199,6 +212,9 @@ impl Served {
         )?;
         write!(out, "x-content-type-options: nosniff\r\nreferrer-policy: no-referrer\r\n")?;
         write!(out, "cross-origin-resource-policy: same-origin\r\n")?;
+        if is_packed {
+            write!(out, "content-encoding: deflate\r\nvary: accept-encoding\r\n")?;
+        }
         if range.is_some() {
             write!(out, "content-range: bytes {from}-{}/{len}\r\n", from + count - 1)?;
         }
@@ -208,7 +224,7 @@ impl Served {
         }
         match body {
             Body::File(file) => self.send(out, &file, (from, count), number),
-            Body::Bytes(bytes) => {
+            Body::Bytes(bytes) | Body::Packed(bytes) => {
                 let range = usize::try_from(from).ok().zip(usize::try_from(count).ok());
                 let part = range.and_then(|(from, count)| bytes.get(from..from + count));
                 out.write_all(part.unwrap_or_default())
@@ -247,11 +263,11 @@ impl Served {
     /// What lies at a path below the secret.
     fn body(&self, path: &str) -> Option<Body<'_>> {
         match (path, path.strip_prefix(MODEL), &self.model) {
-            ("", ..) => self.page.file("index.html").map(Body::File),
+            ("", ..) => self.page.file("index.html"),
             (_, Some(INDEX), Some(model)) => model.index().map(Body::Bytes),
             (_, Some(name), Some(model)) => model.file(name).map(Body::File),
             (_, Some(_), None) => None,
-            _ => self.page.file(path).map(Body::File),
+            _ => self.page.file(path),
         }
     }
 }
@@ -307,7 +323,18 @@ fn parsed(head: &[u8]) -> Option<Request> {
         path: percent_encoding::percent_decode_str(path).decode_utf8().ok()?.into_owned(),
         host: value("host")?.to_owned(),
         range: value("range").and_then(range_of),
+        unpacks: value("accept-encoding").is_some_and(takes_deflate),
         keeps_open: parsed.version == Some(1) && !closes,
+    })
+}
+
+/// Whether a list of encodings has `deflate`, and not with the weight 0.
+fn takes_deflate(value: &str) -> bool {
+    value.split(',').any(|one| {
+        let mut parts = one.split(';').map(str::trim);
+        let is_deflate = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("deflate"));
+        let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
+        is_deflate && weight != Some(0.0)
     })
 }
 
@@ -346,6 +373,7 @@ mod tests {
             path: "/s/open/a b.gguf".to_owned(),
             host: "127.0.0.1:80".to_owned(),
             range: Some((5, Some(9))),
+            unpacks: false,
             keeps_open: true,
         };
         assert_eq!(parsed(text), Some(request));
@@ -359,6 +387,14 @@ mod tests {
         assert!(is_own_name("localhost:8000", 8000));
         for (host, port) in [("127.0.0.1", 8000), ("localhost:80", 8000), ("evil.example:80", 80)] {
             assert!(!is_own_name(host, port), "{host}, {port}");
+        }
+    }
+
+    #[test]
+    fn deflate_is_sent_to_those_who_take_it() {
+        assert!(takes_deflate("gzip, deflate, br, zstd") && takes_deflate("Deflate;q=0.5"));
+        for other in ["gzip, br", "", "deflate;q=0", "identity"] {
+            assert!(!takes_deflate(other), "{other}");
         }
     }
 
