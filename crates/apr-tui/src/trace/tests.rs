@@ -239,6 +239,9 @@ fn independent_steps_have_no_arrow_between_them() {
     let text = drawn(&mut screen, (140, 45));
     let row = text.lines().find(|line| line.contains("[input_ids]")).expect("a row");
     assert!(row.contains("[input_ids]     [attention_mask]     [position_ids]"), "{row}");
+    // The token ids go to the embeddings and to the mask, past the other inputs.
+    let above = text.lines().nth(2).expect("a row");
+    assert_eq!(above.matches('╭').count() + above.matches('▼').count(), 3, "{above}");
     // What it reads is named, whether it is on the screen or not.
     press(&mut screen, &[KeyCode::Char('/')]);
     press(&mut screen, &"layers.1/attention_sum".chars().map(KeyCode::Char).collect::<Vec<_>>());
