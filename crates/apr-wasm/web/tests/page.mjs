@@ -322,6 +322,15 @@ test("a reload opens the same file at the same place, or asks for it", async () 
   await page.reload();
   await chosen.waitFor();
   assert.equal(await page.locator("header h1").innerText(), "kept.safetensors");
+  // A browser that wants the user to agree again.
+  await page.addInitScript(() => {
+    FileSystemHandle.prototype.queryPermission = async () => "prompt";
+    FileSystemHandle.prototype.requestPermission = async () => "granted";
+  });
+  await page.reload();
+  await page.locator(".notice", { hasText: "asks again before it reads kept.safetensors" }).waitFor();
+  await page.getByRole("button", { name: "Read it again" }).click();
+  await chosen.waitFor();
   await page.getByRole("button", { name: "Open…" }).click();
   await page.reload();
   await page.getByRole("heading", { name: "Open a model file" }).waitFor();
@@ -796,7 +805,15 @@ test("axe finds no fault in any view, in either theme, wide and narrow", async (
         await page.locator("main:not([aria-busy])").waitFor();
         await page.waitForTimeout(400);
         await look(name.toLowerCase());
+        if (name !== "Tensors") continue;
+        await page.getByRole("cell", { name: "model.norm.weight" }).click();
+        await page.locator(".stats").waitFor();
+        await look("tensor");
       }
+      await page.getByRole("button", { name: "Open…" }).click();
+      await choose(page, join(root, "fixtures/scan/evil_deflated.pt"));
+      await page.getByText("Dangerous: loading executes code.").waitFor();
+      await look("refused");
       await close();
     }
   }
