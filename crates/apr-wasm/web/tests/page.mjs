@@ -435,6 +435,16 @@ test("on a phone the tab of the view is on the screen, and no card is empty", as
   await page.getByRole("button", { name: "← All tensors" }).click();
   await page.getByRole("cell", { name: "norm.weight" }).last().waitFor();
   assert.equal(await page.evaluate(() => document.activeElement.className), "body");
+  // So do the pairs of a comparison. The two layers have three matrices of neurons each.
+  const other = join(folder, "other-shapes.safetensors");
+  execFileSync(apr, ["prune", llama, "--prune-neurons", "64", "-o", other, "-f"]);
+  await view(page, "Compare");
+  await page.locator('main input[type="file"]:not([webkitdirectory])').setInputFiles(other);
+  await page.getByText("6 can’t be compared").waitFor();
+  await page.locator(".table .space .row").nth(2).click();
+  await page.locator(".side .histogram").waitFor();
+  await page.getByRole("button", { name: "← All pairs" }).click();
+  await page.locator(".table .space .row.chosen").waitFor();
   assert.deepEqual(problems, []);
   await close();
 });

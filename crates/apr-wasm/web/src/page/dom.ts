@@ -52,6 +52,11 @@ export function fill(element: Element, ...children: Child[]): void {
   append(element, children);
 }
 
+/** Whether an element takes room on the page. */
+export function isShown(element: Element | null): boolean {
+  return element !== null && element.getClientRects().length > 0;
+}
+
 /** Calls `run` once, some time after the last call. */
 export function debounced<A extends unknown[]>(milliseconds: number, run: (...args: A) => void): (...args: A) => void {
   let timer: ReturnType<typeof setTimeout> | undefined;

@@ -2,7 +2,7 @@
 
 import { open, type DiffReport, type DiffRow } from "../../api/index.js";
 import { histogram } from "../charts.js";
-import { fill, h, type Child } from "../dom.js";
+import { fill, h, isShown, type Child } from "../dom.js";
 import { shape, value, visible, whole } from "../format.js";
 import { pick } from "../pick.js";
 import { jsonButton } from "../save.js";
@@ -51,9 +51,15 @@ async function compared(session: Session, other: OpenModel, place: HTMLElement):
 
 function summary(report: DiffReport): Child {
   const changed = report.tensors.filter((pair) => pair.verdict !== "identical");
+  const apart = changed.filter((pair) => pair.verdict === "incomparable");
   const line = report.same
     ? h("p.good", `All ${whole(report.tensors.length)} tensors are identical.`)
-    : h("p", `${whole(changed.length)} of ${whole(report.tensors.length)} pairs differ. Largest difference ${value(report.max_delta)}, L2 norm of the differences ${value(report.l2)}.`);
+    : h("p", [
+        `${whole(changed.length)} of ${whole(report.tensors.length)} pairs differ.`,
+        // The report's largest difference is of those that can be compared.
+        changed.length > apart.length && `Largest difference ${value(report.max_delta)}, L2 norm of the differences ${value(report.l2)}.`,
+        apart.length > 0 && `${whole(apart.length)} can’t be compared: other shapes, or types that can’t be decoded.`,
+      ].filter(Boolean).join(" "));
   const list = (title: string, names: string[]) => names.length > 0 && h("details", h("summary", `${title}: ${whole(names.length)}`), h("ul", names.slice(0, 200).map((name) => h("li", visible(name)))));
   const texts = (entry: unknown) => visible(JSON.stringify(entry) ?? "");
   const structure = report.structure;
@@ -75,23 +81,35 @@ function summary(report: DiffReport): Child {
 function pairs(session: Session, other: OpenModel, report: DiffReport): HTMLElement {
   const side = h("aside.side", { tabindex: 0, "aria-label": "The chosen pair" }, h("p.dim", "Choose a pair to see both distributions over each other."));
   const both = <T>([left, right]: [T, T], text: (one: T) => string) => text(left) === text(right) ? text(left) : `${text(left)} → ${text(right)}`;
+  const widest = report.tensors.reduce((most, row) => Math.max(most, row.verdict.length), 8);
   const table = new Table<DiffRow>("Pairs of tensors", [
     { title: "Name", cell: (row) => h("span.name", { title: row.name }, h("bdi", { dir: "ltr" }, visible(row.name))), by: (row) => row.name, width: "minmax(5rem, 1fr)" },
     { title: "Types", cell: (row) => both(row.dtypes, String), by: (row) => row.dtypes.join(), width: "6.5rem", isSpare: true },
-    { title: "Verdict", cell: (row) => h(row.verdict === "identical" ? "span.good" : "span", row.verdict), by: (row) => row.verdict, width: "5rem" },
+    { title: "Verdict", cell: (row) => h(row.verdict === "identical" ? "span.good" : "span", row.verdict), by: (row) => row.verdict, width: `${widest}ch` },
     { title: "Max", cell: (row) => value(row.max_delta), by: (row) => row.max_delta ?? -1, isNumber: true, width: "5.2rem" },
     { title: "Cosine", cell: (row) => value(row.cosine), by: (row) => row.cosine ?? 2, isNumber: true, width: "4.5rem", isSpare: true },
-  ], (row) => void pair(session, other, row, side));
+  ], (row) => {
+    // On a narrow screen the list and the pair take turns.
+    split.classList.add("chosen");
+    const back = h("button.back", { onclick: () => {
+      split.classList.remove("chosen");
+      table.reveal(row);
+      table.focus();
+    } }, "← All pairs");
+    void pair(session, other, row, side, back);
+    if (!isShown(table.element)) side.focus();
+  });
   queueMicrotask(() => {
     // The largest differences are what one looks for.
     table.rows = [...report.tensors].sort((one, next) => (next.max_delta ?? Infinity) - (one.max_delta ?? Infinity));
   });
-  return h("div.split", h("div.main", table.element), side);
+  const split = h("div.split", h("div.main", table.element), side);
+  return split;
 }
 
-async function pair(session: Session, other: OpenModel, row: DiffRow, side: HTMLElement): Promise<void> {
+async function pair(session: Session, other: OpenModel, row: DiffRow, side: HTMLElement, back: HTMLElement): Promise<void> {
   const place = h("div", h("p.dim", "Reading both…"));
-  fill(side, h("h2", visible(row.name)), h("p", `${row.dtypes.join(" beside ")}, ${row.shapes.map(shape).join(" beside ")}`), place);
+  fill(side, back, h("h2", visible(row.name)), h("p", `${row.dtypes.join(" beside ")}, ${row.shapes.map(shape).join(" beside ")}`), place);
   try {
     const [left, right] = await Promise.all((["left", "right"] as const).map((which) => session.open.model.distribution(other.model, row.name, which, 96)));
     fill(place, histogram([{ report: left!, label: session.open.title }, { report: right!, label: other.title }]),

@@ -2,7 +2,7 @@
 
 import type { HistogramReport, TensorRow, ValuesReport } from "../../api/index.js";
 import { heatmap, histogram } from "../charts.js";
-import { debounced, fill, h, type Child } from "../dom.js";
+import { debounced, fill, h, isShown, type Child } from "../dom.js";
 import { bytes, shape, value, visible, whole, words } from "../format.js";
 import { jsonButton } from "../save.js";
 import type { Follow, Session } from "../session.js";
@@ -82,8 +82,6 @@ export function tensors(session: Session, place: HTMLElement): Follow {
     return true;
   };
 }
-
-const isShown = (element: Element | null) => element !== null && element.getClientRects().length > 0;
 
 /** A tensor by the name that the graph has for it. */
 async function canonical(session: Session, name: string, side: HTMLElement): Promise<void> {
