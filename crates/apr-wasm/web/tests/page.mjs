@@ -698,6 +698,7 @@ test("formats and types are those that conversions write", async () => {
   await choose(page, join(site, "example/model.apr"));
   await view(page, "Convert");
   const offered = async (label) => (await page.getByLabel(label).locator("option").evaluateAll((options) => options.map(({ value }) => value)));
+  await page.getByLabel("Format").waitFor();
   const formats = await offered("Format");
   for (const name of ["apr", "safetensors", "gguf", "onnx", "pytorch"]) assert.ok(formats.includes(name), `${name} of ${formats}`);
   await page.getByLabel("Format").selectOption("gguf");
