@@ -88,8 +88,8 @@ pub use sink::{MemoryFolder, Sink};
 pub use source::{ByteSource, SourceSet, check_range, read_vec};
 pub use stated::{state_dtype, stated_dtype, torch_name};
 pub use stored::{
-    Coding, CodingPart, Encoded, KeepCodes, KeptCodes, ReadEncoded, Stored, StoredForm, StoredPart,
-    StoredRange, Sum,
+    BlockFit, CodesInBlocks, Coding, CodingPart, Encoded, KeepCodes, KeptCodes, ReadEncoded,
+    Stored, StoredForm, StoredPart, StoredRange, Sum,
 };
 pub use strided::Strided;
 pub use text::{counted, grouped, number};

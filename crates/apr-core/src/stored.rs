@@ -12,7 +12,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::digest::Digest;
-use crate::{ByteSource, CheckpointReader, Result};
+use crate::{ByteSource, CheckpointReader, DType, Result};
 
 /// Where a tensor lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -155,6 +155,43 @@ pub struct Coding<'a> {
     pub base: &'a dyn CheckpointReader,
     /// How the weight is kept in memory without its values; `None` where it can't be.
     pub in_memory: Option<&'a dyn KeepCodes>,
+    /// How the codes become blocks of ggml's types; `None` where they are no integers in groups.
+    pub in_blocks: Option<&'a dyn CodesInBlocks>,
+}
+
+/// A weight of integers in groups, whose codes can become blocks of one of ggml's types without
+/// being rounded.
+pub trait CodesInBlocks: Send + Sync {
+    /// Returns how blocks of a type hold the weight. Reads scales and zero points, but no codes.
+    ///
+    /// # Errors
+    /// Those of reading the weight's values.
+    fn fit(&self, base: &dyn CheckpointReader, dtype: DType) -> Result<BlockFit>;
+
+    /// Fills `out` with whole blocks of a type that holds the weight exactly, from block number
+    /// `first` of the weight on.
+    ///
+    /// # Errors
+    /// E001 for a type without such blocks, otherwise those of reading the weight's values.
+    fn read_blocks(
+        &self,
+        base: &dyn CheckpointReader,
+        dtype: DType,
+        first: u64,
+        out: &mut [u8],
+    ) -> Result<()>;
+}
+
+/// How blocks of a type hold a weight of integers in groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockFit {
+    /// They hold its values bit for bit, as these are before they are rounded to its dtype.
+    Exact,
+    /// They hold integers of as many bits, but not its values, for this reason: `its zero points
+    /// are not in the middle of the codes`.
+    Rounded(&'static str),
+    /// They hold integers of fewer bits, or none.
+    Narrower,
 }
 
 /// A weight whose codes can be kept in memory, to be decoded again and again.

@@ -123,7 +123,7 @@ fn chosen(
 }
 
 /// Whether llama.cpp has the rows of a tensor as they are, in whatever order.
-fn is_in_rows(model: &FamilyModel<'_>, canonical: &str) -> bool {
+pub(super) fn is_in_rows(model: &FamilyModel<'_>, canonical: &str) -> bool {
     use GgufLayout::{Groups, Same, SkipRows, Swap};
     let layout = model.gguf_layout(canonical);
     let has_rows = matches!(layout, Ok(Same | Swap(_) | SkipRows(_) | Groups(_)));

@@ -25,30 +25,57 @@ pub struct CodedWeights {
     pub kept: bool,
     /// Scales of activations that were left out, since the weights are decoded.
     pub left_out: usize,
+    /// Others, which are in blocks of the output's types with the same codes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_blocks: Option<WeightsInBlocks>,
+}
+
+/// Weights whose codes are in blocks of the output's types: nothing was rounded on the way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct WeightsInBlocks {
+    /// How many there are.
+    pub weights: usize,
+    /// What the source stores them as, each once.
+    pub stored: Vec<String>,
+}
+
+/// Weights in codes and scales that go one way.
+#[derive(Default)]
+struct Found {
+    weights: BTreeSet<String>,
+    stored: BTreeSet<String>,
+    of_activations: usize,
+}
+
+impl Found {
+    /// The wanted ones of a checkpoint.
+    fn of(content: &dyn CheckpointReader, wanted: impl Fn(&Coding<'_>) -> bool) -> Self {
+        let positions = 0..content.tensors().len();
+        let codings = positions.filter_map(|position| content.stored(position).coding());
+        let mut found = Self::default();
+        for coding in codings.filter(|coding| wanted(coding)) {
+            found.weights.insert(coding.whole.to_owned());
+            found.of_activations += coding.names().filter(|name| is_of_activations(name)).count();
+            found.stored.insert(coding.description.to_owned());
+        }
+        found
+    }
 }
 
 impl CodedWeights {
-    /// Of the wanted kinds of a checkpoint; `None` where it has no such weights.
-    fn of(
-        content: &dyn CheckpointReader,
-        wanted: impl Fn(&Coding<'_>) -> bool,
-        kept: bool,
-    ) -> Option<Self> {
-        let positions = 0..content.tensors().len();
-        let (mut weights, mut of_activations) = (BTreeSet::new(), 0);
-        let mut stored = BTreeSet::new();
-        let codings = positions.filter_map(|position| content.stored(position).coding());
-        for coding in codings.filter(|coding| wanted(coding)) {
-            weights.insert(coding.whole.to_owned());
-            of_activations += coding.names().filter(|name| is_of_activations(name)).count();
-            stored.insert(coding.description.to_owned());
-        }
-        let left_out = if kept { 0 } else { of_activations };
-        (!weights.is_empty()).then(|| Self {
-            weights: weights.len(),
-            stored: stored.into_iter().collect(),
+    /// Those that are kept, or decoded, and those in blocks; `None` where there are none.
+    fn of(found: Found, in_blocks: Found, kept: bool) -> Option<Self> {
+        let are_in_blocks = !in_blocks.weights.is_empty();
+        (are_in_blocks || !found.weights.is_empty()).then(|| Self {
+            weights: found.weights.len(),
+            stored: found.stored.into_iter().collect(),
             kept,
-            left_out,
+            left_out: if kept { 0 } else { found.of_activations },
+            in_blocks: are_in_blocks.then(|| WeightsInBlocks {
+                weights: in_blocks.weights.len(),
+                stored: in_blocks.stored.into_iter().collect(),
+            }),
         })
     }
 }
@@ -84,14 +111,15 @@ pub(super) fn with_codes<'a>(
 ) -> ModelResult<(View<'a>, Parts, Option<CodedWeights>)> {
     if !parts.options.keeps_codes || !Apart::is_needed(&content) {
         let has_blocks = content.tensors().iter().any(|info| info.dtype == DType::MXFP4);
-        let is_decoded = |coding: &Coding<'_>| {
+        let is_in_blocks = |coding: &Coding<'_>| {
             let is_expert = has_blocks && coding.kind == MXFP4_EXPERTS;
-            !is_expert && !parts.in_blocks.contains(coding.weight)
+            is_expert || parts.in_blocks.contains(coding.weight)
         };
-        let coded = CodedWeights::of(source, is_decoded, false);
+        let decoded = Found::of(source, |coding| !is_in_blocks(coding));
+        let coded = CodedWeights::of(decoded, Found::of(source, is_in_blocks), false);
         return Ok((content, parts, coded));
     }
-    let coded = CodedWeights::of(&content, |_| true, true);
+    let coded = CodedWeights::of(Found::of(&content, |_| true), Found::default(), true);
     let apart = Apart::new(Base::owning(content))?;
     let targets = std::mem::take(&mut parts.options.targets);
     let infos = apart.tensors().iter().zip(apart.origins());

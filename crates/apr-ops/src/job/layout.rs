@@ -12,11 +12,12 @@ use apr_registry::{
     Result as ModelResult, TensorInfo,
 };
 use apr_source::Source;
-use apr_view::{Base, Unpacked, View};
+use apr_view::{Base, Blocks, Unpacked, View};
 
-use super::blocks::{with_blocks, with_experts};
+use super::blocks::{InBlocks, with_blocks, with_experts};
 use super::description::Job;
 use super::error::JobError;
+use super::integers::Integers;
 use super::planned::{Parts, Planned};
 use super::weights::called;
 
@@ -169,26 +170,36 @@ impl Job {
             selected.metadata_mut().set(NAME, title);
         }
 
-        let foreign = self.foreign(&source.through(&selected))?;
-        let Foreign { mut prepared, dtypes, losses, .. } = match &in_blocks {
-            Some(in_blocks) => in_blocks.add_factors(foreign)?,
-            None => foreign,
+        let has_title = title.is_some();
+        let (mut mapping, mut parts, integers) = {
+            let foreign =
+                self.restored(&source.through(&selected), in_blocks.as_ref(), has_title)?;
+            let Foreign { mut prepared, dtypes, losses, .. } = foreign;
+            let format = self.target.format;
+            let mut options = self.weights.apply(&mut prepared.view, dtypes, format, source)?;
+            let integers = if as_llama_quantize {
+                Integers::find(&selected, &prepared.view, &mut options, source)?
+            } else {
+                None
+            };
+            let (mapping, parts) = Parts::of(prepared, options, losses);
+            (mapping, parts, integers)
         };
-        if title.is_some() {
-            // The model itself has no name that could get lost.
-            prepared.view.metadata_mut().remove(NAME);
+        if let Some(integers) = integers {
+            // Names and rows again, now of blocks; what was decided about types stays.
+            parts.in_blocks.extend(integers.weights);
+            let blocks = Blocks::of_integers(Base::owning(selected), integers.dtypes)?;
+            let below = View::new(&blocks).into_mapping();
+            selected = below.over(Base::owning(blocks));
+            let foreign = self.restored(&source.through(&selected), None, has_title)?;
+            let mut prepared = foreign.prepared;
+            *prepared.view.metadata_mut() = integers.metadata;
+            parts.validator = prepared.validator;
+            mapping = prepared.view.into_mapping();
         }
-
-        if as_llama_quantize {
-            // It has what ggml made of the shapes.
-            prepared.view.drop_outer_ones();
-        }
-
-        let options = self.weights.apply(&mut prepared.view, dtypes, self.target.format, source)?;
-        let (mapping, mut parts) = Parts::of(prepared, options, losses);
         if let Some(in_blocks) = in_blocks {
             parts.warnings.extend(in_blocks.warning);
-            parts.in_blocks = in_blocks.weights;
+            parts.in_blocks.extend(in_blocks.weights);
         }
         let content = mapping.over(Base::owning(selected));
         if let Some(layout) = self.weights.layout(self.target.format) {
@@ -199,6 +210,31 @@ impl Job {
         }
 
         Planned::new(self, source, content, parts)
+    }
+
+    /// The model under the names and in the layout of the output, with the factors of its blocks.
+    /// `has_title` where the target's title was made the model's name, which it does not have.
+    fn restored<'a>(
+        &self,
+        source: &Source<'a>,
+        in_blocks: Option<&InBlocks>,
+        has_title: bool,
+    ) -> ModelResult<Foreign<'a>> {
+        let mut foreign = self.foreign(source)?;
+        if let Some(in_blocks) = in_blocks {
+            foreign = in_blocks.add_factors(foreign)?;
+        }
+        let view = &mut foreign.prepared.view;
+        if has_title {
+            // The model itself has no name that could get lost.
+            view.metadata_mut().remove(NAME);
+        }
+        let to_llama = self.target.format.convention == Convention::LlamaCpp;
+        if to_llama && self.weights.quantize.is_some() {
+            // It has what ggml made of the shapes.
+            view.drop_outer_ones();
+        }
+        Ok(foreign)
     }
 
     /// The model under the names and in the layout of the output. Quantized tensors that can't stay

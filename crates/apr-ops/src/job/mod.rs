@@ -29,6 +29,7 @@ mod description;
 mod error;
 mod exported;
 mod gate;
+mod integers;
 mod layout;
 mod planned;
 mod quantized;
@@ -42,7 +43,7 @@ use apr_view::{View, check_decodable, sort_by_first_use};
 
 use affine::dequantize;
 
-pub use coded::CodedWeights;
+pub use coded::{CodedWeights, WeightsInBlocks};
 pub use description::{Job, Naming};
 pub use error::{JobError, misfit_title};
 pub use gate::Gate;

@@ -1,5 +1,5 @@
-//! Weights of four-bit floats as tensors of ggml's types: the same numbers in another order of
-//! bytes.
+//! Weights of four-bit floats and of integers in groups as tensors of ggml's types: the same numbers
+//! in another order of bytes. Of integers, see `integers.rs`; of four-bit floats:
 //!
 //! | | codes | scales | in blocks | factor of the matrix |
 //! |---|---|---|---|---|
@@ -24,6 +24,9 @@ use crate::four_bits::halves_apart;
 
 /// Kinds whose first two parts are codes and their scales, if the codes are four-bit floats.
 const KINDS: [&str; 2] = ["fp4", "mlx"];
+
+/// The types of blocks that integers in groups go into.
+const OF_INTEGERS: [DType; 3] = [DType::Q4_0, DType::Q4_1, DType::Q8_0];
 
 /// Blocks that are made at a time.
 const AT_ONCE: u64 = 1 << 13;
@@ -97,7 +100,26 @@ impl<'a> Blocks<'a> {
         Ok(Self { base, tensors, made, factors })
     }
 
-    /// The weights that are in blocks, by name, with their factors.
+    /// Makes blocks of weights of integers in groups: of each tensor, by position, of this type, in
+    /// which its codes [fit](apr_core::CodesInBlocks::fit).
+    ///
+    /// # Errors
+    /// E001 for a weight that is not of integers in groups.
+    pub fn of_integers(base: impl Into<Base<'a>>, made: Vec<Option<DType>>) -> Result<Self> {
+        let base = base.into();
+        let mut tensors = base.tensors().to_vec();
+        for (position, (info, dtype)) in tensors.iter_mut().zip(&made).enumerate() {
+            let Some(dtype) = dtype else { continue };
+            let coding = base.stored(position).coding();
+            if coding.is_none_or(|coding| coding.in_blocks.is_none()) {
+                return Err(Error::format("its codes are no integers").for_tensor(&info.name));
+            }
+            info.dtype = *dtype;
+        }
+        Ok(Self { base, tensors, made, factors: BTreeMap::new() })
+    }
+
+    /// The weights of four-bit floats that are in blocks, by name, with their factors.
     #[must_use]
     pub fn factors(&self) -> &BTreeMap<String, Factors> {
         &self.factors
@@ -144,6 +166,11 @@ fn factors_of(info: &TensorInfo, coding: &Coding<'_>) -> Result<Factors> {
 impl Blocks<'_> {
     /// Reads whole blocks of a weight.
     fn blocks(&self, coding: &Coding<'_>, dtype: DType, first: u64, count: u64) -> Result<Vec<u8>> {
+        if let Some(integers) = coding.in_blocks.filter(|_| OF_INTEGERS.contains(&dtype)) {
+            let mut blocks = vec![0; usize_of(count * dtype.block_bytes())?];
+            integers.read_blocks(coding.base, dtype, first, &mut blocks)?;
+            return Ok(blocks);
+        }
         let (scales, groups) = if dtype == DType::NVFP4 { (4, 4) } else { (1, 1) };
         let len = usize_of(dtype.block_bytes())?;
         let codes = len - scales;

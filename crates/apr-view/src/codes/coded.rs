@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use apr_core::{
-    CheckpointReader, Coding, CodingPart, Companion, Container, Convention, DType, Error,
-    KeepCodes, KeptCodes, Metadata, Result, Stored, TensorInfo, keys, pass_on,
+    BlockFit, CheckpointReader, CodesInBlocks, Coding, CodingPart, Companion, Container,
+    Convention, DType, Error, KeepCodes, KeptCodes, Metadata, Result, Shape, Stored, TensorInfo,
+    keys, pass_on,
 };
 use apr_tensor::cast::cast_values;
 use serde_json::Value;
 
 use super::find::{Decode, Found, Tensors, Weight, find};
-use super::grouped;
 use super::read::{Tile, usize_of};
 use super::stated::{self, Stated};
+use super::{grouped, integers};
 
 /// Elements that are decoded at a time.
 const AT_ONCE: u64 = 1 << 18;
@@ -83,6 +84,7 @@ struct Decoded {
     /// Positions of the parts.
     positions: Vec<usize>,
     decode: Box<dyn Decode>,
+    shape: Shape,
     /// Its name and shape, and the bytes that its codes take in memory.
     kept: Option<(TensorInfo, u64)>,
 }
@@ -280,7 +282,8 @@ impl Decoded {
         // Values that take no more are read once.
         let is_less = |len: &u64| info.byte_len().is_ok_and(|all| *len < all);
         let kept = kept_len.filter(is_less).map(|len| (info.clone(), len));
-        (info, Self { kind, description, name, parts, positions, decode, kept })
+        let shape = info.shape.clone();
+        (info, Self { kind, description, name, parts, positions, decode, shape, kept })
     }
 }
 
@@ -295,6 +298,28 @@ impl KeepCodes for Decoded {
             return Err(Error::version("its codes are not kept").for_tensor(&self.name));
         };
         grouped::keep(of, base, info).map_err(|error| error.for_tensor(&self.name))
+    }
+}
+
+impl CodesInBlocks for Decoded {
+    fn fit(&self, base: &dyn CheckpointReader, dtype: DType) -> Result<BlockFit> {
+        match self.decode.grouped() {
+            Some(of) => integers::fit(of, base, &self.shape, dtype),
+            None => Ok(BlockFit::Narrower),
+        }
+    }
+
+    fn read_blocks(
+        &self,
+        base: &dyn CheckpointReader,
+        dtype: DType,
+        first: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        match self.decode.grouped() {
+            Some(of) => integers::read(of, base, &self.shape, (dtype, first), out),
+            None => Err(Error::format("its codes are no integers in groups")),
+        }
     }
 }
 
@@ -322,6 +347,7 @@ impl CheckpointReader for Coded {
                     parts: part,
                     base,
                     in_memory: None,
+                    in_blocks: None,
                 };
                 base.stored(part[0].tensor).with_coding(coding)
             }
@@ -329,8 +355,17 @@ impl CheckpointReader for Coded {
                 let Decoded { kind, description, name, parts, positions, kept, .. } = decoded;
                 let base = &*self.base;
                 let in_memory = kept.as_ref().map(|_| decoded as &dyn KeepCodes);
-                let (weight, whole) = (name, name);
-                let coding = Coding { kind, description, weight, whole, parts, base, in_memory };
+                let in_blocks = decoded.decode.grouped().map(|_| decoded as &dyn CodesInBlocks);
+                let coding = Coding {
+                    kind,
+                    description,
+                    weight: name,
+                    whole: name,
+                    parts,
+                    base,
+                    in_memory,
+                    in_blocks,
+                };
                 Stored::derived_from(base, positions).with_coding(coding)
             }
         }

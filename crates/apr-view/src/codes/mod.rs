@@ -31,6 +31,7 @@ mod ggml;
 mod gptq;
 mod grouped;
 mod hqq;
+mod integers;
 mod marlin24;
 mod mlx;
 mod packed;

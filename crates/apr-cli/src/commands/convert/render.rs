@@ -88,7 +88,14 @@ pub(super) fn render_coded(out: &mut dyn Write, report: &WriteReport) -> io::Res
     if coded.kept {
         return writeln!(out, "  {weights} kept as stored, values not judged: {stored}");
     }
-    writeln!(out, "  {weights} decoded: {stored}")?;
+    if let Some(in_blocks) = &coded.in_blocks {
+        let weights = counted(in_blocks.weights as u64, "weight");
+        let stored = in_blocks.stored.join("; ");
+        writeln!(out, "  {weights} moved to blocks with the same codes: {stored}")?;
+    }
+    if coded.weights > 0 {
+        writeln!(out, "  {weights} decoded: {stored}")?;
+    }
     if coded.left_out > 0 {
         let scales = counted(coded.left_out as u64, "scale");
         writeln!(out, "  {ODD}left out{ODD:#}: {scales} of activations")?;

@@ -4,6 +4,7 @@ mod architecture;
 mod commands;
 mod export;
 mod four_bits;
+mod integers;
 mod parsed;
 mod round_trip;
 
