@@ -146,8 +146,12 @@ impl Idle<'_> {
     fn requantize(&self) -> Option<String> {
         let is_idle = self.choices.requantize
             && self.is_same(&Choices { requantize: false, ..self.choices.clone() });
-        is_idle.then(|| {
-            "`requantize` changed nothing: no quantized tensor gets another type".to_owned()
-        })
+        is_idle.then(idle_requantize)
     }
+}
+
+/// That [`Choices::requantize`] changed nothing.
+#[must_use]
+pub fn idle_requantize() -> String {
+    "`requantize` changed nothing: no quantized tensor gets another type".to_owned()
 }

@@ -48,9 +48,10 @@ pub use candidate::Candidate;
 pub use category::Kept;
 pub use choices::{Casts, Choices};
 pub use facts::ModelFacts;
+pub use idle::idle_requantize;
 pub use imatrix::{ColumnSums, Imatrix, ImatrixSums, Importance};
 pub use layout::{Chosen, Laid, LaidErrors, Layout, Rounding, Scale};
-pub use mix::{Decision, DecisionReason, assign};
+pub use mix::{Decision, DecisionReason, assign, check_again};
 pub use plan::{Quantization, QuantizationPlan, Weighting, importance, note_of_unweighted, plan};
 pub use quality::{
     DEGRADED_ABOVE, Degradation, Measured, Quality, QualityGate, QualityLog, QuantizationReport,

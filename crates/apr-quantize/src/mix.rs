@@ -121,20 +121,29 @@ pub fn assign(
             return Err(Error::format(message).for_tensor(&candidate.name));
         }
 
-        if changes && dtype.is_quantized() && candidate.dtype.is_quantized() && !choices.requantize
-        {
-            let own = candidate.dtype;
-            let message = format!(
-                "already quantized as {own}; pass `requantize` to quantize it to {dtype}, which \
-                 adds to the error"
-            );
-            return Err(Error::format(message).for_tensor(&candidate.name));
+        if changes && dtype.is_quantized() && candidate.dtype.is_quantized() {
+            let checked = check_again(candidate.dtype.name(), dtype.name(), choices);
+            checked.map_err(|error| error.for_tensor(&candidate.name))?;
         }
         decisions[i] = Some(Decision { dtype, reason, needs_importance });
     }
 
     // Every candidate stands in `order` once.
     Ok(decisions.into_iter().flatten().collect())
+}
+
+/// Checks that a weight which is quantized already, as `own`, may be quantized to `to`.
+///
+/// # Errors
+/// E001 with both, unless [`Choices::requantize`].
+pub fn check_again(own: &str, to: &str, choices: &Choices) -> Result<()> {
+    if choices.requantize {
+        return Ok(());
+    }
+    Err(Error::format(format!(
+        "already quantized as {own}; pass `requantize` to quantize it to {to}, which adds to the \
+         error"
+    )))
 }
 
 fn choose(

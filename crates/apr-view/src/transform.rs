@@ -308,6 +308,16 @@ impl Change {
         Self(ChangeKind::Decoded(Box::new(self.0), dtype))
     }
 
+    /// The tensor at `position` of the base, its blocks decoded to plain floats of this dtype.
+    ///
+    /// # Errors
+    /// E001 where a tensor of that shape has more bytes than can be counted.
+    pub fn decoded(info: &mut TensorInfo, position: usize, dtype: DType) -> Result<Self> {
+        info.dtype = dtype;
+        let whole = Piece { from: Some((position, 0)), len: info.byte_len()? };
+        Ok(Self(ChangeKind::Pieces(vec![whole])).of_decoded(dtype))
+    }
+
     /// Positions in the base of the tensors it is made of, in the order of their first use.
     pub(crate) fn sources(&self) -> Vec<usize> {
         self.0.sources()

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use apr_lowrank::RoundingReport;
 use apr_lowrank::second_order::{Rewritten, RoundingWork};
-use apr_ops::job::Job;
+use apr_ops::job::{Job, LaidWeights};
 use apr_quantize::Rounding;
 
 use super::second_order::Calibration;
@@ -23,7 +23,7 @@ pub(super) fn rounded(
 ) -> Outcome<(Job, Model, RoundingReport)> {
     let calibration = Calibration::new(path, data, context)?;
     let source = context.source(calibration.reader(), &model.name)?;
-    let positions = job.laid_weights(&source)?;
+    let LaidWeights { positions, idle, .. } = job.laid_weights(&source)?;
     drop(source);
     let layers = calibration.layers(positions, "calibrate")?;
     let mut work = RoundingWork::new(rounding);
@@ -31,6 +31,8 @@ pub(super) fn rounded(
         Ok(work.round(calibration.reader(), matrix, gram, rewrites)?)
     })?;
     job.weights.rounded = work.moved();
+    // The job can't tell from rounded weights; without such, it does.
+    job.weights.warnings.extend(idle.filter(|_| !job.weights.rounded.is_empty()));
     let report = work.report(calibration.reader(), &layers);
     model.reader = Box::new(Rewritten::new(model.reader, rewrites));
     Ok((job, model, report))

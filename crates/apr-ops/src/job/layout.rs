@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use apr_arch::FamilyModel;
 use apr_quantize::{
-    Choices, Chosen, Laid, Layout, Quantization, Weighting, note_of_unweighted, place,
+    Choices, Chosen, Laid, Layout, Quantization, Weighting, idle_requantize, note_of_unweighted,
+    place,
 };
 use apr_registry::{
     CheckpointReader, Computes, Convention, DType, PlanOptions, QuantizedTypes,
     Result as ModelResult, TensorInfo,
 };
 use apr_source::Source;
-use apr_view::{Base, Blocks, Unpacked, View};
+use apr_view::{Base, Blocks, Change, Unpacked, View};
 
 use super::blocks::{InBlocks, with_blocks, with_experts};
 use super::description::Job;
@@ -98,6 +99,51 @@ fn importance(
     Ok((found, note_of_unweighted(&without)))
 }
 
+/// Checks that those of some tensors of the source which are quantized, in blocks or in codes and
+/// scales, may be laid out; returns that permission for it was given in vain.
+fn check_again<'t>(
+    choices: &Choices,
+    source: &dyn CheckpointReader,
+    tensors: impl Iterator<Item = &'t usize>,
+) -> Result<Option<String>, JobError> {
+    let mut is_idle = choices.requantize;
+    for &tensor in tensors {
+        let TensorInfo { name, dtype, .. } = &source.tensors()[tensor];
+        let coding = source.stored(tensor).coding();
+        let own = match coding {
+            Some(coding) => coding.description,
+            None if dtype.is_quantized() => dtype.name(),
+            None => continue,
+        };
+        is_idle = false;
+        let checked = apr_quantize::check_again(own, choices.scheme.name(), choices);
+        checked.map_err(|error| JobError::unsuited(error.for_tensor(name)))?;
+    }
+    Ok(is_idle.then(idle_requantize))
+}
+
+/// Weights that a layout of codes and scales is for.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct LaidWeights {
+    /// Their positions in the source.
+    pub positions: Vec<usize>,
+    /// That permission to requantize them was given in vain.
+    pub idle: Option<String>,
+}
+
+/// Makes floats of tensors in blocks.
+fn decode_blocks(view: &mut View<'_>) -> ModelResult<()> {
+    view.change(|position, info| {
+        if !info.dtype.is_quantized() {
+            return Ok(None);
+        }
+        let mut info = info.clone();
+        let change = Change::decoded(&mut info, position, DType::F32)?;
+        Ok(Some((info, change)))
+    })
+}
+
 impl Job {
     /// Plans a copy.
     pub(super) fn plan_copy<'a>(
@@ -150,6 +196,10 @@ impl Job {
     ) -> Result<Planned<'a>, JobError> {
         let quantizes = self.weights.quantize.is_some();
         let to_llama = self.target.format.convention == Convention::LlamaCpp;
+        if self.weights.layout(self.target.format).is_some() {
+            // What is written of blocks are codes of another kind, or floats.
+            decode_blocks(&mut selected)?;
+        }
         let mut in_blocks = None;
         if to_llama {
             selected = with_experts(selected)?;
@@ -294,9 +344,21 @@ impl Job {
         parts.warnings.extend(weighed.1);
 
         let origins = self.origins(&content, source.reader());
+        // Weights that were rounded before the job are floats by now, and were checked before.
+        let idle = if self.weights.rounded.is_empty() {
+            let laid = origins.iter().zip(&chosen.weights).filter(|(_, is_laid)| **is_laid);
+            let tensors = laid.flat_map(|(origins, _)| origins);
+            check_again(&asked.choices, source.reader(), tensors)?
+        } else {
+            None
+        };
+        parts.warnings.extend(idle.clone());
         let mut laid_of = Vec::new();
-        for (tensor, origin) in origins.into_iter().enumerate() {
-            let Some(origin) = origin.filter(|_| chosen.weights[tensor]) else { continue };
+        for (tensor, origin) in origins.iter().enumerate() {
+            let &[origin] = &origin[..] else { continue };
+            if !chosen.weights[tensor] {
+                continue;
+            }
             laid_of.push(origin);
             let name = &source.reader().tensors()[origin].name;
             chosen.moved.extend(self.weights.rounded.get(name).map(|drift| (tensor, *drift)));
@@ -308,31 +370,31 @@ impl Job {
         let errors = laid.errors();
         let mapping = View::new(&laid).into_mapping();
         let planned = Planned::new(self, source, mapping.over(Base::owning(laid)), parts)?;
-        Ok(planned.measured_by(errors, laid_of))
+        Ok(planned.measured_by(errors, LaidWeights { positions: laid_of, idle }))
     }
 
-    /// The weights of the source that become codes and scales, each by itself, by position; none
-    /// where the job has no such layout.
+    /// The weights of the source that become codes and scales, each by itself; none where the job
+    /// has no such layout.
     ///
     /// # Errors
     /// Those of [`plan`](Self::plan).
-    pub fn laid_weights(&self, source: &Source<'_>) -> Result<Vec<usize>, JobError> {
+    pub fn laid_weights(&self, source: &Source<'_>) -> Result<LaidWeights, JobError> {
         if self.weights.layout(self.target.format).is_none() {
-            return Ok(Vec::new());
+            return Ok(LaidWeights::default());
         }
         Ok(self.plan(source)?.laid_weights())
     }
 
-    /// The tensor of the source that each tensor of a view is, if it is one.
-    fn origins(&self, content: &View<'_>, source: &dyn CheckpointReader) -> Vec<Option<usize>> {
+    /// The tensors of the source that each tensor of a view is made of.
+    fn origins(&self, content: &View<'_>, source: &dyn CheckpointReader) -> Vec<Vec<usize>> {
         let infos = source.tensors().iter().enumerate();
         let known: HashMap<&str, usize> = infos.map(|(at, info)| (&*info.name, at)).collect();
         let prefix = self.prefix.as_deref().unwrap_or_default();
-        let origin = |info: &TensorInfo| match content.names_below(&info.name)[..] {
-            [name] => known.get(format!("{prefix}{name}").as_str()).copied(),
-            _ => None,
+        let position = |name: &&str| known.get(format!("{prefix}{name}").as_str()).copied();
+        let origins = |info: &TensorInfo| {
+            content.names_below(&info.name).iter().filter_map(position).collect()
         };
-        content.tensors().iter().map(origin).collect()
+        content.tensors().iter().map(origins).collect()
     }
 
     /// Plans a folder with integers and scales in place of quantized tensors.

@@ -47,6 +47,7 @@ pub use coded::{CodedWeights, WeightsInBlocks};
 pub use description::{Job, Naming};
 pub use error::{JobError, misfit_title};
 pub use gate::Gate;
+pub use layout::LaidWeights;
 pub use planned::{JobReport, Planned};
 pub use weights::{Weights, layout_of};
 pub use wishes::GraphWishes;

@@ -16,6 +16,7 @@ use serde::Serialize;
 use super::coded::{CodedWeights, with_codes};
 use super::description::Job;
 use super::error::JobError;
+use super::layout::LaidWeights;
 use crate::convert::{Conversion, ConvertOptions, ConvertReport, plan};
 use crate::diff::DriftReport;
 use crate::import::{FamilyNote, Prepared, misfits_of_graphs};
@@ -41,8 +42,8 @@ pub struct Planned<'a> {
     coded: Option<CodedWeights>,
     /// How far weights move that are encoded as they are read.
     errors: Option<Arc<LaidErrors>>,
-    /// Tensors of the source, by position, that are encoded as they are read.
-    laid: Vec<usize>,
+    /// Tensors of the source that are encoded as they are read.
+    laid: LaidWeights,
     stops: bool,
 }
 
@@ -183,19 +184,19 @@ impl<'a> Planned<'a> {
             misfits,
             coded,
             errors: None,
-            laid: Vec::new(),
+            laid: LaidWeights::default(),
             stops,
         })
     }
 
     /// With what measures how far weights move, where they are encoded as they are read: these of
-    /// the source, by position.
-    pub(super) fn measured_by(self, errors: Arc<LaidErrors>, laid: Vec<usize>) -> Self {
+    /// the source.
+    pub(super) fn measured_by(self, errors: Arc<LaidErrors>, laid: LaidWeights) -> Self {
         Self { errors: Some(errors), laid, ..self }
     }
 
-    /// Tensors of the source, by position, that are encoded as they are read.
-    pub(super) fn laid_weights(self) -> Vec<usize> {
+    /// Tensors of the source that are encoded as they are read.
+    pub(super) fn laid_weights(self) -> LaidWeights {
         self.laid
     }
 

@@ -139,3 +139,30 @@ fn options_that_a_layout_has_no_use_for_are_refused() {
     let line = "quantize llama --type w4a16 --format safetensors --calibration text.txt -o out";
     sandbox.apr(&format!("{line} --max-memory 1MB")).fails(4, &["E008"]);
 }
+
+#[test]
+fn what_is_quantized_is_laid_out_again_only_when_told() {
+    let sandbox = sandbox();
+    let layout = "--format safetensors -o out -f";
+    sandbox.apr("quantize llama --type fp8 --format safetensors -o fp8").ok();
+    sandbox.apr("quantize llama --type q8_0 -o q.gguf").ok();
+    for (source, own) in
+        [("fp8", "8-bit floats (f8_e4m3), a scale for each row"), ("q.gguf", "q8_0")]
+    {
+        let line = format!("quantize {source} --type w4a16 {layout}");
+        let said = format!("already quantized as {own}; pass --requantize to quantize it to w4a16");
+        sandbox.apr(&line).fails(2, &["tensor '", &said]);
+        assert!(!sandbox.path("out").exists());
+        sandbox.apr(&format!("{line} --requantize")).ok().says(&["14 tensors quantized"]);
+        fs::remove_dir_all(sandbox.path("out")).expect("it is there");
+    }
+    let idle = "--requantize changed nothing: no quantized tensor";
+    let line = format!("quantize llama --type w4a16 {layout} --requantize");
+    sandbox.apr(&line).ok().says(&[idle]);
+    sandbox.apr(&format!("{line} --calibration text.txt")).ok().says(&[idle]);
+    let line = format!("quantize fp8 --type w4a16 {layout} --calibration text.txt");
+    sandbox.apr(&line).fails(2, &["already quantized as 8-bit floats"]);
+    let run = sandbox.apr(&format!("{line} --requantize"));
+    let report = run.ok().to_string();
+    assert!(!report.contains(idle), "{report}");
+}
