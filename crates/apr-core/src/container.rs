@@ -350,6 +350,13 @@ impl<'a> Container<'a> {
     }
 }
 
+/// The checkpoint with the tensors of the files: that which weights in codes and scales are decoded
+/// from, or the same where none are. It is asked about shards.
+#[must_use]
+pub fn of_files(reader: &dyn CheckpointReader) -> &dyn CheckpointReader {
+    reader.container().undecoded().map_or(reader, |undecoded| &**undecoded)
+}
+
 impl fmt::Debug for Container<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Container").field("altered", &self.altered).finish_non_exhaustive()

@@ -66,7 +66,7 @@ pub use checkpoint::{
 };
 pub use container::{
     Container, ContainerFacts, Extent, ExtentKind, Features, FileChecksum, Signed, Unlisted,
-    WEIGHTS_KEY,
+    WEIGHTS_KEY, of_files,
 };
 pub use crc32c::Crc32c;
 pub use dtype::{DType, DTypeKind};

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use apr::job::{Output, title};
+use apr_core::of_files;
 use apr_ops::job::Job;
 use apr_registry::{CheckpointReader, Format, PlanOptions, Sharding, target_by_extension};
 
@@ -54,7 +55,7 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
         return join_numbered(&model, args, context);
     }
 
-    if model.reader.container().shard_count() == 0 {
+    if of_files(&*model.reader).container().shard_count() == 0 {
         let name = &model.name;
         let message = format!(
             "'{name}' is not a manifest of .apr shards; `apr convert` writes one .apr file from \

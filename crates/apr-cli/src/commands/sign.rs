@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use apr_core::of_files;
 use apr_io::{AtomicOutput, is_manifest};
 use apr_ops::session::Session;
 use apr_ops::validate::{Level, ValidateOptions, bytes_to_read};
@@ -192,7 +193,7 @@ pub(super) fn verify(args: &VerifyArgs, context: &Context) -> Outcome {
 
 /// Compares the fronts of all shards with what is signed.
 fn check_shards(reader: &dyn CheckpointReader) -> Outcome {
-    let container = reader.container();
+    let container = of_files(reader).container();
     (0..container.shard_count()).try_for_each(|shard| Ok(container.shard(shard).map(drop)?))
 }
 

@@ -169,6 +169,17 @@ fn a_sharded_model_keeps_weights_and_scales_of_several_shards() {
         &fs::read(format!("{path}/model-00002-of-00002.safetensors")).expect("a shard"),
     ));
     assert!(before == weights(&sandbox.path("m")));
+
+    // Its shards are shards, whatever their tensors stand for.
+    sandbox.apr(&format!("convert {path} -o one.apr")).ok();
+    sandbox.apr("join m.apr -o joined.apr").ok();
+    assert!(sandbox.read("joined.apr") == sandbox.read("one.apr"));
+    sandbox.apr("keygen -o signing.pem").ok();
+    sandbox.apr("sign m.apr --key signing.pem").ok();
+    sandbox.apr("verify m.apr --trusted signing.pem.pub --front").ok();
+    let shard = sandbox.files().into_iter().find(|name| name.starts_with("m-00002"));
+    fs::remove_file(sandbox.path(&shard.expect("a shard"))).expect("it is there");
+    assert_ne!(sandbox.apr("verify m.apr --trusted signing.pem.pub --front").code, Some(0));
 }
 
 #[test]

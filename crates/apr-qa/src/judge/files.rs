@@ -5,7 +5,7 @@ use std::path::{MAIN_SEPARATOR, Path};
 
 use apr::Compression;
 use apr::seal::{Encrypt, KeyKind, Keys, PrivateKey, PublicKey, SigningKey};
-use apr_core::{CheckpointReader, Code, Error, counted};
+use apr_core::{CheckpointReader, Code, Error, counted, of_files};
 use apr_ops::validate::{Check, Level};
 use apr_registry::crypto::{DecryptionKey, EncrBlock, Lock, SignBlock, Unlock};
 use apr_registry::{OpenOptions, open};
@@ -72,7 +72,7 @@ pub(crate) fn compression(bench: &Bench<'_>) -> Judgement {
 }
 
 pub(crate) fn shards(bench: &Bench<'_>) -> Judgement {
-    let own = bench.reader().container().shard_count();
+    let own = of_files(bench.reader()).container().shard_count();
     let lost = bench
         .findings(|finding| finding.check == Check::Structure && finding.level == Level::Error)?;
     if let Some(finding) = lost.first() {

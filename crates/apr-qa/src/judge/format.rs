@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use apr_core::{Code, DType, TensorInfo, counted};
+use apr_core::{Code, DType, TensorInfo, counted, of_files};
 use apr_ops::lint::Severity;
 use apr_ops::validate::{Check, Level, Status};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry, Apr2Footer};
@@ -24,7 +24,7 @@ fn at(offset: u32) -> usize {
 pub(crate) fn magic(bench: &Bench<'_>) -> Judgement {
     let seen = refused(overwrite(&sound().build(), 0, b"2RPA"), Code::Format)?;
     let format = bench.reader().format();
-    if !bench.is_apr2() || bench.reader().container().shard_count() > 0 {
+    if !bench.is_apr2() || of_files(bench.reader()).container().shard_count() > 0 {
         return passed(format!(
             "{} was recognised by its bytes; another magic: {seen}",
             format.name
