@@ -134,6 +134,8 @@ pub struct Stored<'a> {
     encoded: Option<Encoded<'a>>,
     parts: Vec<StoredPart<'a>>,
     coding: Option<Coding<'a>>,
+    /// Where all bytes lie that the tensor is made of; none where that is `range`.
+    sources: Vec<StoredRange>,
 }
 
 /// How a weight is stored in several tensors: in codes and scales, by a method of quantization that
@@ -299,7 +301,8 @@ impl<'a> Stored<'a> {
     #[must_use]
     pub fn plain(range: StoredRange) -> Self {
         let (digest, crc32, encoded, coding) = (None, None, None, None);
-        Self { range, digest, crc32, encoded, parts: Vec::new(), coding }
+        let (parts, sources) = (Vec::new(), Vec::new());
+        Self { range, digest, crc32, encoded, parts, coding, sources }
     }
 
     /// The bytes in the file are others, which `encoded` reads.
@@ -322,6 +325,7 @@ impl<'a> Stored<'a> {
         for (at, &tensor) in tensors.iter().enumerate() {
             let stored = base.stored(tensor);
             derived.range = if at == 0 { stored.range } else { derived.range };
+            derived.sources.extend(stored.ranges());
             derived.parts.extend(stored.own_part(base, tensor));
             derived.parts.extend(stored.parts);
         }
@@ -374,7 +378,15 @@ impl<'a> Stored<'a> {
     /// [`CheckpointReader::files`](crate::CheckpointReader::files).
     #[must_use]
     pub fn in_file(self, file: usize) -> Self {
-        Self { range: StoredRange { file, ..self.range }, ..self }
+        let sources = self.sources.iter().map(|range| StoredRange { file, ..*range }).collect();
+        Self { range: StoredRange { file, ..self.range }, sources, ..self }
+    }
+
+    /// Where all bytes lie that the tensor is made of: several ranges of a tensor that is made of
+    /// others, whose first is [`range`](Self::range).
+    #[must_use]
+    pub fn ranges(&self) -> &[StoredRange] {
+        if self.sources.is_empty() { core::slice::from_ref(&self.range) } else { &self.sources }
     }
 
     /// What the file gives for the bytes in it.

@@ -289,11 +289,11 @@ impl<'a> Session<'a> {
         shards::validate_all(self.reader(), self.name(), known, options, pipeline, progress)
     }
 
-    /// How many pieces a validation can be cut into, and where the bytes of each lie.
+    /// The pieces that a validation can be cut into, each as the ranges of its bytes.
     ///
     /// # Errors
     /// E001 when dtype and shape of a tensor do not go together.
-    pub fn validate_units(&self, options: ValidateOptions<'_>) -> Result<Vec<StoredRange>> {
+    pub fn validate_units(&self, options: ValidateOptions<'_>) -> Result<Vec<Vec<StoredRange>>> {
         shards::units(self.reader(), options.complete())
     }
 
@@ -409,7 +409,7 @@ impl Beside<'_, '_> {
         Ok(self.with_graphs(report))
     }
 
-    /// How many pairs of tensors there are to compare, and where the bytes of both sides lie.
+    /// The pairs of tensors to compare, each as the ranges of its bytes on both sides.
     ///
     /// # Errors
     /// Those of [`diff`](Self::diff).
@@ -418,7 +418,7 @@ impl Beside<'_, '_> {
         options: &DiffOptions,
         pipeline: &P,
         progress: &dyn Progress,
-    ) -> Result<Vec<[StoredRange; 2]>> {
+    ) -> Result<Vec<[Vec<StoredRange>; 2]>> {
         self.sides(|left, right| diff_units(left, right, options, pipeline, progress))
     }
 

@@ -4,9 +4,9 @@
 use std::ops::Range;
 
 use apr_core::{Progress, StoredRange, counted};
-use apr_registry::{CheckpointReader, Error, Pipeline, Result};
+use apr_registry::{CheckpointReader, Error, FileInfo, Pipeline, Result};
 
-use crate::coded::{check_parts_apply, validate_coded};
+use crate::coded::{coded_in_parts, coded_units, validate_coded, validate_coded_part};
 use crate::validate::{
     Check, CheckOutcome, Finding, Known, Level, PartFindings, Status, ValidateOptions,
     ValidateReport, beside_siblings, check_all, finite_detail, is_valid, no_such_units, undecoded,
@@ -40,24 +40,27 @@ pub(crate) fn validate_all<P: Pipeline>(
     Ok(put_together(whole, found, reader, options))
 }
 
-/// How many pieces a validation can be cut into, and where the bytes of each lie: shards, or what a
-/// single file consists of.
+/// The pieces that a validation can be cut into, each as the ranges of its bytes: shards, or what a
+/// single file consists of; of weights in codes and scales, then their values.
 ///
 /// # Errors
-/// E001 when dtype and shape of a tensor do not go together, E003 for weights in codes and scales.
+/// E001 when dtype and shape of a tensor do not go together.
 pub(crate) fn units(
     reader: &dyn CheckpointReader,
     options: ValidateOptions<'_>,
-) -> Result<Vec<StoredRange>> {
-    check_parts_apply(reader)?;
+) -> Result<Vec<Vec<StoredRange>>> {
+    if let Some(undecoded) = reader.container().undecoded() {
+        return coded_units((reader, &**undecoded), options);
+    }
     let shards = reader.container().shard_count();
     if shards == 0 {
-        return Ok(validate_units(reader, options)?.into_iter().map(|unit| unit.range).collect());
+        return Ok(validate_units(reader, options)?.into_iter().map(|unit| unit.ranges).collect());
     }
     // The manifest is the first of the files.
     let first = reader.files().len().saturating_sub(shards);
     let files = reader.files().iter().enumerate().skip(first);
-    Ok(files.map(|(file, info)| StoredRange { file, offset: 0, len: info.len }).collect())
+    let whole = |(file, info): (usize, &FileInfo)| StoredRange { file, offset: 0, len: info.len };
+    Ok(files.map(|file| vec![whole(file)]).collect())
 }
 
 /// Does a part of a validation: some of its [`units`].
@@ -72,6 +75,10 @@ pub(crate) fn validate_units_of<P: Pipeline>(
     pipeline: &P,
     progress: &dyn Progress,
 ) -> Result<PartFindings> {
+    if let Some(undecoded) = reader.container().undecoded() {
+        let readers = (reader, &**undecoded);
+        return validate_coded_part(readers, (file, known), options, wanted, pipeline, progress);
+    }
     if reader.container().shard_count() == 0 {
         return validate_part(reader, (file, known), options, wanted, pipeline, progress);
     }
@@ -92,6 +99,9 @@ pub(crate) fn validated_in_parts<P: Pipeline>(
     parts: Vec<PartFindings>,
     pipeline: &P,
 ) -> Result<ValidateReport> {
+    if let Some(undecoded) = reader.container().undecoded() {
+        return coded_in_parts((reader, &**undecoded), (file, known), options, parts, pipeline);
+    }
     if reader.container().shard_count() == 0 {
         return validated(reader, (file, known), options, parts);
     }

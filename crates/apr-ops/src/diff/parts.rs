@@ -68,7 +68,7 @@ impl Compared {
     }
 }
 
-/// How many pairs there are to compare, and where the bytes of both sides lie.
+/// The pairs there are to compare, each as the ranges of its bytes on both sides.
 ///
 /// # Errors
 /// Those of [`diff`](super::diff).
@@ -78,10 +78,11 @@ pub(crate) fn diff_units<P: Pipeline>(
     options: &DiffOptions,
     pipeline: &P,
     progress: &dyn Progress,
-) -> Result<Vec<[StoredRange; 2]>> {
+) -> Result<Vec<[Vec<StoredRange>; 2]>> {
     let pairs = pair(left, right, options, pipeline, progress)?.pairs;
     let ranges = |pair: super::Pair| {
-        [left.reader.stored(pair.left).range, right.reader.stored(pair.right).range]
+        let stored = [left.reader.stored(pair.left), right.reader.stored(pair.right)];
+        stored.map(|stored| stored.ranges().to_vec())
     };
     Ok(pairs.into_iter().map(ranges).collect())
 }

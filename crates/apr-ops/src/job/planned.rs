@@ -242,7 +242,7 @@ impl<'a> Planned<'a> {
     pub fn reads(&self, tensor: usize) -> Vec<StoredRange> {
         let stored = self.content.stored(tensor);
         match stored.parts() {
-            [] => vec![stored.range],
+            [] => stored.ranges().to_vec(),
             parts => parts.iter().map(|part| part.place).collect(),
         }
     }

@@ -1,23 +1,50 @@
 //! What the parts read, held against what the plan says of it.
 
-use apr_core::{Phase, Progress, pass_on};
+use std::collections::HashMap;
+
+use apr_core::{Coding, Phase, Progress, Stored, of_files, pass_on};
 use apr_registry::digest::{CHUNK_LEN, ChunkSums, Digest, TensorDigest};
-use apr_registry::{ByteSource, CheckpointReader, Pipeline, Result};
+use apr_registry::{ByteSource, CheckpointReader, Pipeline, Result, TensorInfo};
+use apr_view::UNDECODABLE;
 use apr_view::chunks::{Chunk, pieces, take};
 use serde_json::json;
 
-/// A checkpoint whose tensors have the digests that a plan states: whoever reads them for a job
-/// compares them on the way.
+/// A checkpoint of which the tensors of its files have the digests that a plan states: whoever
+/// reads them for a job compares them on the way.
 pub struct Pinned<'a> {
+    base: &'a dyn CheckpointReader,
+    files: PinnedFiles<'a>,
+    /// The tensor of the files that each tensor is; none of a weight that is made of several.
+    positions: Vec<Option<usize>>,
+}
+
+/// The tensors of the files.
+struct PinnedFiles<'a> {
     base: &'a dyn CheckpointReader,
     digests: Vec<Digest>,
 }
 
 impl<'a> Pinned<'a> {
-    /// With a digest for each tensor, or none at all.
+    /// With a digest for each tensor [of the files](of_files), or none at all.
     #[must_use]
     pub fn new(base: &'a dyn CheckpointReader, digests: Vec<Digest>) -> Self {
-        Self { base, digests }
+        let files = of_files(base);
+        let names = files.tensors().iter().enumerate();
+        let known: HashMap<&str, usize> = names.map(|(at, info)| (&*info.name, at)).collect();
+        let position = |info: &TensorInfo| known.get(info.name.as_str()).copied();
+        let positions = base.tensors().iter().map(position).collect();
+        Self { base, files: PinnedFiles { base: files, digests }, positions }
+    }
+}
+
+impl CheckpointReader for PinnedFiles<'_> {
+    pass_on!(base: format, metadata, tensors, read_tensor, tensor_slice, container, files);
+    pass_on!(base: companions, read_companion, left_out, warnings);
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        let stored = self.base.stored(tensor);
+        let digest = self.digests.get(tensor).copied().or(stored.digest());
+        stored.with_digest(digest)
     }
 }
 
@@ -25,10 +52,19 @@ impl CheckpointReader for Pinned<'_> {
     pass_on!(base: format, metadata, tensors, read_tensor, tensor_slice, container, files);
     pass_on!(base: companions, read_companion, left_out, warnings);
 
-    fn stored(&self, tensor: usize) -> apr_core::Stored<'_> {
+    fn stored(&self, tensor: usize) -> Stored<'_> {
         let stored = self.base.stored(tensor);
-        let digest = self.digests.get(tensor).copied().or(stored.digest());
-        stored.with_digest(digest)
+        let Some(coding) = stored.coding() else {
+            let digest = self.positions[tensor].and_then(|at| self.files.digests.get(at));
+            let digest = digest.copied().or(stored.digest());
+            return stored.with_digest(digest);
+        };
+        let positions: Vec<usize> = coding.parts.iter().map(|part| part.tensor).collect();
+        let pinned = match positions[..] {
+            [part] if coding.kind == UNDECODABLE => self.files.stored(part),
+            _ => Stored::derived_from(&self.files, &positions),
+        };
+        pinned.with_coding(Coding { base: &self.files, ..coding })
     }
 }
 
@@ -51,7 +87,7 @@ pub fn front_digest(reader: &dyn CheckpointReader) -> Digest {
 }
 
 /// BLAKE3 of the bytes of each tensor in the file: what the file states, or else what reading it
-/// gives.
+/// gives. For a plan, these are the tensors [of the files](of_files).
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read.

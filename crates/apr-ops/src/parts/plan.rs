@@ -69,8 +69,8 @@ pub struct Input {
     /// BLAKE3 of what was read of it for the plan: metadata, names, shapes and places of the
     /// tensors.
     pub front: String,
-    /// Its tensors, in the reader's order, each with the digest of its bytes in the file; empty
-    /// where none were taken.
+    /// The tensors of its files, in the reader's order, each with the digest of its bytes in the
+    /// file; empty where none were taken.
     pub tensors: Vec<TensorInput>,
 }
 

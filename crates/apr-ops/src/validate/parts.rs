@@ -14,10 +14,10 @@ use super::{CheckOutcome, Finding, Known, ValidateOptions, ValidateReport};
 use crate::physics::Gain;
 
 /// What a part of a validation looks at as a whole: a tensor, or bytes between tensors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ValidateUnit {
     /// Where its bytes lie.
-    pub(crate) range: StoredRange,
+    pub(crate) ranges: Vec<StoredRange>,
 }
 
 /// What a part of a validation found.
@@ -39,6 +39,10 @@ pub struct PartFindings {
     pub summed: u64,
     /// Bytes read.
     pub bytes_read: u64,
+    /// What was found in the values of weights in codes and scales; the rest is of the bytes of
+    /// their parts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub values: Option<Box<Self>>,
 }
 
 impl PartFindings {
@@ -66,7 +70,7 @@ pub(crate) fn validate_units(
     let tasks = Pass::new(reader, "", known, options).tasks()?;
     Ok(units(&tasks)
         .into_iter()
-        .map(|unit| ValidateUnit { range: range_of(reader, &tasks[unit]) })
+        .map(|unit| ValidateUnit { ranges: ranges_of(reader, &tasks[unit]) })
         .collect())
 }
 
@@ -83,11 +87,13 @@ fn units(tasks: &[FileChunk]) -> Vec<Range<usize>> {
     units
 }
 
-fn range_of(reader: &dyn CheckpointReader, tasks: &[FileChunk]) -> StoredRange {
+fn ranges_of(reader: &dyn CheckpointReader, tasks: &[FileChunk]) -> Vec<StoredRange> {
     match tasks.first() {
-        Some(FileChunk { kind: ExtentKind::Tensor(tensor), .. }) => reader.stored(*tensor).range,
-        Some(task) => StoredRange { file: 0, offset: task.base, len: task.len },
-        None => StoredRange { file: 0, offset: 0, len: 0 },
+        Some(FileChunk { kind: ExtentKind::Tensor(tensor), .. }) => {
+            reader.stored(*tensor).ranges().to_vec()
+        }
+        Some(task) => vec![StoredRange { file: 0, offset: task.base, len: task.len }],
+        None => Vec::new(),
     }
 }
 
@@ -130,6 +136,7 @@ pub(crate) fn validate_part<P: Pipeline>(
         bytes_read,
         gains: pass.gains,
         findings: pass.findings,
+        values: None,
     })
 }
 

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::path::Path;
 
+use apr_core::StoredRange;
 use apr_ops::diff::PartOfDiff;
 use apr_ops::parts::{PartResult, PartsPlan, PlannedPart, Read, smallest_size};
 use apr_ops::validate::PartFindings;
@@ -39,7 +40,9 @@ pub(super) fn plan_validate(
     let options = validate::options(job, &trusted, &context);
     let files = model.reader.files();
     let units = context.session(&model)?.validate_units(options)?;
-    let reads = units.into_iter().map(|range| vec![read_of(range, files)]);
+    let of_unit =
+        |ranges: Vec<StoredRange>| ranges.into_iter().map(|range| read_of(range, files)).collect();
+    let reads = units.into_iter().map(of_unit);
     let parts = cut(reads.collect(), args)?;
     draft(plan, &[("model", &model)], parts, &context)
 }
@@ -64,7 +67,9 @@ pub(super) fn plan_diff(
     let [left, right] = &models;
     let files: [&[FileInfo]; 2] = [left.reader.files(), right.reader.files()];
     let reads = pairs.into_iter().map(|[left, right]| {
-        vec![read_of(left, files[0]), Read { input: 1, ..read_of(right, files[1]) }]
+        let left = left.into_iter().map(|range| read_of(range, files[0]));
+        let right = right.into_iter().map(|range| Read { input: 1, ..read_of(range, files[1]) });
+        left.chain(right).collect()
     });
     let parts = cut(reads.collect(), args)?;
     draft(plan, &[("left", left), ("right", right)], parts, &context)

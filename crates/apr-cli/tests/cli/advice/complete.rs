@@ -235,7 +235,6 @@ const STATEMENTS: &[&str] = &[
     "unverified: the bytes of tensors were not read (--front)",
     "tensors are not compared with their checksums (--no-verify)",
     "Generated from the parser of the command line",
-    "are validated in one piece: `apr validate` without parts",
 ];
 
 #[test]
