@@ -8,7 +8,10 @@ use alloc::vec::Vec;
 
 use apr_core::DType;
 
-use crate::kernel::{self, Brain, Difference, Half, RoundedSum, Single, Step, Sum};
+use crate::kernel::{
+    self, Brain, Difference, Half, RoundedDifference, RoundedSum, Single, Step, Sum,
+};
+use crate::small_float;
 use crate::wire::{self, Wire};
 
 /// What is done with a code, the scale and the zero point of its group; sums are of codes that are
@@ -18,10 +21,27 @@ pub enum Rule {
     /// `(code - zero) * scale`, then times this number, which is 1 for values that are not of
     /// single precision.
     Difference(f32),
+    /// The same with the difference rounded to the dtype of the values, of codes that are `u8`.
+    RoundedDifference,
     /// `code * scale + zero`, each in single precision.
     Sum,
     /// The same with the product rounded to the dtype of the values.
     RoundedSum,
+}
+
+/// What a code is as a number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Code {
+    /// A byte of this dtype: `u8`, `i8`, `f8_e4m3`, `f8_e5m2` or `f8_e4m3fnuz`.
+    Number(DType),
+    /// Four bits that stand for a number of a table, of which differences are made.
+    Table([f32; 16]),
+}
+
+/// The floats of four bits that `f4_e2m1` has, as a [table](Code::Table).
+#[must_use]
+pub fn f4_e2m1() -> Code {
+    Code::Table(small_float::F4_E2M1)
 }
 
 /// The numbers of a row's groups.
@@ -40,8 +60,8 @@ pub struct RowGroups<'a> {
 /// How the codes of a weight become its values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Decoding {
-    /// What a byte is as a number: `u8`, `i8`, `f8_e4m3`, `f8_e5m2` or `f8_e4m3fnuz`.
-    pub code: DType,
+    /// What a code is as a number.
+    pub code: Code,
     /// What is done with it.
     pub rule: Rule,
     /// The dtype that values are rounded to: `f16`, `bf16` or `f32`.
@@ -53,10 +73,10 @@ impl Decoding {
     ///
     /// ```
     /// use apr_core::DType;
-    /// use apr_tensor::grouped::{Decoding, RowGroups, Rule};
+    /// use apr_tensor::grouped::{Code, Decoding, RowGroups, Rule};
     ///
-    /// let decoding =
-    ///     Decoding { code: DType::U8, rule: Rule::Difference(1.0), dtype: DType::F32 };
+    /// let code = Code::Number(DType::U8);
+    /// let decoding = Decoding { code, rule: Rule::Difference(1.0), dtype: DType::F32 };
     /// let groups = RowGroups { group: 2, skipped: 0, scales: &[0.5, 2.0], zeros: &[8.0, 7.0] };
     /// let mut row = [0.0; 3];
     /// decoding.decode_row(&[9, 7, 8], groups, &mut row);
@@ -78,17 +98,23 @@ impl Decoding {
         match (self.rule, self.code) {
             (Rule::Difference(unit), code) => {
                 match code {
-                    DType::U8 => self.differences::<wire::U8>(codes, groups, out),
-                    DType::I8 => self.differences::<wire::I8>(codes, groups, out),
-                    DType::F8_E4M3 => self.differences::<wire::F8E4m3>(codes, groups, out),
-                    DType::F8_E5M2 => self.differences::<wire::F8E5m2>(codes, groups, out),
-                    DType::F8_E4M3FNUZ => self.differences::<wire::F8E4m3Fnuz>(codes, groups, out),
-                    other => panic!("codes of dtype {other} are not decoded"),
+                    Code::Number(dtype) => self.numbers(dtype, codes, groups, out),
+                    Code::Table(table) => {
+                        let mut values = [0.0; AT_ONCE];
+                        let values = &mut values[..out.len()];
+                        kernel::look_up(codes, &table, values);
+                        self.differences::<wire::NativeF32>(values, groups, out);
+                    }
                 }
                 if unit.to_bits() != 1.0_f32.to_bits() {
                     out.iter_mut().for_each(|value| *value *= unit);
                 }
             }
+            (Rule::RoundedDifference, _) => match self.dtype {
+                DType::F16 => apply::<wire::U8, RoundedDifference<Half>>(codes, groups, out),
+                DType::BF16 => apply::<wire::U8, RoundedDifference<Brain>>(codes, groups, out),
+                _ => apply::<wire::U8, RoundedDifference<Single>>(codes, groups, out),
+            },
             (Rule::Sum, _) => match self.dtype {
                 DType::F16 => apply::<wire::U8, Sum<Half>>(codes, groups, out),
                 DType::BF16 => apply::<wire::U8, Sum<Brain>>(codes, groups, out),
@@ -102,9 +128,20 @@ impl Decoding {
         }
     }
 
-    fn differences<W: Wire<Stored = [u8; 1], Value = f32>>(
+    fn numbers(&self, dtype: DType, codes: &[[u8; 1]], groups: RowGroups<'_>, out: &mut [f32]) {
+        match dtype {
+            DType::U8 => self.differences::<wire::U8>(codes, groups, out),
+            DType::I8 => self.differences::<wire::I8>(codes, groups, out),
+            DType::F8_E4M3 => self.differences::<wire::F8E4m3>(codes, groups, out),
+            DType::F8_E5M2 => self.differences::<wire::F8E5m2>(codes, groups, out),
+            DType::F8_E4M3FNUZ => self.differences::<wire::F8E4m3Fnuz>(codes, groups, out),
+            other => panic!("codes of dtype {other} are not decoded"),
+        }
+    }
+
+    fn differences<W: Wire<Value = f32>>(
         &self,
-        codes: &[[u8; 1]],
+        codes: &[W::Stored],
         groups: RowGroups<'_>,
         out: &mut [f32],
     ) {
@@ -142,8 +179,8 @@ impl RowGroups<'_> {
     }
 }
 
-fn apply<W: Wire<Stored = [u8; 1], Value = f32>, S: Step>(
-    codes: &[[u8; 1]],
+fn apply<W: Wire<Value = f32>, S: Step>(
+    codes: &[W::Stored],
     groups: RowGroups<'_>,
     out: &mut [f32],
 ) {
@@ -217,12 +254,15 @@ mod tests {
                     (Rule::Difference(1.0), DType::F16),
                     (Rule::Difference(1.0), DType::BF16),
                     (Rule::Difference(0.3), DType::F32),
+                    (Rule::RoundedDifference, DType::F16),
+                    (Rule::RoundedDifference, DType::BF16),
+                    (Rule::RoundedDifference, DType::F32),
                     (Rule::Sum, DType::F16),
                     (Rule::Sum, DType::F32),
                     (Rule::RoundedSum, DType::BF16),
                     (Rule::RoundedSum, DType::F16),
                 ] {
-                    let decoding = Decoding { code: DType::U8, rule, dtype };
+                    let decoding = Decoding { code: Code::Number(DType::U8), rule, dtype };
                     let mut rows = [vec![0.0; codes.len()], vec![0.0; codes.len()]];
                     decoding.decode_row(&codes, groups, &mut rows[0]);
                     decoding.decode_nibbles(&packed, groups, &mut rows[1]);
@@ -231,6 +271,9 @@ mod tests {
                         let zero = groups.zeros.get(of(at)).copied().unwrap_or_default();
                         let known = match rule {
                             Rule::Difference(unit) => round(dtype, (code - zero) * scale) * unit,
+                            Rule::RoundedDifference => {
+                                round(dtype, round(dtype, code - zero) * scale)
+                            }
                             Rule::Sum => round(dtype, code * scale + zero),
                             Rule::RoundedSum => round(dtype, round(dtype, code * scale) + zero),
                         };
@@ -249,13 +292,34 @@ mod tests {
         let codes: Vec<u8> = (0..=u8::MAX).collect();
         let groups = RowGroups { group: 256, skipped: 0, scales: &[1.0], zeros: &[] };
         for code in [DType::U8, DType::I8, DType::F8_E4M3, DType::F8_E5M2, DType::F8_E4M3FNUZ] {
-            let decoding = Decoding { code, rule: Rule::Difference(1.0), dtype: DType::F32 };
+            let rule = Rule::Difference(1.0);
+            let decoding = Decoding { code: Code::Number(code), rule, dtype: DType::F32 };
             let (mut row, mut known) = (vec![0.0; 256], Vec::new());
             decoding.decode_row(&codes, groups, &mut row);
             crate::element::widen_f32(code, &codes, &mut known);
             let is_same = |(a, b): (&f32, &f32)| a == b || a.is_nan() && b.is_nan();
             assert!(row.iter().zip(&known).all(is_same), "{code}");
         }
+    }
+
+    #[test]
+    fn codes_of_a_table_are_its_numbers() {
+        let codes: Vec<u8> = (0..1500_u16).map(|at| (at * 7 % 16).to_le_bytes()[0]).collect();
+        let scales = noise(24, 3);
+        let groups = RowGroups { group: 64, skipped: 3, scales: &scales, zeros: &[] };
+        let table: [f32; 16] = noise(16, 4).try_into().expect("sixteen");
+        let (rule, dtype) = (Rule::Difference(1.0), DType::BF16);
+        let mut row = vec![0.0; codes.len()];
+        Decoding { code: Code::Table(table), rule, dtype }.decode_row(&codes, groups, &mut row);
+        for (at, (value, code)) in row.iter().zip(&codes).enumerate() {
+            let known = table[usize::from(*code)] * scales[(at + 3) / 64];
+            assert_eq!(value.to_bits(), bf16::from_f32(known).to_f32().to_bits(), "{at}");
+        }
+        // Zero has a sign.
+        let one = RowGroups { group: 16, skipped: 0, scales: &[1.0], zeros: &[] };
+        let mut row = [1.0; 2];
+        Decoding { code: f4_e2m1(), rule, dtype }.decode_row(&[8, 15], one, &mut row);
+        assert_eq!((row[0].to_bits(), row[1]), ((-0.0_f32).to_bits(), -6.0));
     }
 
     #[test]

@@ -47,7 +47,8 @@ macro_rules! for_several_targets {
 mod groups;
 
 pub(crate) use groups::{
-    Brain, Difference, Half, RoundedSum, Single, Step, Sum, fetch, scale_codes, unpack_nibbles,
+    Brain, Difference, Half, RoundedDifference, RoundedSum, Single, Step, Sum, fetch, look_up,
+    scale_codes, unpack_nibbles,
 };
 
 for_several_targets! {

@@ -9,15 +9,19 @@ use apr_testkit::locate::shared_case;
 use apr_view::Coded;
 
 /// Folders that other programs quantized, and whether the codes of their weights are kept.
-const FOLDERS: [(&str, bool); 24] = [
+const FOLDERS: [(&str, bool); 34] = [
     ("autoround4", true),
     ("awq4", true),
     ("bnb-int8", true),
-    ("bnb-nf4", false),
+    ("bitnet158", true),
+    ("bnb-fp4", true),
+    ("bnb-nf4", true),
+    ("bnb-nf4-dq", true),
     ("comfy-scaled-fp8", true),
     ("ct-fp8-channel", true),
     ("ct-fp8-tensor", true),
     ("ct-naive-int4", true),
+    ("ct-nvfp4", true),
     ("ct-w4a16", true),
     ("ct-w4a16-asym", true),
     ("ct-w8a16", true),
@@ -27,12 +31,18 @@ const FOLDERS: [(&str, bool); 24] = [
     ("gptq3", true),
     ("gptq4", true),
     ("gptq4-actorder", true),
+    ("gptq4-sym-v2", true),
+    ("gptoss-mxfp4", false),
     ("gptq8", true),
-    ("hqq4", false),
+    ("hqq4", true),
     ("mlx-affine4", true),
     ("mlx-affine6", true),
     ("mlx-affine8", true),
+    ("mlx-mxfp44", true),
+    ("modelopt-nvfp4", true),
     ("quanto-float8", true),
+    ("quanto-int4", true),
+    ("quanto-int8", true),
     ("torchao-fp8-st", true),
 ];
 

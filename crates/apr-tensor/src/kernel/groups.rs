@@ -46,10 +46,19 @@ impl Precision for Brain {
 
 /// The difference from the zero point, times the scale, rounded.
 pub(crate) struct Difference<P>(PhantomData<P>);
+/// The same with the difference rounded, too.
+pub(crate) struct RoundedDifference<P>(PhantomData<P>);
 /// The product with the scale, and the sum with the zero point, which is rounded.
 pub(crate) struct Sum<P>(PhantomData<P>);
 /// The same with the product rounded, too.
 pub(crate) struct RoundedSum<P>(PhantomData<P>);
+
+impl<P: Precision> Step for RoundedDifference<P> {
+    #[inline(always)]
+    fn value(code: f32, scale: f32, zero: f32) -> f32 {
+        P::round(P::round(code - zero) * scale)
+    }
+}
 
 impl<P: Precision> Step for Difference<P> {
     #[inline(always)]
@@ -91,6 +100,13 @@ for_several_targets! {
             }
             start = end;
         }
+    }
+}
+
+/// Fills `values` with what the codes stand for in a table.
+pub(crate) fn look_up(codes: &[[u8; 1]], table: &[f32; 16], values: &mut [f32]) {
+    for (value, [code]) in values.iter_mut().zip(codes) {
+        *value = table[usize::from(code & 0xf)];
     }
 }
 

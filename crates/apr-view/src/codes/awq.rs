@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use apr_core::{CheckpointReader, DType, Result, TensorInfo};
-use apr_tensor::grouped::{Decoding, Rule};
+use apr_tensor::grouped::{Code, Decoding, Rule};
 
 use super::find::{Kind, Tensors, Weight};
 use super::grouped::{Form, Grouped, Numbers};
@@ -130,14 +130,17 @@ impl Awq {
 }
 
 impl Grouped for Awq {
-    fn form(&self, base: &dyn CheckpointReader) -> Form {
+    fn form(&self) -> Form {
+        Form { bits: BITS, group: self.group, count: self.count }
+    }
+
+    fn decoding(&self, base: &dyn CheckpointReader) -> Result<Decoding> {
         let is_sum = self.layout == Layout::GemvFast;
-        let decoding = Decoding {
-            code: DType::U8,
+        Ok(Decoding {
+            code: Code::Number(DType::U8),
             rule: if is_sum { Rule::Sum } else { Rule::Difference(1.0) },
             dtype: base.tensors()[self.scales].dtype,
-        };
-        Form { decoding, bits: BITS, group: self.group, count: self.count }
+        })
     }
 
     fn numbers(

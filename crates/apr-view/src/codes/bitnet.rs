@@ -8,10 +8,14 @@
 //! Layers of the class `bitlinear`, and where no class is stated, divide by the scale;
 //! `autobitlinear` multiplies. The tensors are the same in both: the configuration must say.
 
-use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo};
+use std::ops::Range;
 
-use super::find::{Decode, Kind, Tensors, Weight};
-use super::read::{Folded, Tile, scales_of};
+use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo};
+use apr_tensor::grouped::{Code, Decoding, Rule};
+
+use super::find::{Kind, Tensors, Weight};
+use super::grouped::{Form, Grouped, Numbers};
+use super::read::{Folded, Tile, scales_of, usize_of};
 use super::stated::Stated;
 
 pub(super) const KIND: Kind = Kind { id: "bitnet", find };
@@ -69,19 +73,16 @@ fn weight(
     let words = packed.checked_mul(columns).ok_or_else(too_large)?;
     let codes_of =
         Folded { tensor: codes, bits: 2, fields: FIELDS, words, is_highest_first: false };
+    // A product with -1, 0 or 1 is exact.
+    let dtype = if divides { DType::F32 } else { found.dtype };
     Ok(Weight {
         description: format!(
             "ternary in 2 bits, {} by a scale",
             if divides { "divided" } else { "multiplied" }
         ),
-        // A product with -1, 0 or 1 is exact.
-        info: TensorInfo {
-            name,
-            dtype: if divides { DType::F32 } else { found.dtype },
-            shape: [rows, columns].into(),
-        },
+        info: TensorInfo { name, dtype, shape: [rows, columns].into() },
         parts: [codes, scale].into_iter().chain(tensors.of_activations(stem)).collect(),
-        decode: Box::new(Ternary { codes: codes_of, scale, divides, columns }),
+        decode: Box::new(Ternary { codes: codes_of, scale, divides, columns, dtype }),
     })
 }
 
@@ -90,28 +91,51 @@ struct Ternary {
     scale: usize,
     divides: bool,
     columns: u64,
+    /// The dtype of the weight.
+    dtype: DType,
 }
 
-impl Decode for Ternary {
-    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
-        let scale = scales_of(base, self.scale, base.tensors()[self.scale].dtype, 0..1)?;
-        let scale = scale.first().copied().unwrap_or_default();
-        if self.divides && scale == 0.0 {
-            let name = &base.tensors()[self.scale].name;
-            return Err(Error::corrupt(format!("'{name}', by which its codes are divided, is 0")));
-        }
+impl Grouped for Ternary {
+    fn form(&self) -> Form {
+        Form { bits: 2, group: self.columns.max(1), count: 1 }
+    }
+
+    fn decoding(&self, _: &dyn CheckpointReader) -> Result<Decoding> {
+        let code = Code::Number(DType::U8);
+        Ok(Decoding { code, rule: Rule::Difference(1.0), dtype: self.dtype })
+    }
+
+    fn codes(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [u8]) -> Result<()> {
         let first = tile.row * self.columns + tile.column;
         let codes = self.codes.codes(base, first..first + out.len() as u64)?;
-        for ((element, code), value) in (first..).zip(codes).zip(out) {
-            if code > 2 {
-                let (row, column) = (element / self.columns, element % self.columns);
-                let message = format!("the code of row {row}, column {column} is 3, not 0, 1 or 2");
-                return Err(Error::corrupt(message));
-            }
-            let ternary = f32::from(code) - 1.0;
-            *value = if self.divides { ternary / scale } else { ternary * scale };
+        if let Some((element, _)) = (first..).zip(&codes).find(|(_, code)| **code > 2) {
+            let (row, column) = (element / self.columns, element % self.columns);
+            let message = format!("the code of row {row}, column {column} is 3, not 0, 1 or 2");
+            return Err(Error::corrupt(message));
         }
+        out.copy_from_slice(&codes);
         Ok(())
+    }
+
+    fn numbers(
+        &self,
+        base: &dyn CheckpointReader,
+        rows: Range<u64>,
+        groups: Range<u64>,
+    ) -> Result<Numbers> {
+        let scale = scales_of(base, self.scale, base.tensors()[self.scale].dtype, 0..1)?;
+        let mut scale = scale.first().copied().unwrap_or_default();
+        if self.divides {
+            // Quotients of 1, 0 and -1 are products with the reciprocal.
+            scale = 1.0 / scale;
+        }
+        if !scale.is_finite() {
+            let name = &base.tensors()[self.scale].name;
+            let message = format!("'{name}', by which its codes are divided, is 0 or nearly 0");
+            return Err(Error::corrupt(message));
+        }
+        let count = usize_of((rows.end - rows.start) * (groups.end - groups.start))?;
+        Ok(Numbers { scales: vec![scale; count], zeros: vec![1.0; count] })
     }
 }
 

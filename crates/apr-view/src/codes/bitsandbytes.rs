@@ -17,10 +17,12 @@
 use std::ops::Range;
 
 use apr_core::{CheckpointReader, DType, Error, Escaped, Result, Shape, TensorInfo};
+use apr_tensor::grouped::{Code, Decoding, Rule};
 use serde_json::{Map, Value};
 
 use super::find::{Decode, Kind, Tensors, Weight};
-use super::read::{Tile, bytes_of, scales_of, usize_of};
+use super::grouped::{Form, Grouped, Numbers};
+use super::read::{Groups, Tile, bytes_of, scales_of, usize_of};
 use super::stated::Stated;
 
 pub(super) const KIND: Kind = Kind { id: "bitsandbytes", find };
@@ -94,14 +96,14 @@ fn weight(tensors: &Tensors<'_>, codes: usize, state: usize) -> Result<Weight> {
             dtype: stated.dtype,
             shape: stated.shape.clone(),
         },
-        decode: Box::new(FourBits {
-            codes,
-            map,
-            absmax,
-            nested,
-            block: stated.block,
-            columns: stated.shape.row_len(),
-        }),
+        decode: {
+            let (block, columns) = (stated.block, stated.shape.row_len());
+            let of = FourBits { codes, map, absmax, nested, block, columns, dtype: stated.dtype };
+            match columns.is_multiple_of(block) {
+                true => Box::new(InRows(of)),
+                false => Box::new(of),
+            }
+        },
     })
 }
 
@@ -185,9 +187,32 @@ struct FourBits {
     /// Elements with one factor.
     block: u64,
     columns: u64,
+    /// The dtype of the weight.
+    dtype: DType,
 }
 
+/// The same with whole blocks in each row.
+struct InRows(FourBits);
+
 impl FourBits {
+    /// Fills `out` with the codes of elements from `first` on.
+    fn codes(&self, base: &dyn CheckpointReader, first: u64, out: &mut [u8]) -> Result<()> {
+        let end = first + out.len() as u64;
+        let len = usize_of(end.div_ceil(2) - first / 2)?;
+        let bytes = bytes_of(base, self.codes, first / 2, len)?;
+        let codes = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+        for (out, code) in out.iter_mut().zip(codes.skip(usize_of(first % 2)?)) {
+            *out = code;
+        }
+        Ok(())
+    }
+
+    /// What the codes stand for.
+    fn map(&self, base: &dyn CheckpointReader) -> Result<[f32; 16]> {
+        let map = scales_of(base, self.map, DType::F32, 0..16)?;
+        map.try_into().map_err(|_| Error::format("its codes stand for 16 numbers"))
+    }
+
     /// The factors of a range of blocks.
     fn factors(&self, base: &dyn CheckpointReader, blocks: Range<u64>) -> Result<Vec<f32>> {
         let Some(nested) = &self.nested else {
@@ -213,16 +238,42 @@ impl Decode for FourBits {
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
         let first = tile.row * self.columns + tile.column;
         let end = first + out.len() as u64;
-        let bytes = bytes_of(base, self.codes, first / 2, usize_of(end.div_ceil(2) - first / 2)?)?;
-        let map = scales_of(base, self.map, DType::F32, 0..16)?;
+        let mut codes = vec![0; out.len()];
+        self.codes(base, first, &mut codes)?;
+        let map = self.map(base)?;
         let block = first / self.block;
         let factors = self.factors(base, block..end.div_ceil(self.block))?;
-        for (element, value) in (first..end).zip(out) {
-            let byte = bytes[usize_of(element / 2 - first / 2)?];
-            let code = if element.is_multiple_of(2) { byte >> 4 } else { byte & 0xf };
+        for ((element, code), value) in (first..end).zip(codes).zip(out) {
             *value = map[usize::from(code)] * factors[usize_of(element / self.block - block)?];
         }
         Ok(())
+    }
+}
+
+impl Grouped for InRows {
+    fn form(&self) -> Form {
+        let Self(of) = self;
+        Form { bits: 4, group: of.block, count: of.columns / of.block }
+    }
+
+    fn decoding(&self, base: &dyn CheckpointReader) -> Result<Decoding> {
+        let code = Code::Table(self.0.map(base)?);
+        Ok(Decoding { code, rule: Rule::Difference(1.0), dtype: self.0.dtype })
+    }
+
+    fn codes(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [u8]) -> Result<()> {
+        self.0.codes(base, tile.row * self.0.columns + tile.column, out)
+    }
+
+    fn numbers(
+        &self,
+        base: &dyn CheckpointReader,
+        rows: Range<u64>,
+        groups: Range<u64>,
+    ) -> Result<Numbers> {
+        let of = Groups { group: self.0.block, along: self.0.columns / self.0.block };
+        let scales = self.0.factors(base, of.of_rows(&rows, &groups))?;
+        Ok(Numbers { scales, zeros: Vec::new() })
     }
 }
 

@@ -278,7 +278,7 @@ impl Decoded {
         let part = |&part: &usize| CodingPart::of(&info.name, part, &base.tensors()[part].name);
         let parts = positions.iter().map(part).collect();
         let name = info.name.clone();
-        let kept_len = decode.grouped().and_then(|of| grouped::kept_len(of, base, &info));
+        let kept_len = decode.grouped().and_then(|of| grouped::kept_len(of, &info));
         // Values that take no more are read once.
         let is_less = |len: &u64| info.byte_len().is_ok_and(|all| *len < all);
         let kept = kept_len.filter(is_less).map(|len| (info.clone(), len));

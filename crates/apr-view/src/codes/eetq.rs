@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
-use apr_tensor::grouped::{Decoding, Rule};
+use apr_tensor::grouped::{Code, Decoding, Rule};
 
 use super::find::{Kind, Tensors, Weight};
 use super::grouped::{Form, Grouped, Numbers};
@@ -45,7 +45,7 @@ fn weight(tensors: &Tensors<'_>, stem: &str, codes: usize, scale: usize) -> Resu
         description: "EETQ, int8, a scale for each row".to_owned(),
         info: TensorInfo { name, dtype: DType::F32, shape: [rows, columns].into() },
         parts: [codes, scale].into_iter().chain(tensors.of_activations(stem)).collect(),
-        decode: Box::new(Eetq { codes, scale, rows, is_plain: OnceLock::new() }),
+        decode: Box::new(Eetq { codes, scale, rows, columns, is_plain: OnceLock::new() }),
     })
 }
 
@@ -53,6 +53,7 @@ struct Eetq {
     codes: usize,
     scale: usize,
     rows: u64,
+    columns: u64,
     /// Whether the integers are in the order of the matrix, once they were counted.
     is_plain: OnceLock<bool>,
 }
@@ -96,14 +97,13 @@ impl Eetq {
 }
 
 impl Grouped for Eetq {
-    fn form(&self, base: &dyn CheckpointReader) -> Form {
-        let decoding = Decoding { code: DType::I8, rule: Rule::Difference(1.0), dtype: DType::F32 };
-        Form {
-            decoding,
-            bits: 8,
-            group: base.tensors()[self.codes].shape.dims()[0].max(1),
-            count: 1,
-        }
+    fn form(&self) -> Form {
+        Form { bits: 8, group: self.columns.max(1), count: 1 }
+    }
+
+    fn decoding(&self, _: &dyn CheckpointReader) -> Result<Decoding> {
+        let code = Code::Number(DType::I8);
+        Ok(Decoding { code, rule: Rule::Difference(1.0), dtype: DType::F32 })
     }
 
     fn codes(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [u8]) -> Result<()> {

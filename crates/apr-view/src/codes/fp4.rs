@@ -9,10 +9,14 @@
 //!
 //! Elements are packed from the lowest bits up: the first of two is in the low half of a byte.
 
+use std::ops::Range;
+
 use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
+use apr_tensor::grouped::{Code, Decoding, Rule, f4_e2m1};
 
 use super::find::{Decode, Kind, Tensors, Weight};
-use super::read::{Groups, Tile, packed_of, scales_of, usize_of};
+use super::grouped::{Form, Grouped, Numbers};
+use super::read::{Groups, Tile, bytes_of, packed_of, scales_of, usize_of};
 use super::refused;
 use super::stated::Stated;
 
@@ -99,14 +103,24 @@ fn of_modelopt(tensors: &Tensors<'_>, stated: &Stated, stem: &str, codes: usize)
     parts.weight(tensors, (DType::F4_E2M1, NV_GROUP), &[DType::F8_E4M3])
 }
 
-/// Decodes elements, packed in whatever tensor, with one scale for each group.
+/// Decodes elements of 4 or 8 bits, packed in whatever tensor, with one scale for each group, to
+/// `bf16`.
 pub(super) fn of_one_scale(
     (codes, element): (usize, DType),
     (scale, scale_dtype): (usize, DType),
     groups: Groups,
 ) -> Box<dyn Decode> {
-    let columns = groups.group * groups.along;
-    Box::new(Fp4 { codes, element, scale, scale_dtype, second: None, groups, rows: 1, columns })
+    Box::new(Fp4 {
+        codes,
+        element,
+        scale,
+        scale_dtype,
+        second: None,
+        groups,
+        rows: 1,
+        columns: groups.group * groups.along,
+        dtype: DType::BF16,
+    })
 }
 
 /// What a weight is stored in.
@@ -156,28 +170,30 @@ impl Parts<'_> {
         let parts = [codes, scale].into_iter().chain(second.map(|second| second.tensor));
         let is_exponents = EXPONENTS.contains(&tensors.info(scale).dtype);
         let multiplies = second.is_some_and(|second| !second.divides);
+        let dtype = if multiplies { DType::F32 } else { DType::BF16 };
+        let of = Fp4 {
+            codes,
+            element,
+            scale,
+            scale_dtype: if is_exponents { DType::F8_E8M0 } else { DType::F8_E4M3 },
+            second,
+            groups: Groups { group, along },
+            rows,
+            columns,
+            dtype,
+        };
         Ok(Weight {
             description: match element {
                 DType::F6_E2M3 => format!("MXFP6, groups of {group}"),
                 _ if is_exponents => format!("MXFP4, groups of {group}"),
                 _ => format!("NVFP4, groups of {group}"),
             },
-            info: TensorInfo {
-                name,
-                dtype: if multiplies { DType::F32 } else { DType::BF16 },
-                shape: [outer, &[columns]].concat().into(),
-            },
+            info: TensorInfo { name, dtype, shape: [outer, &[columns]].concat().into() },
             parts: parts.chain(tensors.of_activations(stem)).collect(),
-            decode: Box::new(Fp4 {
-                codes,
-                element,
-                scale,
-                scale_dtype: if is_exponents { DType::F8_E8M0 } else { DType::F8_E4M3 },
-                second,
-                groups: Groups { group, along },
-                rows,
-                columns,
-            }),
+            decode: match element {
+                DType::F6_E2M3 => Box::new(Fp6(of)),
+                _ => Box::new(of),
+            },
         })
     }
 }
@@ -199,14 +215,16 @@ struct Fp4 {
     /// Rows of one matrix.
     rows: u64,
     columns: u64,
+    /// The dtype of the values.
+    dtype: DType,
 }
 
 impl Fp4 {
-    /// The scale of each of the matrices from `first` on that the tile reaches.
-    fn seconds(&self, base: &dyn CheckpointReader, tile: Tile) -> Result<Vec<f32>> {
+    /// The scale of each of the matrices that these rows are of.
+    fn seconds(&self, base: &dyn CheckpointReader, rows: &Range<u64>) -> Result<Vec<f32>> {
         let Some(second) = self.second else { return Ok(Vec::new()) };
-        let last = (tile.row + tile.rows as u64).saturating_sub(1) / self.rows;
-        let range = tile.row / self.rows..last + 1;
+        let last = rows.end.saturating_sub(1) / self.rows;
+        let range = rows.start / self.rows..last + 1;
         let seconds = scales_of(base, second.tensor, DType::F32, range)?;
         if second.divides && seconds.contains(&0.0) {
             let name = &base.tensors()[second.tensor].name;
@@ -216,22 +234,70 @@ impl Fp4 {
     }
 }
 
-impl Decode for Fp4 {
-    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
+impl Grouped for Fp4 {
+    fn form(&self) -> Form {
+        let bits = self.element.block_bytes() * 8 / self.element.block_len();
+        Form { bits, group: self.groups.group, count: self.groups.along }
+    }
+
+    fn decoding(&self, _: &dyn CheckpointReader) -> Result<Decoding> {
+        let code = match self.element {
+            DType::F4_E2M1 => f4_e2m1(),
+            other => Code::Number(other),
+        };
+        Ok(Decoding { code, rule: Rule::Difference(1.0), dtype: self.dtype })
+    }
+
+    fn codes(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [u8]) -> Result<()> {
         let first = tile.row * self.columns + tile.column;
-        let codes = packed_of(base, self.codes, self.element, first..first + out.len() as u64)?;
-        let scales = scales_of(base, self.scale, self.scale_dtype, self.groups.range(tile))?;
-        let seconds = self.seconds(base, tile)?;
-        for (at, run) in self.groups.runs(tile) {
-            let row = tile.row + (run.start / tile.columns) as u64;
-            let matrix = usize_of(row / self.rows - tile.row / self.rows)?;
-            let scale = match (self.second, seconds.get(matrix)) {
-                (Some(Second { divides: true, .. }), Some(second)) => scales[at] / second,
-                (Some(_), Some(second)) => scales[at] * second,
-                _ => scales[at],
-            };
+        if self.element != DType::F4_E2M1 {
+            return base.read_tensor(self.codes, first, out);
+        }
+        let end = first + out.len() as u64;
+        let len = usize_of(end.div_ceil(2) - first / 2)?;
+        let bytes = bytes_of(base, self.codes, first / 2, len)?;
+        let codes = bytes.iter().flat_map(|byte| [byte & 0xf, byte >> 4]);
+        for (out, code) in out.iter_mut().zip(codes.skip(usize_of(first % 2)?)) {
+            *out = code;
+        }
+        Ok(())
+    }
+
+    fn numbers(
+        &self,
+        base: &dyn CheckpointReader,
+        rows: Range<u64>,
+        groups: Range<u64>,
+    ) -> Result<Numbers> {
+        let width = usize_of(groups.end - groups.start)?;
+        let range = self.groups.of_rows(&rows, &groups);
+        let mut scales = scales_of(base, self.scale, self.scale_dtype, range)?;
+        let seconds = self.seconds(base, &rows)?;
+        let first = rows.start / self.rows;
+        for (row, scales) in rows.zip(scales.chunks_mut(width.max(1))) {
+            let second = seconds.get(usize_of(row / self.rows - first)?).copied();
+            let Some((Second { divides, .. }, second)) = self.second.zip(second) else { continue };
+            scales.iter_mut().for_each(|scale| match divides {
+                true => *scale /= second,
+                false => *scale *= second,
+            });
+        }
+        Ok(Numbers { scales, zeros: Vec::new() })
+    }
+}
+
+/// The floats of six bits, whose table is longer than that of [`Code`].
+struct Fp6(Fp4);
+
+impl Decode for Fp6 {
+    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
+        let Self(of) = self;
+        let first = tile.row * of.columns + tile.column;
+        let codes = packed_of(base, of.codes, of.element, first..first + out.len() as u64)?;
+        let scales = scales_of(base, of.scale, of.scale_dtype, of.groups.range(tile))?;
+        for (at, run) in of.groups.runs(tile) {
             for (value, code) in out[run.clone()].iter_mut().zip(&codes[run]) {
-                *value = code * scale;
+                *value = code * scales[at];
             }
         }
         Ok(())

@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo};
-use apr_tensor::grouped::{Decoding, Rule};
+use apr_tensor::grouped::{Code, Decoding, Rule};
 
 use super::find::{Kind, Tensors, Weight};
 use super::grouped::{Form, Grouped, Numbers};
@@ -159,13 +159,16 @@ impl Gptq {
 }
 
 impl Grouped for Gptq {
-    fn form(&self, base: &dyn CheckpointReader) -> Form {
-        let decoding = Decoding {
-            code: DType::U8,
+    fn form(&self) -> Form {
+        Form { bits: self.bits, group: self.group, count: self.count }
+    }
+
+    fn decoding(&self, base: &dyn CheckpointReader) -> Result<Decoding> {
+        Ok(Decoding {
+            code: Code::Number(DType::U8),
             rule: Rule::Difference(1.0),
             dtype: base.tensors()[self.scales].dtype,
-        };
-        Form { decoding, bits: self.bits, group: self.group, count: self.count }
+        })
     }
 
     fn codes(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [u8]) -> Result<()> {

@@ -16,10 +16,9 @@ use super::read::{Tile, usize_of};
 /// Codes that are put in order at a time.
 const AT_ONCE: u64 = 1 << 18;
 
-/// What the codes of a weight are, and what becomes of them.
+/// How many codes a weight has, and groups of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Form {
-    pub(super) decoding: Decoding,
     /// Bits of a code.
     pub(super) bits: u64,
     /// Columns of a group.
@@ -38,7 +37,13 @@ pub(super) struct Numbers {
 
 /// A method that stores weights so.
 pub(super) trait Grouped: Send + Sync {
-    fn form(&self, base: &dyn CheckpointReader) -> Form;
+    fn form(&self) -> Form;
+
+    /// What becomes of the codes.
+    ///
+    /// # Errors
+    /// Those of [`Decode::decode`].
+    fn decoding(&self, base: &dyn CheckpointReader) -> Result<Decoding>;
 
     /// Fills `out` with the codes of a tile, a byte each.
     ///
@@ -78,7 +83,7 @@ pub(super) trait Grouped: Send + Sync {
 
 impl<T: Grouped> Decode for T {
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
-        let form = self.form(base);
+        let (form, decoding) = (self.form(), self.decoding(base)?);
         let rows = tile.row..tile.row + tile.rows as u64;
         let columns = tile.column..tile.column + tile.columns as u64;
         let mut codes = vec![0; out.len()];
@@ -96,7 +101,7 @@ impl<T: Grouped> Decode for T {
             for (row, (codes, out)) in of_rows {
                 order.sort(codes, &mut scratch.codes);
                 let numbers = numbers.of_row(row, order.starts.len() - 1);
-                order.decode(form.decoding, &mut scratch, numbers, 0, out);
+                order.decode(decoding, &mut scratch, numbers, 0, out);
             }
             return Ok(());
         }
@@ -107,7 +112,7 @@ impl<T: Grouped> Decode for T {
         let (group, skipped) = (usize_of(form.group)?, usize_of(columns.start % form.group)?);
         for (row, (codes, out)) in of_rows {
             let numbers = numbers.of_row(row, width).of(0..width, group, skipped);
-            form.decoding.decode_row(codes, numbers, out);
+            decoding.decode_row(codes, numbers, out);
         }
         Ok(())
     }
@@ -145,7 +150,9 @@ impl<'a> OfRow<'a> {
 
 /// A matrix whose codes are in memory.
 struct Kept {
-    form: Form,
+    decoding: Decoding,
+    /// Whether codes are half bytes.
+    is_packed: bool,
     codes: Codes,
     columns: usize,
     /// Bytes of a row.
@@ -182,12 +189,8 @@ fn matrix(info: &TensorInfo) -> Option<[u64; 2]> {
 }
 
 /// Bytes that a weight takes in memory; `None` where it is not kept there.
-pub(super) fn kept_len(
-    of: &dyn Grouped,
-    base: &dyn CheckpointReader,
-    info: &TensorInfo,
-) -> Option<u64> {
-    let (form, [rows, columns]) = (of.form(base), matrix(info)?);
+pub(super) fn kept_len(of: &dyn Grouped, info: &TensorInfo) -> Option<u64> {
+    let (form, [rows, columns]) = (of.form(), matrix(info)?);
     let row = if form.bits > 4 { columns } else { packed_len(usize_of(columns).ok()?) as u64 };
     let numbers = form.count.checked_mul(2 * size_of::<f32>() as u64)?;
     rows.checked_mul(row.checked_add(numbers)?)
@@ -202,7 +205,7 @@ pub(super) fn keep(
     base: &dyn CheckpointReader,
     info: &TensorInfo,
 ) -> Result<Box<dyn KeptCodes>> {
-    let form = of.form(base);
+    let form = of.form();
     let [rows, columns] = matrix(info).unwrap_or_default();
     let order = of.groups_of(base, 0..columns)?.map(|groups| Order::of(&groups, form.count));
     let width = usize_of(columns)?;
@@ -212,7 +215,8 @@ pub(super) fn keep(
         None => Codes::Own(codes(of, base, [rows, columns], order.as_ref())?),
     };
     Ok(Box::new(Kept {
-        form,
+        decoding: of.decoding(base)?,
+        is_packed: form.bits <= 4,
         codes,
         columns: width,
         row_len: if form.bits > 4 { width } else { packed_len(width) },
@@ -230,7 +234,7 @@ fn codes(
     [rows, columns]: [u64; 2],
     order: Option<&Order>,
 ) -> Result<Vec<u8>> {
-    let (is_packed, width) = (of.form(base).bits <= 4, usize_of(columns)?);
+    let (is_packed, width) = (of.form().bits <= 4, usize_of(columns)?);
     let row_len = if is_packed { packed_len(width) } else { width };
     let mut all = Vec::with_capacity(usize_of(rows)?.saturating_mul(row_len));
     // Codes along the outputs are in words of eight.
@@ -320,22 +324,21 @@ impl Kept {
         scratch: &mut Scratch,
         out: &mut [f32],
     ) {
-        let decoding = self.form.decoding;
-        let is_packed = self.form.bits <= 4;
+        let Self { decoding, is_packed, .. } = self;
         if let Some(order) = &self.order {
             scratch.codes.resize(self.columns, 0);
-            if is_packed {
+            if *is_packed {
                 unpack_nibbles(codes, &mut scratch.codes);
             } else {
                 scratch.codes.copy_from_slice(codes);
             }
-            return order.decode(decoding, scratch, numbers, first, out);
+            return order.decode(*decoding, scratch, numbers, first, out);
         }
         let of = |first: usize, len: usize| {
             let groups = first / self.group..(first + len).div_ceil(self.group);
             numbers.of(groups, self.group, first % self.group)
         };
-        if !is_packed {
+        if !*is_packed {
             return decoding.decode_row(&codes[first..], of(first, out.len()), out);
         }
         // Half bytes are unpacked from the first of those that are packed together on.

@@ -17,8 +17,11 @@ use std::ops::Range;
 
 use apr_core::{CheckpointReader, DType, Error, Escaped, Result, Shape, TensorInfo};
 
+use apr_tensor::grouped::{Code, Decoding, Rule};
+
 use super::find::{Decode, Kind, Tensors, Weight};
-use super::read::{Folded, Tile, round_to, scales_of, usize_of};
+use super::grouped::{Form, Grouped, Numbers};
+use super::read::{Folded, Groups, Tile, round_to, scales_of, usize_of};
 use super::stated::Stated;
 
 pub(super) const KIND: Kind = Kind { id: "hqq", find };
@@ -104,14 +107,17 @@ impl Layer<'_> {
                 shape: shape.clone(),
             },
             parts: [codes, scale, zero].into_iter().chain(settings).collect(),
-            decode: Box::new(Hqq {
-                codes: codes_of,
-                scale,
-                zero,
-                groups,
-                dtype: self.dtype(scales.dtype)?,
-                columns: shape.row_len(),
-            }),
+            decode: {
+                let (dtype, columns) = (self.dtype(scales.dtype)?, shape.row_len());
+                let of = Hqq { codes: codes_of, scale, zero, groups, dtype, columns };
+                match groups {
+                    Along::Rows { group } if columns.is_multiple_of(group) => {
+                        let groups = Groups { group, along: columns / group };
+                        Box::new(InRows { of, groups, bits: codes_of.bits.into() })
+                    }
+                    _ => Box::new(of),
+                }
+            },
         })
     }
 
@@ -302,6 +308,41 @@ impl Decode for Hqq {
             *value *= scale;
         }
         Ok(())
+    }
+}
+
+/// The same with whole groups in each row.
+struct InRows {
+    of: Hqq,
+    groups: Groups,
+    bits: u64,
+}
+
+impl Grouped for InRows {
+    fn form(&self) -> Form {
+        Form { bits: self.bits, group: self.groups.group, count: self.groups.along }
+    }
+
+    fn decoding(&self, _: &dyn CheckpointReader) -> Result<Decoding> {
+        let code = Code::Number(DType::U8);
+        Ok(Decoding { code, rule: Rule::RoundedDifference, dtype: self.of.dtype })
+    }
+
+    fn codes(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [u8]) -> Result<()> {
+        let first = tile.row * self.of.columns + tile.column;
+        out.copy_from_slice(&self.of.codes.codes(base, first..first + out.len() as u64)?);
+        Ok(())
+    }
+
+    fn numbers(
+        &self,
+        base: &dyn CheckpointReader,
+        rows: Range<u64>,
+        groups: Range<u64>,
+    ) -> Result<Numbers> {
+        let range = self.groups.of_rows(&rows, &groups);
+        let of = |part: usize| scales_of(base, part, base.tensors()[part].dtype, range.clone());
+        Ok(Numbers { scales: of(self.of.scale)?, zeros: of(self.of.zero)? })
     }
 }
 

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use apr_core::{BlockFit, CheckpointReader, DType, Error, Result, Shape};
 use apr_tensor::cast::cast_values;
-use apr_tensor::grouped::Rule;
+use apr_tensor::grouped::{Code, Decoding, Rule};
 
 use super::grouped::{Form, Grouped};
 use super::read::{Tile, round_to, usize_of};
@@ -54,8 +54,9 @@ pub(super) fn fit(
     shape: &Shape,
     dtype: DType,
 ) -> Result<BlockFit> {
-    let form = of.form(base);
-    let Some(codes) = codes(&form).filter(|_| has_room(&form, dtype)) else {
+    let form = of.form();
+    let codes = codes(of.decoding(base)?, &form).filter(|_| has_room(&form, dtype));
+    let Some(codes) = codes else {
         return Ok(BlockFit::Narrower);
     };
     let [rows, columns] = matrix(shape);
@@ -92,7 +93,7 @@ pub(super) fn read(
     (dtype, first): (DType, u64),
     out: &mut [u8],
 ) -> Result<()> {
-    let form = of.form(base);
+    let form = of.form();
     let columns = shape.row_len();
     let len = usize_of(dtype.block_bytes())?;
     let (of_row, mut block) = (columns / COLUMNS, first);
@@ -140,7 +141,7 @@ fn read_tile(
     let groups: Vec<usize> =
         groups.into_iter().map(|group| usize_of(group - first)).collect::<Result<_>>()?;
 
-    let is_signed = form.decoding.code == DType::I8;
+    let is_signed = of.decoding(base)?.code == Code::Number(DType::I8);
     let len = usize_of(dtype.block_bytes())?;
     let blocks = out.chunks_exact_mut(len).zip(codes.as_chunks::<BLOCK>().0).enumerate();
     for (number, (out, codes)) in blocks {
@@ -216,14 +217,14 @@ impl Group {
 }
 
 /// The least and the largest code, where they are integers that a difference is made of.
-fn codes(form: &Form) -> Option<[f32; 2]> {
-    if form.decoding.rule != Rule::Difference(1.0) {
+fn codes(decoding: Decoding, form: &Form) -> Option<[f32; 2]> {
+    if decoding.rule != Rule::Difference(1.0) {
         return None;
     }
-    match form.decoding.code {
+    match decoding.code {
         #[expect(clippy::cast_precision_loss, reason = "a code has 8 bits at most")]
-        DType::U8 => Some([0.0, ((1_u64 << form.bits.min(8)) - 1) as f32]),
-        DType::I8 => Some([-128.0, 127.0]),
+        Code::Number(DType::U8) => Some([0.0, ((1_u64 << form.bits.min(8)) - 1) as f32]),
+        Code::Number(DType::I8) => Some([-128.0, 127.0]),
         _ => None,
     }
 }

@@ -20,7 +20,7 @@
 use std::ops::Range;
 
 use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
-use apr_tensor::grouped::{Decoding, Rule};
+use apr_tensor::grouped::{Code, Decoding, Rule};
 use serde_json::Value;
 
 use super::find::{Kind, Tensors, Weight};
@@ -176,14 +176,17 @@ struct Affine {
 }
 
 impl Grouped for Affine {
-    fn form(&self, base: &dyn CheckpointReader) -> Form {
-        let decoding = Decoding {
-            code: DType::U8,
+    fn form(&self) -> Form {
+        Form { bits: self.bits, group: self.groups.group, count: self.groups.along }
+    }
+
+    fn decoding(&self, base: &dyn CheckpointReader) -> Result<Decoding> {
+        Ok(Decoding {
+            code: Code::Number(DType::U8),
             // MLX rounds the product, then the sum: rounding the sum alone gives other values.
             rule: Rule::RoundedSum,
             dtype: base.tensors()[self.scales].dtype,
-        };
-        Form { decoding, bits: self.bits, group: self.groups.group, count: self.groups.along }
+        })
     }
 
     fn codes(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [u8]) -> Result<()> {

@@ -10,11 +10,15 @@
 //! The elements of the matrix are those of the weight in turn. The weight's shape is not stored: it
 //! is the one that the model's configuration implies. Eight bits are in `scaled.rs`.
 
+use std::ops::Range;
+
 use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
+use apr_tensor::grouped::{Code, Decoding, Rule};
 
 use super::expected::CODES;
 use super::find::{Decode, Kind, Tensors, Weight};
-use super::read::{Folded, Tile, round_to, scales_of, usize_of};
+use super::grouped::{Form, Grouped, Numbers};
+use super::read::{Folded, Groups, Tile, round_to, scales_of, usize_of};
 use super::stated::Stated;
 
 pub(super) const KIND: Kind = Kind { id: "quanto", find };
@@ -62,13 +66,15 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, name: &str, codes: usize) -> R
         description: format!("quanto, {bits} bits, groups of {group}"),
         info: TensorInfo { name: name.to_owned(), dtype, shape: shape.clone() },
         parts: [codes, scale, shift].into_iter().chain(tensors.of_activations(layer)).collect(),
-        decode: Box::new(Quanto {
-            codes: Folded { tensor: codes, bits, fields, words, is_highest_first: false },
-            scale,
-            shift,
-            group,
-            columns: shape.row_len(),
-        }),
+        decode: {
+            let columns = shape.row_len();
+            let codes = Folded { tensor: codes, bits, fields, words, is_highest_first: false };
+            let of = Quanto { codes, scale, shift, group, columns };
+            match columns.is_multiple_of(group) {
+                true => Box::new(InRows(of)),
+                false => Box::new(of),
+            }
+        },
     })
 }
 
@@ -94,6 +100,13 @@ struct Quanto {
     columns: u64,
 }
 
+impl Quanto {
+    /// Whether shifts are zero points, and not added to products.
+    fn has_integer_shifts(&self, base: &dyn CheckpointReader) -> bool {
+        matches!(base.tensors()[self.shift].dtype, DType::I8 | DType::U8)
+    }
+}
+
 impl Decode for Quanto {
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
         let first = tile.row * self.columns + tile.column;
@@ -103,7 +116,7 @@ impl Decode for Quanto {
         let [of_scale, of_shift] = [self.scale, self.shift].map(|part| base.tensors()[part].dtype);
         let scales = scales_of(base, self.scale, of_scale, groups.clone())?;
         let shifts = scales_of(base, self.shift, of_shift, groups.clone())?;
-        let is_integer = matches!(of_shift, DType::I8 | DType::U8);
+        let is_integer = self.has_integer_shifts(base);
         let place = |element: u64| usize_of(element / self.group - groups.start);
         for ((element, code), value) in (first..).zip(codes).zip(&mut *out) {
             let at = place(element)?;
@@ -116,6 +129,46 @@ impl Decode for Quanto {
             *value = if is_integer { scales[at] * *value } else { *value - shifts[at] };
         }
         Ok(())
+    }
+}
+
+/// The same with whole groups in each row.
+struct InRows(Quanto);
+
+impl Grouped for InRows {
+    fn form(&self) -> Form {
+        let Self(of) = self;
+        Form { bits: of.codes.bits.into(), group: of.group, count: of.columns / of.group }
+    }
+
+    fn decoding(&self, base: &dyn CheckpointReader) -> Result<Decoding> {
+        // A product minus a shift is one plus its opposite.
+        let is_integer = self.0.has_integer_shifts(base);
+        let rule = if is_integer { Rule::Difference(1.0) } else { Rule::RoundedSum };
+        let dtype = base.tensors()[self.0.scale].dtype;
+        Ok(Decoding { code: Code::Number(DType::U8), rule, dtype })
+    }
+
+    fn codes(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [u8]) -> Result<()> {
+        let first = tile.row * self.0.columns + tile.column;
+        out.copy_from_slice(&self.0.codes.codes(base, first..first + out.len() as u64)?);
+        Ok(())
+    }
+
+    fn numbers(
+        &self,
+        base: &dyn CheckpointReader,
+        rows: Range<u64>,
+        groups: Range<u64>,
+    ) -> Result<Numbers> {
+        let of = Groups { group: self.0.group, along: self.0.columns / self.0.group };
+        let range = of.of_rows(&rows, &groups);
+        let of = |part: usize| scales_of(base, part, base.tensors()[part].dtype, range.clone());
+        let (scales, mut zeros) = (of(self.0.scale)?, of(self.0.shift)?);
+        if !self.0.has_integer_shifts(base) {
+            zeros.iter_mut().for_each(|zero| *zero = -*zero);
+        }
+        Ok(Numbers { scales, zeros })
     }
 }
 

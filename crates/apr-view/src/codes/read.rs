@@ -140,6 +140,12 @@ impl Groups {
         tile.row * self.along + tile.column / self.group..last + end.div_ceil(self.group)
     }
 
+    /// The numbers of some rows and groups of them: of several rows, all groups.
+    pub(super) fn of_rows(self, rows: &Range<u64>, groups: &Range<u64>) -> Range<u64> {
+        let last = rows.end.saturating_sub(1) * self.along;
+        rows.start * self.along + groups.start..last + groups.end
+    }
+
     /// The runs of elements of a tile that share a number: its place among those of the
     /// [`range`](Self::range), and the elements.
     pub(super) fn runs(self, tile: Tile) -> impl Iterator<Item = (usize, Range<usize>)> {

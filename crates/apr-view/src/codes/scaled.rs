@@ -15,7 +15,7 @@
 use std::ops::Range;
 
 use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
-use apr_tensor::grouped::{Decoding, Rule};
+use apr_tensor::grouped::{Code, Decoding, Rule};
 
 use super::find::{Kind, Tensors, Weight};
 use super::grouped::{Form, Grouped, Numbers};
@@ -258,13 +258,16 @@ struct Scaled {
 }
 
 impl Grouped for Scaled {
-    fn form(&self, base: &dyn CheckpointReader) -> Form {
-        let decoding = Decoding {
-            code: base.tensors()[self.codes].dtype,
+    fn form(&self) -> Form {
+        Form { bits: 8, group: self.grid.block[1], count: self.grid.along }
+    }
+
+    fn decoding(&self, base: &dyn CheckpointReader) -> Result<Decoding> {
+        Ok(Decoding {
+            code: Code::Number(base.tensors()[self.codes].dtype),
             rule: Rule::Difference(if self.is_bitsandbytes { PER_127 } else { 1.0 }),
             dtype: self.dtype,
-        };
-        Form { decoding, bits: 8, group: self.grid.block[1], count: self.grid.along }
+        })
     }
 
     fn codes(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [u8]) -> Result<()> {
