@@ -10,7 +10,7 @@ use apr_core::{
 use apr_tensor::cast::cast_values;
 use serde_json::Value;
 
-use super::find::{Decode, Found, Tensors, Weight, find};
+use super::find::{Decode, Found, Tensors, Weight, find, unscaled};
 use super::read::{Tile, usize_of};
 use super::stated::{self, Stated};
 use super::{grouped, integers};
@@ -115,12 +115,16 @@ impl Coded {
             return base;
         }
         let stated = Stated::of(&*base);
-        let found = find(&Tensors::of(&*base), &stated);
-        if found.is_empty() { base } else { Box::new(Self::new(base, found)) }
+        let tensors = Tensors::of(&*base);
+        let found = find(&tensors, &stated);
+        let odd = unscaled(&tensors, &found);
+        drop(tensors);
+        if found.is_empty() { base } else { Box::new(Self::new(base, found, odd)) }
     }
 
-    fn new(base: Box<dyn CheckpointReader>, found: Vec<Found>) -> Self {
+    fn new(base: Box<dyn CheckpointReader>, found: Vec<Found>, odd: Option<String>) -> Self {
         let mut warnings = base.warnings().to_vec();
+        warnings.extend(odd);
         let (mut tensors, mut origins) = (Vec::new(), Vec::new());
         let places = places(&*base, found, &mut warnings);
         for (position, (place, info)) in places.into_iter().zip(base.tensors()).enumerate() {

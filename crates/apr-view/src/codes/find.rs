@@ -162,9 +162,7 @@ fn weights(found: &mut [Found]) -> impl Iterator<Item = &mut Box<Weight>> {
 
 /// Gives the tensor by which ComfyUI marks scaled files to the first weight with such a scale.
 fn give_marker(tensors: &Tensors<'_>, found: &mut [Found], taken: &mut BTreeSet<usize>) {
-    const MARKER: &str = "scaled_fp8";
-    let is_marker = |info: &TensorInfo| info.name.rsplit('.').next() == Some(MARKER);
-    let Some(marker) = tensors.tensors.iter().position(is_marker) else { return };
+    let Some(marker) = tensors.marker() else { return };
     let is_scaled = |weight: &&mut Box<Weight>| {
         weight.parts.iter().any(|&part| tensors.tensors[part].name.ends_with(".scale_weight"))
     };
@@ -172,6 +170,30 @@ fn give_marker(tensors: &Tensors<'_>, found: &mut [Found], taken: &mut BTreeSet<
         weight.parts.push(marker);
         taken.insert(marker);
     }
+}
+
+/// That weights of 8-bit floats have no scale in a file that ComfyUI marked as scaled: it reads
+/// them as they are, too.
+pub(super) fn unscaled(tensors: &Tensors<'_>, found: &[Found]) -> Option<String> {
+    let marker = tensors.marker()?;
+    let parts = found.iter().flat_map(|found| match found {
+        Found::Weight(_, weight) => &weight.parts[..],
+        Found::Refused(parts, _) => parts,
+    });
+    let taken: HashSet<usize> = parts.copied().collect();
+    let is_float = |info: &TensorInfo| matches!(info.dtype, DType::F8_E4M3 | DType::F8_E5M2);
+    let is_plain = |at: &usize| {
+        let info = &tensors.tensors[*at];
+        is_float(info) && info.name.ends_with(".weight") && !taken.contains(at)
+    };
+    let mut plain = (0..tensors.tensors.len()).filter(is_plain);
+    let first = &tensors.tensors[plain.next()?].name;
+    let count = apr_core::counted(1 + plain.count() as u64, "weight");
+    Some(format!(
+        "{count} of 8-bit floats without a scale, although '{}' marks the file as scaled: read as \
+         they are, such as '{first}'",
+        tensors.tensors[marker].name
+    ))
 }
 
 /// Ends of the names of what belongs to activations, after the layer's.
@@ -224,6 +246,12 @@ impl<'a> Tensors<'a> {
     /// The tensor of this name.
     pub(super) fn named(&self, name: &str) -> Option<usize> {
         self.positions.get(name).copied()
+    }
+
+    /// The tensor by which ComfyUI marks a file whose 8-bit floats have scales.
+    pub(super) fn marker(&self) -> Option<usize> {
+        let is_marker = |info: &TensorInfo| info.name.rsplit('.').next() == Some("scaled_fp8");
+        self.tensors.iter().position(is_marker)
     }
 
     /// What is left of a tensor's name without this end.

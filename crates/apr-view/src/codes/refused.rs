@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use apr_core::{DType, Error, Escaped, Result, counted};
+use serde_json::Value;
 
 use super::find::{Found, Tensors, Weight};
 use super::stated::Stated;
@@ -109,7 +110,10 @@ pub(super) fn add_left_over(
     }
 
     let is_undecoded = is_undecoded(stated);
-    for (stem, parts) in stems {
+    // It went to a weight with a scale, if there is one.
+    let marker = tensors.marker().filter(|marker| !taken.contains(marker));
+    for (stem, mut parts) in stems {
+        parts.retain(|part| Some(part.position) != marker);
         if let Some(Found::Refused(all, _)) = refused.get(stem).map(|&number| &mut found[number]) {
             let belonging = parts.iter().filter(|part| part.is_of_codes() || part.is_scale());
             all.extend(belonging.map(|part| part.position));
@@ -131,18 +135,45 @@ pub(super) fn add_left_over(
             let error = error(method, stated, &names).for_tensor(stem);
             let positions = parts.iter().map(|part| part.position).collect();
             found.push(Found::Refused(positions, error));
-        } else if let Some(codes) = parts.iter().find(|part| stated.is_any() && part.is_bare()) {
-            found.push(Found::Refused(vec![codes.position], bare(tensors, codes)));
+        } else if let Some(codes) = parts.iter().find(|part| part.is_bare()) {
+            let is_scaled = || says_scaled(tensors, marker, (stem, &parts));
+            let who = match stated.is_any() {
+                true => Some("the configuration says that weights are quantized".to_owned()),
+                false => is_scaled().filter(|_| codes.is_float()),
+            };
+            found.extend(
+                who.map(|who| Found::Refused(vec![codes.position], bare(tensors, codes, &who))),
+            );
         }
     }
 }
 
+/// What of ComfyUI's says that the 8-bit floats of a layer have a scale: the tensor that marks the
+/// file, the part that describes the layer, or the header's description of all.
+fn says_scaled(
+    tensors: &Tensors<'_>,
+    marker: Option<usize>,
+    (stem, parts): (&str, &[Part<'_>]),
+) -> Option<String> {
+    const HEADER: &str = "_quantization_metadata";
+    if let Some(marker) = marker {
+        let name = &tensors.info(marker).name;
+        return Some(format!("'{name}' says that weights are scaled"));
+    }
+    if let Some(part) = parts.iter().find(|part| part.last == "comfy_quant") {
+        let name = &tensors.info(part.position).name;
+        return Some(format!("'{name}' says that the weight is quantized"));
+    }
+    let described: Value = serde_json::from_str(tensors.header_text(HEADER)?).ok()?;
+    described.get("layers")?.get(stem)?;
+    Some(format!("'{HEADER}' of the header says that the weight is quantized"))
+}
+
 /// That codes have no scales, in a checkpoint that says itself that its weights are quantized.
-fn bare(tensors: &Tensors<'_>, codes: &Part<'_>) -> Error {
+fn bare(tensors: &Tensors<'_>, codes: &Part<'_>, who: &str) -> Error {
     let info = tensors.info(codes.position);
     let message = format!(
-        "the configuration says that weights are quantized, and beside these codes, {} {}, are no \
-         scales: codes mean nothing without",
+        "{who}, and beside these codes, {} {}, are no scales: codes mean nothing without",
         info.dtype, info.shape
     );
     Error::format(message).for_tensor(&info.name)
@@ -186,8 +217,11 @@ impl Part<'_> {
     fn is_bare(&self) -> bool {
         const NAMES: [&str; 4] = ["weight", "_data", "_weight_qdata", "compressed"];
         let is_named = NAMES.contains(&self.last) || self.last.ends_with("_blocks");
-        let is_float = matches!(self.dtype, DType::F8_E4M3 | DType::F8_E5M2);
-        is_float || is_named && matches!(self.dtype, DType::I8 | DType::U8 | DType::U32)
+        self.is_float() || is_named && matches!(self.dtype, DType::I8 | DType::U8 | DType::U32)
+    }
+
+    fn is_float(&self) -> bool {
+        matches!(self.dtype, DType::F8_E4M3 | DType::F8_E5M2)
     }
 
     fn is_integer(&self) -> bool {
@@ -291,6 +325,31 @@ mod tests {
             (info.name.clone(), error.unwrap_or_default())
         };
         model.tensors().iter().enumerate().map(read).collect()
+    }
+
+    #[test]
+    fn floats_that_comfyui_scales_are_refused_without_any_scale() {
+        let weight: Part<'_> = ("up.weight", "F8_E4M3", &[1, 2], &[0x38, 0x38]);
+        let other: Part<'_> = ("down.weight", "F8_E4M3", &[1, 2], &[0x38, 0x38]);
+        let scale: Part<'_> = ("down.scale_weight", "F32", &[1], &[0, 0, 0x80, 0x3f]);
+        let marker: Part<'_> = ("model.scaled_fp8", "F8_E4M3", &[2], &[0, 0]);
+        let described: Part<'_> = ("up.comfy_quant", "U8", &[2], b"{}");
+        let error = |parts: &[Part<'_>]| {
+            let errors = errors(parts, "");
+            errors.into_iter().find(|(name, _)| name == "up.weight").expect("the weight").1
+        };
+        assert_eq!(error(&[weight]), "");
+        for parts in [[weight, marker], [weight, described]] {
+            let found = error(&parts);
+            assert!(found.contains(parts[1].0) && found.contains("are no scales"), "{found}");
+        }
+        // A scale that is missing beside others is 1, and said.
+        let parts = [weight, other, scale, marker];
+        assert_eq!(error(&parts), "");
+        let warnings = folder(&parts, "").warnings().join("");
+        assert!(warnings.contains("1 weight of 8-bit floats without a scale"), "{warnings}");
+        let parts = [other, scale, marker];
+        assert_eq!(folder(&parts, "").warnings(), &[] as &[String]);
     }
 
     #[test]
