@@ -30,6 +30,7 @@ mod facts;
 mod idle;
 mod imatrix;
 mod layout;
+mod like;
 mod mix;
 mod plan;
 pub mod plugin;
@@ -51,6 +52,7 @@ pub use facts::ModelFacts;
 pub use idle::idle_requantize;
 pub use imatrix::{ColumnSums, Imatrix, ImatrixSums, Importance};
 pub use layout::{Chosen, Laid, LaidErrors, Layout, Rounding, Scale};
+pub use like::QuantizedLike;
 pub use mix::{Decision, DecisionReason, assign, check_again};
 pub use plan::{Quantization, QuantizationPlan, Weighting, importance, note_of_unweighted, plan};
 pub use quality::{

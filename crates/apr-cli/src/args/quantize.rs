@@ -89,7 +89,7 @@ pub(crate) struct RequantizeArgs {
         conflicts_with_all = ["quantize", "keep_quantization"]
     )]
     pub(crate) dequantize: Option<Dequantized>,
-    /// Keep quantized tensors unchanged (the default)
+    /// Keep quantized tensors unchanged (the default); merge: quantize as the first model is
     #[arg(long, conflicts_with = "quantize", hide_short_help = true)]
     pub(crate) keep_quantization: bool,
     #[command(flatten)]

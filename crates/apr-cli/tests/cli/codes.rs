@@ -249,6 +249,40 @@ fn models_of_two_methods_are_merged_by_their_values() {
 }
 
 #[test]
+fn a_merge_is_quantized_as_its_first_model_when_told() {
+    let sandbox = Sandbox::new();
+    let Some(other) = path("hqq4") else { return };
+    for (name, written) in [
+        ("fp8-block", "8-bit floats (f8_e4m3), a scale for each row"),
+        ("ct-w8a8-int", "int8, a scale for each row"),
+        ("ct-w4a16-asym", "packed integers, 4 bits"),
+        ("gptq4", "GPTQ, 4 bits"),
+        ("ct-nvfp4", "NVFP4, groups of 16"),
+        ("mlx-affine6", "MLX, 6 bits, groups of 64"),
+    ] {
+        let Some(first) = path(name) else { return };
+        let merge = format!("merge {first} {other} --keep-quantization --format safetensors");
+        sandbox.apr(&format!("{merge} -o {name}")).ok();
+        sandbox.apr(&format!("explain {name}")).ok().says(&[written]);
+        let answer = sandbox.apr(&format!("run {name} --prompt 12+34=")).ok().text();
+        assert_eq!(answer.trim(), "46", "{name}");
+    }
+    // The types of blocks, too; what is no type, or no quantization, is named.
+    sandbox.apr(&format!("quantize {other} --type q8_0 -o a.gguf")).ok();
+    sandbox.apr(&format!("merge a.gguf {other} --keep-quantization -o b.gguf")).ok();
+    let report = sandbox.apr("inspect b.gguf --quantization --json").ok().json();
+    assert_eq!(report["quantization"]["scheme"], "q8_0");
+    let plain = fixture("tiny-llama");
+    for (first, said) in [
+        (&*other, "quantized as HQQ, 4 bits, groups of 64, which can't be written"),
+        (plain.to_str().expect("text"), "the first model is not quantized"),
+    ] {
+        let line = format!("merge {first} {other} --keep-quantization -o c.gguf");
+        sandbox.apr(&line).fails(2, &[said, "pass --quantize TYPE instead"]);
+    }
+}
+
+#[test]
 fn gpt_oss_answers_as_transformers_does_from_its_folder_and_from_gguf() {
     let Some(path) = path("gptoss-mxfp4") else { return };
     let sandbox = Sandbox::new();

@@ -46,7 +46,7 @@ pub(super) fn with_made<R>(
         args.lora.iter().map(|(path, _)| open(path, context)).collect::<Outcome<_>>()?;
     let name = recipe::named(base, args);
     let source = context.source(&*opened.reader, &opened.name)?;
-    let job = job(Path::new(&opened.name), target, args, context)?;
+    let job = job(Some(&opened), target, args, context)?;
 
     let named = models.iter().zip(&args.lora);
     let adapters: Vec<Adapter<'_>> = named

@@ -16,6 +16,7 @@ use apr_merge::{MergeOptions, Merged, Model as Input, Recipe};
 use apr_ops::import::restore;
 use apr_ops::inline::ValidationConfig;
 use apr_ops::job::Job;
+use apr_quantize::{QuantizedLike, Scheme};
 use apr_registry::{
     CheckpointReader, Convention, Error, Format, IoCause, PlanOptions, safetensors,
 };
@@ -94,8 +95,8 @@ pub(super) fn with_made<R>(
     };
     let target = target(args, named.first().map(|named: &Location| named.path.as_path()))?;
     let opened = open_all(named, |path| convert::open_for(target.format, path, context), context)?;
-    let first = opened.first().map(|first| PathBuf::from(&first.model.name)).unwrap_or_default();
-    let job = job(&first, target, args, context)?;
+    let first = opened.first().map(|first| &first.model);
+    let job = job(first, target, args, context)?;
     merge(&recipes, &opened, &job, args, context, then)
 }
 
@@ -121,17 +122,42 @@ struct Opened {
     adapters: Vec<Model>,
 }
 
-/// What writes the result.
-fn job(first: &Path, target: PlanOptions, args: &MergeArgs, context: &Context) -> Outcome<Job> {
-    let first = (first, target.format);
+/// What writes the result; `first` is the first of the models.
+fn job(
+    first: Option<&Model>,
+    target: PlanOptions,
+    args: &MergeArgs,
+    context: &Context,
+) -> Outcome<Job> {
+    let path = first.map(|model| PathBuf::from(&model.name)).unwrap_or_default();
+    let (of_model, options) = ((path.as_path(), target.format), &args.requantize.options);
+    let like_first = first.filter(|_| args.requantize.keep_quantization);
+    let weights = match like_first.map(scheme_of).transpose()? {
+        None => weights::asked(of_model, &args.requantize, &args.write, &args.container, context)?,
+        Some(scheme) => {
+            weights::quantized(scheme, of_model, options, &args.write, &args.container, context)?
+        }
+    };
     let job = Job {
-        weights: weights::asked(first, &args.requantize, &args.write, &args.container, context)?,
+        weights,
         validation: validation(&args.write),
         title: args.write.output.as_deref().and_then(title),
         ..Job::new(contain(target, &args.container, context)?)
     };
-    weights::check_rounding(&job, &args.requantize.options)?;
+    weights::check_rounding(&job, options)?;
     Ok(job)
+}
+
+/// The scheme that a model is quantized to.
+fn scheme_of(model: &Model) -> Outcome<Scheme> {
+    let found = match QuantizedLike::of(&*model.reader)? {
+        QuantizedLike::Scheme(scheme) => return Ok(scheme),
+        QuantizedLike::Other(kind) => format!("quantized as {kind}, which can't be written"),
+        _ => "not quantized".to_owned(),
+    };
+    Err(Failure::Usage(format!(
+        "the first model is {found}: pass --quantize TYPE instead of --keep-quantization"
+    )))
 }
 
 /// The layout of the output.

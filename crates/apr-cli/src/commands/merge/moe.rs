@@ -1,6 +1,6 @@
 //! A configuration of mergekit-moe: dense models as the experts of one.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use apr_merge::Model as Input;
@@ -35,8 +35,8 @@ pub(super) fn with_made<R>(
     context.sources.expect_companions();
     let open = |path: &Path| model::open_with_companions(path, context);
     let opened = open_all(named, open, context)?;
-    let first = opened.first().map(|first| PathBuf::from(&first.model.name)).unwrap_or_default();
-    let job = job(&first, target, args, context)?;
+    let first = opened.first().map(|first| &first.model);
+    let job = job(first, target, args, context)?;
 
     let sources = sources(&opened, context)?;
     check_families(&sources)?;
