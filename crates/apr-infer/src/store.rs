@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn values_are_kept_if_they_fit_then_codes_then_nothing_with_the_same_rows() {
-        for name in ["fp8-block", "gptq4"] {
+        for name in ["fp8-block", "gptq4", "bnb-nf4", "ct-nvfp4", "hqq4"] {
             let Some(path) = shared_case(&format!("codes/{name}")) else { return };
             let mut folder = FolderInMemory::default();
             for entry in fs::read_dir(path).expect("a folder") {
