@@ -1,5 +1,5 @@
-//! Weights of four-bit floats and of integers in groups as tensors of ggml's types: the same numbers
-//! in another order of bytes. Of integers, see `integers.rs`; of four-bit floats:
+//! Weights of four-bit floats and of integers in groups as tensors of ggml's types: the same
+//! numbers in another order of bytes. Of integers, see `integers.rs`; of four-bit floats:
 //!
 //! | | codes | scales | in blocks | factor of the matrix |
 //! |---|---|---|---|---|

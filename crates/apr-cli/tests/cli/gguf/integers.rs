@@ -1,5 +1,5 @@
-//! Weights of integers in groups that others quantized, in GGUF's blocks of integers: the codes move
-//! where the blocks hold the same values.
+//! Weights of integers in groups that others quantized, in GGUF's blocks of integers: the codes
+//! move where the blocks hold the same values.
 
 use std::collections::BTreeMap;
 use std::fs;
