@@ -16,6 +16,7 @@ import zlib
 from pathlib import Path
 
 import codec
+import codes
 import distill
 import harness
 import hub
@@ -311,7 +312,7 @@ def main():
     parser.add_argument("--large-graph", required=True, type=Path)
     parser.add_argument("--minilm", required=True, type=Path, help="a safetensors file of real weights, where there is one")
     parser.add_argument("--run-speed", type=Path, help="the example run_speed of apr-cli")
-    parser.add_argument("--only", choices=["all", "quantize", "codec", "export", "hub", "infer", "distill"], default="all")
+    parser.add_argument("--only", choices=["all", "quantize", "codes", "codec", "export", "hub", "infer", "distill"], default="all")
     args = parser.parse_args()
 
     rows = []
@@ -322,6 +323,8 @@ def main():
     if args.only in ("all", "quantize"):
         quantize.bench_kernels(args.block_speed, args.python, args.runs, rows)
         quantize.bench_files(harness, args.apr, args.python, args.dir, int(max(args.gb) * GB), args.runs, rows)
+    if args.only in ("all", "codes"):
+        codes.bench(args.apr, args.dir, int(min(args.gb) * GB), make_codes_model, args.runs, rows)
     if args.only in ("all", "codec"):
         bench_codec(args, rows)
     if args.only in ("all", "hub"):
@@ -335,6 +338,11 @@ def main():
     print("| job | result | detail |\n|---|---|---|")
     for row in rows:
         print("| " + " | ".join(row) + " |")
+
+
+def make_codes_model(folder, size):
+    """A LLaMA in bf16, in a process of its own: one is accounted the peak memory of what it was forked from."""
+    subprocess.run([sys.executable, __file__, "--make-folder", folder, str(size)], check=True)
 
 
 def bench_files(args, rows):

@@ -15,6 +15,7 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
     steps.run("all-MiniLM-L6-v2, for its weights", reference::fetch_model);
     steps.run("llama.cpp, to compare with", reference::set_up_llama_cpp);
     steps.run("transformers and onnxruntime, to compare with", reference::set_up_transformers);
+    steps.run("compressed-tensors, to compare with", reference::set_up_codes);
     steps.run("build as it is shipped", || {
         let what = [
             "--profile",
