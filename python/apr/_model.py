@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import html
 import io
 import json
 import os
@@ -9,13 +11,16 @@ from typing import (
     TYPE_CHECKING,
     Any,
     BinaryIO,
+    Callable,
     Dict,
     Iterator,
     List,
     Mapping,
     Optional,
     Sequence,
+    Tuple,
     Union,
+    cast,
 )
 
 import numpy as np
@@ -40,13 +45,17 @@ def open(
     The header is read; weights are when they are asked for. Nothing of the file is run. A header
     that takes more than ``max_memory`` bytes is refused with ``E008``.
 
-    >>> model = open(MODEL)
-    >>> model.family
+    >>> with open(MODEL) as model:
+    ...     model.family
     'llama'
     """
-    if isinstance(source, (str, os.PathLike)):
-        return Model(_apr.Model.open(os.fspath(source), password, max_memory))
-    return Model(_of_file(source, password, max_memory))
+    if not isinstance(source, (str, os.PathLike)):
+        return Model(_of_file(source, password, max_memory))
+    path = os.fspath(source)
+    model = Model(_apr.Model.open(path, password, max_memory))
+    if password is None:
+        model._again = functools.partial(open, path, max_memory=max_memory)
+    return model
 
 
 def _of_file(
@@ -62,8 +71,22 @@ def _of_file(
     return _apr.Model.open_file(read, length, name, password, max_memory)
 
 
+class _Closed:
+    """What a closed model has instead of its file."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError("the model is closed")
+
+
+#: Tensors that a notebook shows.
+_SHOWN = 20
+
+
 class Model(Mapping[str, Tensor]):
     """An opened model: a mapping of names to tensors.
+
+    It is closed by :meth:`close`, or at the end of a ``with`` block. A model that was opened by a
+    path, without a password, can be pickled: the path is, and it is opened again.
 
     >>> model = open(MODEL)
     >>> len(model), "lm_head.weight" in model
@@ -72,12 +95,51 @@ class Model(Mapping[str, Tensor]):
 
     def __init__(self, model: "_apr.Model") -> None:
         self._model = model
+        self._again: "Optional[Callable[[], Model]]" = None
         self._files = Files()
         self._positions = {name: position for position, name in enumerate(model.names())}
         self._inspected: Optional[Dict[str, Any]] = None
 
     def __repr__(self) -> str:
+        if isinstance(self._model, _Closed):
+            return "<apr.Model, closed>"
         return f"<apr.Model {self.format}, {len(self)} tensors>"
+
+    def _repr_html_(self) -> str:
+        """A table of its tensors, as notebooks show it."""
+        if isinstance(self._model, _Closed):
+            return html.escape(repr(self))
+        row = "<tr><td>{}</td><td>{}</td><td>{}</td></tr>".format
+        shown = [self[name] for name in list(self)[:_SHOWN]]
+        rows = [
+            row(html.escape(tensor.name), tensor.dtype, " x ".join(map(str, tensor.shape)))
+            for tensor in shown
+        ]
+        if len(self) > _SHOWN:
+            rows.append(row(f"and {len(self) - _SHOWN} more", "", ""))
+        head = "<tr><th>Tensor</th><th>Dtype</th><th>Shape</th></tr>"
+        title = html.escape(f"{self.format}, {len(self)} tensors")
+        return f"<table><caption>{title}</caption>{head}{''.join(rows)}</table>"
+
+    def __enter__(self) -> "Model":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> "Tuple[Callable[[], Model], Tuple[()]]":
+        if self._again is None:
+            raise TypeError(
+                "only a model that was opened by a path, without a password, can be pickled"
+            )
+        return self._again, ()
+
+    def close(self) -> None:
+        """Closes its files. Arrays and tensors that were taken from it stay valid, and hold them
+        open; everything else raises :class:`ValueError` from then on.
+        """
+        self._model = cast("_apr.Model", _Closed())
+        self._files = Files()
 
     def __getitem__(self, name: str) -> Tensor:
         position = self._positions[name]

@@ -2,6 +2,7 @@
 
 import io
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -175,6 +176,35 @@ class Reading(Folder):
         self.assertTrue(model.validate()["valid"])
         self.assertIn("remarks", model.lint())
         self.assertTrue(apr.diff(model, apr.open(places.TINY_LLAMA))["same"])
+
+
+class Opening(Folder):
+    def test_a_model_is_closed_at_the_end_of_a_block_and_its_arrays_stay(self):
+        with apr.open(places.TINY_LLAMA) as model:
+            tensor = model["lm_head.weight"]
+            values = tensor.numpy()
+            self.assertIn("<td>lm_head.weight</td>", model._repr_html_())
+        self.assertEqual(values.shape, tensor.shape)
+        np.testing.assert_array_equal(tensor.copy(), values)
+        self.assertEqual(repr(model), "<apr.Model, closed>")
+        for ask in (model.inspect, model.validate, lambda: model["lm_head.weight"]):
+            with self.assertRaisesRegex(ValueError, "closed"):
+                ask()
+        model.close()
+
+    def test_names_of_tensors_are_text_in_a_notebook(self):
+        path = self.folder / "m.safetensors"
+        safetensors.numpy.save_file({"<b>": np.zeros(2, np.float32)}, path)
+        shown = apr.open(path)._repr_html_()
+        self.assertIn("&lt;b&gt;", shown)
+        self.assertNotIn("<b>", shown)
+
+    def test_a_model_is_pickled_by_its_path(self):
+        model = pickle.loads(pickle.dumps(apr.open(places.TINY_LLAMA, max_memory=1 << 30)))
+        self.assertEqual(model.inspect()["parameters"], 361856)
+        bytes = io.BytesIO((places.TINY_LLAMA / "model.safetensors").read_bytes())
+        with self.assertRaisesRegex(TypeError, "opened by a path"):
+            pickle.dumps(apr.open(bytes))
 
 
 class Failing(Folder):
