@@ -51,12 +51,15 @@ fn compare() -> Outcome {
 }
 
 /// Describes the library's items for programs. cargo-public-api would do so itself, but with a
-/// nightly toolchain alone.
+/// nightly toolchain alone. In a folder of its own: build scripts look at the variable that
+/// [`stable`] sets, and everything else would be built again.
 fn described() -> Outcome<PathBuf> {
+    let folder = target_dir().join("surface");
     let mut describe = stable(cargo("rustdoc", ["--package", "apr", "--lib", "--all-features"]));
+    describe.arg("--target-dir").arg(&folder);
     describe.args(["--", "-Z", "unstable-options", "--output-format", "json"]);
     run_program(&mut describe)?;
-    Ok(target_dir().join("doc/apr.json"))
+    Ok(folder.join("doc/apr.json"))
 }
 
 fn semver(revision: &str) -> Outcome {
