@@ -81,12 +81,17 @@ fn written(passes: &Passes) -> String {
     std::iter::once(format!("{HEADING}\n")).chain(lines).collect()
 }
 
-/// The commit that is checked out. A run changes files itself, so this is asked before it.
+/// The commit that is checked out. A run changes files itself, so this is asked before it; the
+/// record of earlier runs is no change.
 pub(super) fn commit() -> String {
-    let mut describe = program("git");
-    describe.args(["describe", "--always", "--exclude=*", "--abbrev=12"]);
-    describe.arg(format!("--dirty={CHANGED}"));
-    output(&mut describe).unwrap_or_else(|| UNKNOWN.to_owned())
+    let named = output(program("git").args(["rev-parse", "--short=12", "HEAD"]));
+    let mut compare = program("git");
+    compare.args(["diff", "--quiet", "HEAD", "--", ".", &format!(":(exclude){RECORD}")]);
+    match (named, output(&mut compare)) {
+        (Some(commit), Some(_)) => commit,
+        (Some(commit), None) => format!("{commit}{CHANGED}"),
+        (None, _) => UNKNOWN.to_owned(),
+    }
 }
 
 /// Records that a part passed today.
