@@ -109,17 +109,27 @@ pub(super) fn record(part: &str, commit: &str, took: Duration) -> Outcome {
 pub(super) fn list_due(parts: &[&str]) -> Outcome {
     let passes = read()?;
     for part in parts {
-        let why = match passes.get(*part).map(|pass| (&pass.date, commits_since(&pass.commit))) {
-            None => "no pass is recorded".to_owned(),
-            Some((_, Some(commits))) if commits <= DUE => continue,
-            Some((date, Some(commits))) => format!("last passed {commits} commits ago, {date}"),
-            Some((date, None)) => {
-                format!("last passed an unknown number of commits ago, {date}")
-            }
-        };
-        say(format_args!("    {part}: {why}; run `cargo xtask interop {part}`"));
+        let last = passes.get(*part);
+        let commits = last.and_then(|pass| commits_since(&pass.commit));
+        if let Some(why) = why_due(last, commits) {
+            say(format_args!("    {part}: {why}; run `cargo xtask interop {part}`"));
+        }
     }
     Ok(())
+}
+
+/// Why a part is due, if it is, by its last pass and the commits since, where they are known.
+fn why_due(last: Option<&Pass>, commits: Option<usize>) -> Option<String> {
+    match (last, commits) {
+        (None, _) => Some("no pass is recorded".to_owned()),
+        (Some(_), Some(commits)) if commits <= DUE => None,
+        (Some(Pass { date, .. }), Some(commits)) => {
+            Some(format!("last passed {commits} commits ago, {date}"))
+        }
+        (Some(Pass { date, .. }), None) => {
+            Some(format!("last passed an unknown number of commits ago, {date}"))
+        }
+    }
 }
 
 /// The commits between that one and the one that is checked out; nothing where Git can't count
@@ -157,6 +167,17 @@ mod tests {
             assert!(matches!(error, Stop::Failed(why) if why.contains(damaged)));
         }
         assert!(parse("codes\t2026-11-28\t5baaae651ee6\t32\n").is_err(), "without a heading");
+    }
+
+    #[test]
+    fn a_part_is_due_after_150_commits_or_an_unknown_number() {
+        let passes = parse(EXAMPLE).expect("a record");
+        let codes = passes.get("codes");
+        assert_eq!(why_due(codes, Some(150)), None);
+        let due = |commits| why_due(codes, commits).expect("it is due");
+        assert_eq!(due(Some(151)), "last passed 151 commits ago, 2026-11-28");
+        assert_eq!(due(None), "last passed an unknown number of commits ago, 2026-11-28");
+        assert_eq!(why_due(None, None).as_deref(), Some("no pass is recorded"));
     }
 
     #[test]
