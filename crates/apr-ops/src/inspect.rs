@@ -174,11 +174,7 @@ pub(crate) fn inspect(
 fn files_of(reader: &dyn CheckpointReader, opened: &str) -> Vec<FileInfo> {
     let folder = &opened[..opened.rfind(['/', '\\']).map_or(0, |separator| separator + 1)];
     let plain = |name: &str| name.strip_prefix(folder).unwrap_or(name).to_owned();
-    reader
-        .files()
-        .iter()
-        .map(|file| FileInfo { name: plain(&file.name), len: file.len })
-        .collect()
+    reader.files().iter().map(|file| FileInfo { name: plain(&file.name), len: file.len }).collect()
 }
 
 #[cfg(feature = "signing")]
