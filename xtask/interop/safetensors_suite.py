@@ -41,7 +41,7 @@ def fetch(folder):
     found = list(folder.glob("safetensors-*.tar.gz"))
     if not found:
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "download"]
-        subprocess.run([*pip, "--no-deps", "--no-binary", ":all:", "--dest", str(folder), SOURCE], check=True)
+        subprocess.run([*pip, "--no-deps", "--no-binary", "safetensors", "--dest", str(folder), SOURCE], check=True)
         found = list(folder.glob("safetensors-*.tar.gz"))
     with tarfile.open(found[0]) as archive:
         for member in archive:

@@ -91,7 +91,9 @@ class Model:
         self.format, self.file = "safetensors", self.path / "model.safetensors"
 
     def tensors(self):
-        return tensors_of(self.format, self.file)
+        """Those of the model: of a training checkpoint, apr reads no state of the optimizer."""
+        found, prefix = tensors_of(self.format, self.file), self.entry.get("prefix", "")
+        return {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
 
     def targets(self):
         """Formats that this one reaches."""

@@ -3,14 +3,18 @@
 //!
 //! They take minutes to build or to fetch, so the gate goes without them. What they agreed with is
 //! recorded in `fixtures/peers/`, and `cargo xtask test` checks that we still write those very
-//! bytes.
+//! bytes. When each part last passed is recorded too, and `cargo xtask lint` lists the parts that
+//! are due.
+
+mod passed;
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use crate::builds;
 use crate::process::{cargo, run as run_program, target_dir};
 use crate::reference;
-use crate::steps::Steps;
+use crate::steps::{Outcome, Steps};
 
 type Part = fn(&mut Steps);
 
@@ -31,22 +35,52 @@ const PARTS: [(&str, Part); 13] = [
     ("trained", trained),
 ];
 
-/// Runs the parts that are named, or all if none is.
+/// Runs the parts that are named, or all if none is, and records those that passed as a whole.
 ///
 /// # Errors
 ///
 /// The names that there are, if one is unknown.
 pub(crate) fn run(steps: &mut Steps, names: &[&str]) -> Result<(), String> {
-    let known = || PARTS.map(|(name, _)| name);
     if let Some(unknown) = names.iter().find(|name| !known().contains(name)) {
-        return Err(format!("no part is called \"{unknown}\": {}", known().join(", ")));
+        return Err(format!("no part is called \"{unknown}\"\n\n{}", usage()));
     }
+
+    let commit = passed::commit();
     for (name, part) in PARTS {
         if names.is_empty() || names.contains(&name) {
+            let (start, missed) = (Instant::now(), steps.missed());
             part(steps);
+            if steps.missed() == missed {
+                steps.run(&format!("the pass of {name} is recorded"), || {
+                    passed::record(name, &commit, start.elapsed())
+                });
+            }
         }
     }
     Ok(())
+}
+
+/// The parts, with the last pass of each.
+pub(crate) fn usage() -> String {
+    let passes = passed::read();
+    let parts = PARTS.map(|(name, _)| {
+        let last = match &passes {
+            Ok(passes) => passes.get(name).map_or_else(|| "never".to_owned(), passed::Pass::shown),
+            Err(_) => "the record can't be read".to_owned(),
+        };
+        format!("  {name:<8} {last}\n")
+    });
+    let parts = parts.concat();
+    format!("Usage: cargo xtask interop [PART]...\n\nParts, and their last pass:\n{parts}")
+}
+
+/// Lists the parts that have not passed for long.
+pub(crate) fn list_due() -> Outcome {
+    passed::list_due(&known())
+}
+
+fn known() -> [&'static str; PARTS.len()] {
+    PARTS.map(|(name, _)| name)
 }
 
 fn candle(steps: &mut Steps) {
@@ -221,13 +255,25 @@ fn trained(steps: &mut Steps) {
 }
 
 /// The binary, which is built if it is not up to date.
-fn apr() -> crate::steps::Outcome<PathBuf> {
+fn apr() -> Outcome<PathBuf> {
     run_program(&mut cargo("build", ["--package", "apr-cli"]))?;
     Ok(target_dir().join("debug/apr"))
 }
 
 /// Runs the tests of a crate that ask a peer, and lets them record what it agreed with.
-fn ask(package: &str, tests: &str) -> crate::steps::Outcome {
+fn ask(package: &str, tests: &str) -> Outcome {
     let mut command = cargo("test", ["--package", package, "--all-features", "--test", "*", tests]);
     run_program(command.env("APR_INTEROP", "1").env("APR_GRAPH_PYTHON", reference::graph_python()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_recorded_pass_is_of_a_part_that_there_is() {
+        for part in passed::read().expect("the record").keys() {
+            assert!(known().contains(&part.as_str()), "no part is called \"{part}\"");
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::{fs, io};
 
 use crate::builds::PORTABLE;
 use crate::features;
+use crate::interop;
 use crate::package;
 use crate::process::{cargo, output, program, run as run_program, say, workspace};
 use crate::steps::{Outcome, Steps, Stop, in_ci};
@@ -55,6 +56,7 @@ pub(crate) fn run(steps: &mut Steps) {
     steps.run("dependencies: security advisories", advisories_if_reachable);
     steps.run("features: the table is true", features::check);
     steps.run("manifests and readmes of published crates", package::check);
+    steps.run("live peers: parts of interop that are due", interop::list_due);
     steps.run("documentation", || {
         let mut doc = cargo(
             "doc",

@@ -31,8 +31,7 @@ Usage: cargo xtask TASK
 
   test   set up what the tests compare with, then run every test: workspace, Node, fixtures
   interop  let live peers judge what apr writes: llama.cpp, torch, candle; many minutes at first;
-         or the parts that are named: builds, candle, hub, torch, python, graphs, distill, merge,
-         optimum, quality, llama, trained
+         or the parts that are named; --help lists them with the seconds that each last took
   lint   formatting, clippy, the limits of layers 0-2, dependencies, documentation
   ci     lint, then test
   builds  crates with few features, without std, for a bare processor and for the web; what is
@@ -78,6 +77,10 @@ fn main() -> ExitCode {
     let mut steps = Steps::new();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["test"] => test::run(&mut steps),
+        ["interop", "help" | "--help" | "-h"] => {
+            print!("{}", interop::usage());
+            return ExitCode::SUCCESS;
+        }
         ["interop", ref parts @ ..] => {
             if let Err(usage) = interop::run(&mut steps, parts) {
                 eprintln!("{usage}");

@@ -135,6 +135,11 @@ impl Steps {
         self.times.extend(others.times);
     }
 
+    /// The number of steps that did not pass so far.
+    pub(crate) fn missed(&self) -> usize {
+        self.failed.len() + self.skipped.len() + self.out_of_reach.len()
+    }
+
     /// Prints the sums.
     pub(crate) fn finish(mut self) -> ExitCode {
         println!();

@@ -1,9 +1,10 @@
 //! What the library `apr` promises: the list of its public items, and whether a change breaks it.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
-use crate::process::{cargo, output, program, run as run_program, say, workspace};
+use crate::process::{cargo, output, program, run as run_program, say, target_dir, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 use crate::tools::Tool;
 
@@ -26,8 +27,8 @@ pub(crate) fn run(steps: &mut Steps, revision: Option<&str>) {
 }
 
 fn compare() -> Outcome {
-    let mut public_api = stable(program(PUBLIC_API.installed_or_install()?));
-    public_api.args(["--package", "apr", "--all-features", "-sss"]);
+    let mut public_api = program(PUBLIC_API.installed_or_install()?);
+    public_api.arg("--rustdoc-json").arg(described()?).arg("-sss");
     let found = output(&mut public_api)
         .ok_or_else(|| Stop::failed("cargo public-api ends with an error"))?;
     let path = workspace().join(LIST);
@@ -47,6 +48,18 @@ fn compare() -> Outcome {
     }
     changes.iter().for_each(|change| say(format_args!("    {change}")));
     Err(Stop::failed(format!("{LIST} differs; {RENEW}=1 renews it")))
+}
+
+/// Describes the library's items for programs. cargo-public-api would do so itself, but with a
+/// nightly toolchain alone. In a folder of its own: build scripts look at the variable that
+/// [`stable`] sets, and everything else would be built again.
+fn described() -> Outcome<PathBuf> {
+    let folder = target_dir().join("surface");
+    let mut describe = stable(cargo("rustdoc", ["--package", "apr", "--lib", "--all-features"]));
+    describe.arg("--target-dir").arg(&folder);
+    describe.args(["--", "-Z", "unstable-options", "--output-format", "json"]);
+    run_program(&mut describe)?;
+    Ok(folder.join("doc/apr.json"))
 }
 
 fn semver(revision: &str) -> Outcome {

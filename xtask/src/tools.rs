@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::process::{cargo, find_program, run, target_dir};
-use crate::steps::Outcome;
+use crate::steps::{Outcome, in_ci};
 
 /// A program on the crate registry.
 pub(crate) struct Tool {
@@ -32,10 +32,15 @@ impl Tool {
         self.install_with(&[])
     }
 
-    /// With options of `cargo install`, such as the features that are needed.
+    /// With options of `cargo install`, such as the features that are needed. The dependencies are
+    /// those of the package's lock file: newer ones may take a newer Rust than ours.
     pub(crate) fn install_with(&self, options: &[&str]) -> Outcome<PathBuf> {
         let mut install =
             cargo("install", ["--quiet", "--debug", "--version", self.version, self.package]);
+        if !in_ci() {
+            // In CI, every call of cargo has it.
+            install.arg("--locked");
+        }
         run(install.args(options).arg("--root").arg(folder()))?;
         Ok(self.own())
     }

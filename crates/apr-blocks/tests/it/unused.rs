@@ -1,5 +1,6 @@
 use apr_blocks::{GraphOptions, Graphs};
 use apr_core::{Code, DType, TensorInfo};
+use serde_json::json;
 
 use crate::cases::Case;
 
@@ -30,6 +31,20 @@ fn tensors_that_are_used_in_training_alone_are_left_out_by_name() {
         graphs(&Case::named("wav2vec2")).left_out().as_deref(),
         Some("tensors without a part in the outputs: masked_spec_embed (used in training alone)")
     );
+}
+
+/// `CLIPForImageClassification` of transformers saves the vision side of a whole model with its
+/// classifier, and classifies the mean of the patches, before the last norm.
+#[test]
+fn a_clip_classifier_does_not_use_the_norm_of_the_pooled_vector() {
+    let mut case = Case::named("clip").with("architectures", json!(["CLIPForImageClassification"]));
+    case.tensors.retain(|tensor| tensor.name.starts_with("vision_model."));
+    case = case.with("id2label", json!({ "0": "LABEL_0", "1": "LABEL_1" }));
+    case = with_tensor(case, "classifier.weight", &[2, 32]);
+    let graphs = graphs(&with_tensor(case, "classifier.bias", &[2]));
+    assert_eq!(graphs.check_complete(), Ok(()));
+    let names: Vec<&str> = graphs.unused.iter().map(|tensor| tensor.name.as_str()).collect();
+    assert_eq!(names, ["vision_model.post_layernorm.bias", "vision_model.post_layernorm.weight"]);
 }
 
 #[test]
