@@ -3,7 +3,7 @@
 //     node node.mjs SITE APR
 
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawnSync } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
@@ -13,10 +13,10 @@ const [, , site, apr] = process.argv;
 const { open, unopened, AprError } = await import(resolve(site, "../npm/api/node.js"));
 const llama = resolve(import.meta.dirname, "../../../../fixtures/tiny-llama");
 const cases = resolve(llama, "../../../shared/cases/codes");
-// The report of a command, without its envelope.
+// The report of a command, without its envelope; the exit code says what the report says.
 const json = (...args) => {
-  const text = execFileSync(apr, [...args, "--json"], { encoding: "utf8", maxBuffer: 1 << 28 });
-  const { schema, command, ...report } = JSON.parse(text);
+  const { stdout } = spawnSync(apr, [...args, "--json"], { encoding: "utf8", maxBuffer: 1 << 28 });
+  const { schema, command, ...report } = JSON.parse(stdout);
   assert.deepEqual([schema.startsWith("apr."), command], [true, args[0]]);
   return report;
 };
