@@ -307,8 +307,8 @@ impl Committed {
         self.warnings.iter().map(ToString::to_string)
     }
 
-    /// Folders that were not there before the output, from the outermost on; the output's own, where
-    /// it is one, is not among them.
+    /// Folders that were not there before the output, from the outermost on; the output's own,
+    /// where it is one, is not among them.
     #[must_use]
     pub fn made_folders(&self) -> &[PathBuf] {
         &self.made_folders

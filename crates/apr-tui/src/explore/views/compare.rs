@@ -110,8 +110,8 @@ impl Explorer<'_> {
 
     pub(crate) fn draw_compare(&mut self, frame: &mut Frame<'_>, area: Rect) {
         if self.job.other.is_none() {
-            let text = " Only one model is open. Press Enter to type the file, folder or location of \
-                        a second one.";
+            let text = " Only one model is open. Press Enter to type the file, folder or location \
+                        of a second one.";
             let line = Line::styled(text, self.palette.faint());
             frame.render_widget(Paragraph::new(line).wrap(Wrap { trim: false }), area);
             return;
