@@ -478,7 +478,10 @@ class Command(Folder):
 
     def test_reports_of_commands(self):
         report = apr.command("inspect", places.TINY_LLAMA)
+        self.assertEqual([report.pop("schema"), report.pop("command")], ["apr.inspect/1", "inspect"])
         self.assertEqual(report, apr.inspect(str(places.TINY_LLAMA)))
+        reports = apr.command("inspect", places.TINY_LLAMA, places.WEIGHTS)
+        self.assertEqual([report["format"] for report in reports], ["safetensors"] * 2)
         with self.assertRaises(apr.NotFoundError):
             apr.command("inspect", self.folder / "absent.gguf")
         with self.assertRaises(apr.RequestError):

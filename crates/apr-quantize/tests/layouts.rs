@@ -289,17 +289,16 @@ fn a_searched_scale_is_no_worse_than_the_one_of_the_largest() {
             for ((values, codes), (scale, _)) in
                 values.chunks(group).zip(codes.chunks(group)).zip(scales)
             {
-                let squares = |code: &dyn Fn(usize) -> f32, scale: f32| -> f64 {
+                let cubes = |code: &dyn Fn(usize) -> f32, scale: f32| -> f64 {
                     let of = |(at, value): (usize, &f32)| f64::from(value - code(at) * scale);
-                    values.iter().enumerate().map(of).map(|error| error * error).sum()
+                    values.iter().enumerate().map(of).map(|error| error.abs().powi(3)).sum()
                 };
                 let largest = values.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
                 let plain = in_dtype(&[largest / 7.5], DType::BF16)[0];
                 if plain > 0.0 {
                     let nearest =
                         |at: usize| (values[at] / plain).round_ties_even().clamp(-8.0, 7.0);
-                    let (found, plain) =
-                        (squares(&|at| codes[at], scale), squares(&nearest, plain));
+                    let (found, plain) = (cubes(&|at| codes[at], scale), cubes(&nearest, plain));
                     assert!(found <= plain, "{dtype:?}: {found} is more than {plain}");
                 }
             }
@@ -326,9 +325,13 @@ fn zero_points_are_no_worse_than_those_of_compressed_tensors() {
                 (code - zero) * scale
             });
             let nearest = in_dtype(&nearest.collect::<Vec<_>>(), DType::BF16);
-            let found = Drift::of(values, decoded).sum_squared_error;
-            let plain = Drift::of(values, &nearest).sum_squared_error;
-            assert!(found <= plain * 1.02 + 1e-12, "{found} is more than {plain}");
+            let cubes = |others: &[f32]| -> f64 {
+                let errors = values.iter().zip(others).map(|(a, b)| f64::from(a - b).abs());
+                errors.map(|error| error.powi(3)).sum()
+            };
+            let (found, plain) = (cubes(decoded), cubes(&nearest));
+            // The scale is chosen by products that are not yet rounded to bf16.
+            assert!(found <= plain * 1.05 + 1e-12, "{found} is more than {plain}");
         }
     }
 }
@@ -511,9 +514,9 @@ fn a_known_row_has_known_bytes() {
         ]),
         (Scheme::W4A16, 128, &[
             (".weight_packed", concat!(
-                "602cd8935f1bc6824efab5713de8a46f2cd7935f1ac6824ef9b5713de8a46f1b",
-                "d7935f0ac6823df9b5712ce8a46f1bd7934e0ac6823df9b5612ce8a45f1bd783")),
-            (".weight_scale", "cd3e"),
+                "602cd8935f1bc6824efab5713de8a46f2cd7935f1ac6824ef9b5713ce8a46f2b",
+                "d7935e0ac6824df9b5712ce8a46f1bd7934e0ac6823df9b5612ce8a45f1bd783")),
+            (".weight_scale", "d13e"),
             (".weight_shape", "01000000000000008000000000000000"),
         ]),
         (Scheme::NVFP4, 16, &[
