@@ -310,8 +310,14 @@ fn a_searched_scale_is_no_worse_than_the_one_of_the_largest() {
 fn zero_points_are_no_worse_than_those_of_compressed_tensors() {
     for seed in 1..6 {
         let rows = rows(DType::F32, seed);
-        let decoded = decoded(laid(Scheme::W4A16Asym, DTYPES[0], &rows)).concat();
-        for (values, decoded) in rows.concat().chunks(128).zip(decoded.chunks(128)) {
+        let laid = laid(Scheme::W4A16Asym, DTYPES[0], &rows);
+        let (scales, group) = scales_of(Scheme::W4A16Asym, &laid, DType::F32);
+        let codes = part(&laid, "weight_packed");
+        let codes = codes.iter().flat_map(|byte| [byte & 15, byte >> 4]);
+        let codes: Vec<f32> = codes.map(|code| f32::from(code) - 8.0).collect();
+        let decoded = decoded(laid).concat();
+        let found = codes.chunks(group).zip(decoded.chunks(group)).zip(scales);
+        for (values, ((codes, decoded), (own, _))) in rows.concat().chunks(group).zip(found) {
             // `calculate_qparams` of compressed-tensors, of values that have no outliers.
             let low = values.iter().fold(0.0_f32, |low, value| low.min(*value));
             let high = values.iter().fold(0.0_f32, |high, value| high.max(*value));
@@ -324,14 +330,16 @@ fn zero_points_are_no_worse_than_those_of_compressed_tensors() {
                 let code = ((value / scale).round_ties_even() + zero).clamp(-8.0, 7.0);
                 (code - zero) * scale
             });
-            let nearest = in_dtype(&nearest.collect::<Vec<_>>(), DType::BF16);
-            let cubes = |others: &[f32]| -> f64 {
+            let cubes = |others: &mut dyn Iterator<Item = f32>| -> f64 {
                 let errors = values.iter().zip(others).map(|(a, b)| f64::from(a - b).abs());
                 errors.map(|error| error.powi(3)).sum()
             };
-            let (found, plain) = (cubes(decoded), cubes(&nearest));
-            // The scale is chosen by products that are not yet rounded to bf16.
-            assert!(found <= plain * 1.05 + 1e-12, "{found} is more than {plain}");
+            let plain = cubes(&mut nearest.collect::<Vec<_>>().into_iter());
+            // The scale is chosen by products that are not yet rounded to bf16; the code of zero
+            // follows from a value and its code.
+            let zero = codes[0] - (decoded[0] / own).round_ties_even();
+            let found = cubes(&mut codes.iter().map(|code| (code - zero) * own));
+            assert!(found <= plain, "{found} is more than {plain}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use apr_core::{Code, Error, Result, Serial};
 use apr_ops::diff::DiffOptions;
-use apr_ops::elements::{Selection, elements};
+use apr_ops::elements::Selection;
 use apr_ops::tensors::{TensorsOptions, find};
 use apr_ops::validate::ValidateOptions;
 use apr_registry::Limits;
@@ -69,7 +69,7 @@ impl Model {
             "" => Selection::corner(shape),
             ranges => Selection::parse(ranges, shape).map_err(Thrown::from)?,
         };
-        json(&elements(&*self.reader, tensor, &selection).map_err(Thrown::from)?)
+        json(&self.session().values(tensor, &selection).map_err(Thrown::from)?)
     }
 
     /// Bytes of a tensor, as its dtype stores them.

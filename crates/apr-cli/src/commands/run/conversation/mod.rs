@@ -12,6 +12,7 @@ use self::lines::{Lines, Typed};
 use super::answers::Answers;
 use super::job::Job;
 use super::{completion, generation, timing};
+use crate::documents::FailureDocument;
 use crate::failure::{Failure, Outcome};
 use crate::printer::DIM;
 use crate::signals;
@@ -153,8 +154,9 @@ fn finish(job: &Job<'_>, made: RunResult<Completion>, loaded: &timing::Loaded) -
             return note(job, "interrupted: the message was not answered");
         }
         Err(failure) => {
-            failure.report(job.context.json);
-            return Ok(());
+            let document = FailureDocument::of(&failure, None);
+            failure.told();
+            return job.context.printer.report_each(&document, |_, _| Ok(()));
         }
     };
     generation::show_logprobs(job, made.logprobs.as_deref())?;
