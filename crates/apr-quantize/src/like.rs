@@ -15,8 +15,9 @@ use super::scheme::Scheme;
 pub enum QuantizedLike {
     /// It has floats.
     Nothing,
-    /// As this scheme quantizes.
-    Scheme(Scheme),
+    /// As this scheme quantizes, with what codes and scales are stored as, where it has such: their
+    /// groups may be others than those of the scheme.
+    Scheme(Scheme, Option<String>),
     /// In this way, which no scheme writes: `AWQ, 4 bits, groups of 128`.
     Other(String),
 }
@@ -28,10 +29,10 @@ impl QuantizedLike {
     /// # Errors
     /// E001 when the metadata hold malformed pairs.
     pub fn of(reader: &dyn CheckpointReader) -> Result<Self> {
-        let mut found: BTreeMap<(bool, String), (u64, Option<Scheme>)> = BTreeMap::new();
+        let mut found: BTreeMap<String, (u64, Option<Scheme>, Option<String>)> = BTreeMap::new();
         for (position, info) in reader.tensors().iter().enumerate() {
             let coding = reader.stored(position).coding();
-            let is_coded = coding.is_some();
+            let stored = coding.as_ref().map(|coding| coding.description.to_owned());
             let (name, scheme) = match coding {
                 Some(coding) => match scheme_of(&coding, info) {
                     Some(scheme) => (scheme.name().to_owned(), Some(scheme)),
@@ -44,13 +45,13 @@ impl QuantizedLike {
                 None => continue,
             };
             let elements = info.shape.elements().unwrap_or_default();
-            found.entry((is_coded, name)).or_insert((0, scheme)).0 += elements;
+            found.entry(name).or_insert((0, scheme, stored)).0 += elements;
         }
-        let most = found.into_iter().max_by_key(|(_, (elements, _))| *elements);
-        let Some(((is_coded, name), (_, scheme))) = most else { return Ok(Self::Nothing) };
-        let recorded = if is_coded { None } else { recorded(reader)? };
+        let most = found.into_iter().max_by_key(|(_, (elements, ..))| *elements);
+        let Some((name, (_, scheme, stored))) = most else { return Ok(Self::Nothing) };
+        let recorded = if stored.is_some() { None } else { recorded(reader)? };
         Ok(match recorded.or(scheme) {
-            Some(scheme) => Self::Scheme(scheme),
+            Some(scheme) => Self::Scheme(scheme, stored),
             None => Self::Other(name),
         })
     }

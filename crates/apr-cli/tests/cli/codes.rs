@@ -262,7 +262,10 @@ fn a_merge_is_quantized_as_its_first_model_when_told() {
     ] {
         let Some(first) = path(name) else { return };
         let merge = format!("merge {first} {other} --keep-quantization --format safetensors");
-        sandbox.apr(&format!("{merge} -o {name}")).ok();
+        sandbox
+            .apr(&format!("{merge} -o {name}"))
+            .ok()
+            .says(&["the first model has", "quantized as"]);
         sandbox.apr(&format!("explain {name}")).ok().says(&[written]);
         let answer = sandbox.apr(&format!("run {name} --prompt 12+34=")).ok().text();
         assert_eq!(answer.trim(), "46", "{name}");

@@ -132,7 +132,7 @@ fn job(
     let path = first.map(|model| PathBuf::from(&model.name)).unwrap_or_default();
     let (of_model, options) = ((path.as_path(), target.format), &args.requantize.options);
     let like_first = first.filter(|_| args.requantize.keep_quantization);
-    let weights = match like_first.map(scheme_of).transpose()? {
+    let weights = match like_first.map(|model| scheme_of(model, context)).transpose()? {
         None => weights::asked(of_model, &args.requantize, &args.write, &args.container, context)?,
         Some(scheme) => {
             weights::quantized(scheme, of_model, options, &args.write, &args.container, context)?
@@ -149,9 +149,18 @@ fn job(
 }
 
 /// The scheme that a model is quantized to.
-fn scheme_of(model: &Model) -> Outcome<Scheme> {
+fn scheme_of(model: &Model, context: &Context) -> Outcome<Scheme> {
     let found = match QuantizedLike::of(&*model.reader)? {
-        QuantizedLike::Scheme(scheme) => return Ok(scheme),
+        QuantizedLike::Scheme(scheme, stored) => {
+            // Groups are those of the scheme.
+            context.printer.warn_all(stored.map(|stored| {
+                format!(
+                    "the first model has {stored}; the output is quantized as {}",
+                    scheme.name()
+                )
+            }));
+            return Ok(scheme);
+        }
         QuantizedLike::Other(kind) => format!("quantized as {kind}, which can't be written"),
         _ => "not quantized".to_owned(),
     };
