@@ -6,24 +6,28 @@ use std::io::{self, Write};
 use apr_registry::formats;
 use serde::Serialize;
 
+use super::page;
 use crate::context::Context;
 use crate::documents::Document;
 use crate::failure::Outcome;
 use crate::printer::{BOLD, DIM};
 
-/// Parts of the binary that can be left out when it is built, and whether they are in it.
-const FEATURES: [(&str, bool); 10] = [
-    ("infer", cfg!(feature = "infer")),
-    ("hub", cfg!(feature = "hub")),
-    ("text", cfg!(feature = "text")),
-    ("chat", cfg!(feature = "chat")),
-    ("audio", cfg!(feature = "audio")),
-    ("images", cfg!(feature = "images")),
-    ("page", cfg!(feature = "page")),
-    ("tui", cfg!(feature = "tui")),
-    ("linalg", cfg!(feature = "linalg")),
-    ("qa", cfg!(feature = "qa")),
-];
+/// Parts of the binary that can be left out when it is built, and whether they are in it. A build
+/// with the feature `page` has the page only where its files were there.
+fn parts() -> [(&'static str, bool); 10] {
+    [
+        ("infer", cfg!(feature = "infer")),
+        ("hub", cfg!(feature = "hub")),
+        ("text", cfg!(feature = "text")),
+        ("chat", cfg!(feature = "chat")),
+        ("audio", cfg!(feature = "audio")),
+        ("images", cfg!(feature = "images")),
+        ("page", page::is_built_in()),
+        ("tui", cfg!(feature = "tui")),
+        ("linalg", cfg!(feature = "linalg")),
+        ("qa", cfg!(feature = "qa")),
+    ]
+}
 
 /// What this binary is.
 #[derive(Serialize)]
@@ -54,8 +58,8 @@ struct FormatSupport {
 
 pub(super) fn run(context: &Context) -> Outcome {
     let features = |is_in: bool| {
-        let chosen = FEATURES.iter().filter(move |(_, there)| *there == is_in);
-        chosen.map(|(name, _)| *name).collect()
+        let chosen = parts().into_iter().filter(move |(_, there)| *there == is_in);
+        chosen.map(|(name, _)| name).collect()
     };
     let library = if cfg!(target_env = "musl") {
         "-musl"

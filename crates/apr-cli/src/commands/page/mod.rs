@@ -39,6 +39,11 @@ impl Document for PageReport {
     const SCHEMA: &'static str = "page";
 }
 
+/// Returns whether the program has the page's files in it.
+pub(super) fn is_built_in() -> bool {
+    Site::built().is_some()
+}
+
 /// Serves until the process is ended.
 pub(super) fn run(args: &PageArgs, context: &Context) -> Outcome {
     let site = match &args.site {
