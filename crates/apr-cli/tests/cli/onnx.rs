@@ -1,8 +1,11 @@
 //! Models that were exported to ONNX.
 
-use apr_testkit::locate;
+use std::collections::BTreeMap;
 
-use crate::support::Sandbox;
+use apr_testkit::locate;
+use serde_json::{Value, json};
+
+use crate::support::{Sandbox, tensors};
 
 /// `fixtures/onnx/make_exports.py` exported them, and saved the weights that the model had.
 const EXPORTS: [&str; 2] = ["script", "dynamo"];
@@ -168,4 +171,35 @@ fn a_model_prepared_for_onnxruntime_is_read_by_its_initializers() {
     sandbox.apr("convert model.ort -o ort.onnx").ok();
     sandbox.apr("graph ort.onnx --node dense").ok().says(&["Gemm", "tensor weight"]);
     sandbox.apr("diff model.ort ort.safetensors").ok().says(&["SAME"]);
+}
+
+/// `fixtures/onnx/quantized.py` has the weights as onnxruntime dequantizes them.
+#[test]
+fn codes_of_onnxruntime_are_weights_in_a_file_without_a_graph() {
+    let sandbox = Sandbox::new();
+    let expected = std::fs::read(locate::fixture("onnx/quantized.json")).expect("a fixture");
+    let expected: BTreeMap<String, BTreeMap<String, Value>> =
+        serde_json::from_slice(&expected).expect("what onnxruntime computes");
+    for (model, weights) in expected {
+        let source = locate::fixture(&format!("onnx/{model}.onnx")).display().to_string();
+        for output in ["codes.safetensors", "codes.pt", "codes.apr"] {
+            sandbox.apr(&format!("convert {source} -o {output} -f")).ok();
+            let validated = sandbox.apr(&format!("validate {output}")).ok();
+            validated.says(&["VALID"]);
+        }
+        for codes in ["codes.safetensors", "codes.pt"] {
+            sandbox.apr(&format!("tensors {codes}")).ok().says(&["onnx-int8"]);
+            let out = format!("convert {codes} --dequantize f32 -o values.safetensors -f");
+            sandbox.apr(&out).ok();
+            let file = std::fs::read(sandbox.path("values.safetensors")).expect("an output");
+            let found = tensors(&file);
+            for (name, weight) in &weights {
+                let bits = weight["bits"].as_array().expect("bits").iter();
+                let bits = bits.map(|bits| bits.as_u64().expect("bits") as u32);
+                let bytes: Vec<u8> = bits.flat_map(u32::to_le_bytes).collect();
+                assert_eq!(found[name], (json!("F32"), weight["shape"].clone(), bytes), "{name}");
+                assert!(!found.contains_key(&format!("{name}_quantized")));
+            }
+        }
+    }
 }

@@ -27,6 +27,9 @@ pub(crate) const SMALL: u64 = 1024;
 const SHAPING: [(&str, &[usize]); 3] =
     [("Resize", &[1, 2]), ("Upsample", &[1]), ("Range", &[0, 1, 2])];
 
+/// The end of the names that onnxruntime's quantizers give the codes of weights and of biases.
+const QUANTIZED: &str = "_quantized";
+
 /// The tensors of a model so far.
 pub(super) struct Collected<'a> {
     pub(super) files: Files<'a>,
@@ -154,7 +157,7 @@ impl<'a> Collected<'a> {
         let decides = matches!(
             ElementType::from_onnx_code(kind),
             Some(ElementType::I64 | ElementType::I32 | ElementType::Bool)
-        );
+        ) && !name.ends_with(QUANTIZED);
         if owner == Owner::Setting {
             Some("settings of operators")
         } else if decides {
@@ -179,11 +182,22 @@ impl<'a> Collected<'a> {
     pub(super) fn candidates(&self) -> Vec<Candidate<'_>> {
         // Names are revealed by nodes of the main graph.
         let of_main = |item: &&Item| matches!(item.owner, Owner::Main | Owner::MainConstant);
+        // The scale of onnxruntime's codes is called after them, and means nothing under another
+        // name or among the constants.
+        let names: HashSet<&str> = self.tensors.iter().map(|item| &*item.info.name).collect();
+        let is_scale = |item: &&Item| {
+            let weight = item.info.name.strip_suffix("_scale");
+            weight.is_some_and(|weight| {
+                let codes = format!("{weight}{QUANTIZED}");
+                names.contains(&*codes) || weight.ends_with(QUANTIZED) && names.contains(weight)
+            })
+        };
         let floats = self
             .tensors
             .iter()
             .filter(of_main)
-            .filter(|item| item.info.dtype.is_float() && item.constant.is_none());
+            .filter(|item| item.info.dtype.is_float() && item.constant.is_none())
+            .filter(|item| !is_scale(item));
         floats
             .map(|item| {
                 let TensorInfo { name, shape, .. } = &item.info;

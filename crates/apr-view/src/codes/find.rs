@@ -9,7 +9,7 @@ use super::grouped::Grouped;
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
 use super::{
-    awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, ggml, gptq, hqq, marlin24, mlx,
+    awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, ggml, gptq, hqq, marlin24, mlx, onnx,
     packed, quanto, refused, scaled, sparse24,
 };
 
@@ -41,6 +41,7 @@ pub(super) const KINDS: &[Kind] = &[
     eetq::KIND,
     packed::KIND,
     mlx::KIND,
+    onnx::KIND,
     scaled::FP8,
     scaled::INT8,
 ];

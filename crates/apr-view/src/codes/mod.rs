@@ -34,6 +34,7 @@ mod hqq;
 mod integers;
 mod marlin24;
 mod mlx;
+mod onnx;
 mod packed;
 mod quanto;
 mod qweight;

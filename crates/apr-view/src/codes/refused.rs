@@ -105,7 +105,9 @@ pub(super) fn add_left_over(
     for (position, info) in tensors.all().iter().enumerate() {
         let stem = stem_of(position).filter(|_| !taken.contains(&position));
         if let Some((stem, last)) = stem.filter(|(_, last)| *last != "bias") {
-            stems.entry(stem).or_default().push(Part { position, last, dtype: info.dtype });
+            let is_number = info.shape.dims().is_empty();
+            let part = Part { position, last, dtype: info.dtype, is_number };
+            stems.entry(stem).or_default().push(part);
         }
     }
 
@@ -205,12 +207,14 @@ struct Part<'a> {
     /// The end of its name.
     last: &'a str,
     dtype: DType,
+    /// Whether it has no dimension: a zero point of activations, a count.
+    is_number: bool,
 }
 
 impl Part<'_> {
     fn is_of_codes(&self) -> bool {
         use DType::{F8_E4M3, F8_E5M2, I8, I16, I32, U8, U32};
-        [F8_E4M3, F8_E5M2, I8, I16, I32, U8, U32].contains(&self.dtype)
+        !self.is_number && [F8_E4M3, F8_E5M2, I8, I16, I32, U8, U32].contains(&self.dtype)
     }
 
     /// Whether these are codes of a method that is decoded, if its scales were there.
