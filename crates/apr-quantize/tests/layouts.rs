@@ -413,7 +413,7 @@ fn what_stays_dense_is_stated_and_the_configuration_says_the_rest() {
         let mut metadata = base.metadata().clone();
         metadata.set(keys::MODEL_TYPE, "llama");
         let model = families.identify(base.tensors(), &metadata);
-        let chosen = layout.choose(&*base, model.as_ref());
+        let chosen = layout.choose(&*base, model.as_ref(), &BTreeMap::new());
         let names = base.tensors().iter().map(|info| info.name.clone()).collect::<Vec<_>>();
         let laid = Laid::new(base.into(), layout, chosen).expect("a layout");
         let config = laid.companions().iter().position(|companion| companion.name == "config.json");

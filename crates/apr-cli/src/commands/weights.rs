@@ -95,7 +95,7 @@ fn with_scheme(
     let idle = idle.map(|(option, _)| format!("{option} changed nothing: {scheme} has no blocks"));
     let is_nearest = layout.is_some_and(|layout| layout.rounding().is_none());
     let nearest = measured(options).filter(|_| is_nearest).map(|_| {
-        format!("--calibration changed nothing: {scheme} in safetensors has the nearest codes")
+        format!("--calibration changed nothing: the layout {scheme} has the nearest codes")
     });
     Ok(Weights {
         quantize: Some(quantize),

@@ -713,14 +713,29 @@ fn weights_in_codes_are_written_in_parts_as_in_one_process() {
             same_files(&sandbox, 3, &format!("{command} {path}"), options);
         }
     }
-    // Parts are shards of .apr models, and layouts of codes are folders.
     let Some(path) = quantized("gptq4") else { return };
-    for (options, said) in [
-        ("--format safetensors -o out", "parts are shards of an .apr model"),
-        ("-o out.apr", "w4a16 is a layout of safetensors folders"),
-    ] {
-        let line = format!("plan --parts 3 -o p.json quantize {path} --type w4a16 --requantize");
-        sandbox.apr(&format!("{line} {options}")).fails(2, &[said]);
+    let line = format!("plan --parts 3 -o p.json quantize {path} --type w4a16 --requantize");
+    let output = "--format safetensors -o out";
+    sandbox.apr(&format!("{line} {output}")).fails(2, &["parts are shards of an .apr model"]);
+}
+
+#[test]
+fn layouts_for_servers_are_written_in_parts_as_in_one_process() {
+    let sandbox = Sandbox::new();
+    let model = locate::fixture("tiny-llama").display().to_string();
+    for scheme in ["fp8", "w8a8", "w4a16", "w4a16-asym", "gptq-4", "mlx-4"] {
+        same_files(&sandbox, 3, &format!("quantize {model}"), &format!("--type {scheme}"));
+        // The finished model becomes the folder that one command writes.
+        let quantize = format!("quantize {model} --type {scheme}");
+        sandbox.apr(&format!("{quantize} -o laid.apr -f")).ok();
+        sandbox.apr(&format!("convert laid.apr --format safetensors -o of-apr-{scheme}")).ok();
+        sandbox.apr(&format!("{quantize} --format safetensors -o at-once-{scheme}")).ok();
+        for file in ["model.safetensors", "config.json"] {
+            let read = |folder: &str| {
+                fs::read(sandbox.path(&format!("{folder}-{scheme}/{file}"))).expect("a file")
+            };
+            assert!(read("of-apr") == read("at-once"), "{scheme}: {file}");
+        }
     }
 }
 

@@ -1,16 +1,17 @@
 //! A model under the names and in the layout of its target.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use apr_arch::FamilyModel;
+use apr_llama::is_in_gguf_layout;
 use apr_quantize::{
     Choices, Chosen, Laid, Layout, Quantization, Weighting, idle_requantize, note_of_unweighted,
     place,
 };
 use apr_registry::{
-    CheckpointReader, Computes, Convention, DType, PlanOptions, QuantizedTypes,
-    Result as ModelResult, TensorInfo,
+    CheckpointReader, Computes, Convention, DType, Error, Format, PlanOptions, QuantizedTypes,
+    Result as ModelResult, TensorInfo, safetensors,
 };
 use apr_source::Source;
 use apr_view::{Base, Blocks, Change, Unpacked, View};
@@ -45,7 +46,7 @@ fn left_dense(modules: &[String]) -> Option<String> {
 }
 
 /// Refuses choices of types for single tensors: a layout has one.
-fn check_choices(choices: &Choices) -> Result<(), JobError> {
+fn check_choices(choices: &Choices, format: &Format) -> Result<(), JobError> {
     let given = [
         ("`embedding_type`", choices.embedding_type.is_some()),
         ("`output_type`", choices.output_type.is_some()),
@@ -54,8 +55,8 @@ fn check_choices(choices: &Choices) -> Result<(), JobError> {
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((choice, _)) => Err(JobError::Request(format!(
-            "{choice} chooses types of blocks: {} in safetensors is one layout for all matrices",
-            choices.scheme
+            "{choice} chooses types of blocks: {} in {} is one layout for all matrices",
+            choices.scheme, format.name
         ))),
         None => Ok(()),
     }
@@ -76,7 +77,7 @@ fn importance(
     let Some(weighting) = &asked.weighting else { return Ok((Vec::new(), None)) };
     let what = called(weighting);
     if !layout.searches_scales() {
-        let idle = format!("{what} changed nothing: {scheme} in safetensors searches no scales");
+        let idle = format!("{what} changed nothing: the layout {scheme} searches no scales");
         return Ok((Vec::new(), Some(idle)));
     }
     let found: Vec<Option<Arc<[f32]>>> = match weighting {
@@ -144,6 +145,26 @@ fn decode_blocks(view: &mut View<'_>) -> ModelResult<()> {
     })
 }
 
+/// What libraries call the tensors of a source, by the names that they have there.
+///
+/// # Errors
+/// E003 for a file with the rows of llama.cpp, and those of [`restore_to`].
+fn names_of_libraries(source: &Source<'_>) -> ModelResult<HashMap<String, String>> {
+    if is_in_gguf_layout(source.reader()) {
+        let message = "its rows are in the order of llama.cpp: quantize it into a safetensors \
+                       folder, and convert that";
+        return Err(Error::version(message));
+    }
+    let nothing = ValidationConfig::off();
+    let foreign = restore_to(source, &safetensors::FORMAT, nothing, DType::F32)?;
+    let view = foreign.prepared.view;
+    let named = view.tensors().iter().filter_map(|info| match view.names_below(&info.name)[..] {
+        [below] => Some((below.to_owned(), info.name.clone())),
+        _ => None,
+    });
+    Ok(named.collect())
+}
+
 impl Job {
     /// Plans a copy.
     pub(super) fn plan_copy<'a>(
@@ -175,9 +196,15 @@ impl Job {
     /// Plans a file of the native container: canonical names, and what the companions say.
     pub(super) fn plan_canonical<'a>(
         &self,
-        selected: View<'a>,
+        mut selected: View<'a>,
         source: &Source<'a>,
     ) -> Result<Planned<'a>, JobError> {
+        let layout = self.weights.layout(self.target.format);
+        let mut names = HashMap::new();
+        if layout.is_some() {
+            decode_blocks(&mut selected)?;
+            names = names_of_libraries(&source.through(&selected))?;
+        }
         let options = PrepareOptions { validation: self.validation, license: self.license.clone() };
         let mut prepared = prepare(&source.through(&selected), &options)?;
         self.record_source(prepared.view.metadata_mut());
@@ -185,7 +212,18 @@ impl Job {
             self.weights.apply(&mut prepared.view, Vec::new(), self.target.format, source)?;
         let (mapping, parts) = Parts::of(prepared, options, Vec::new());
         let content = mapping.over(Base::owning(selected));
-        Planned::new(self, source, content, parts)
+        match layout {
+            Some(layout) => {
+                let named = content.tensors().iter().enumerate().filter_map(|(tensor, info)| {
+                    let below = content.names_below(&info.name);
+                    let [below] = below[..] else { return None };
+                    Some((tensor, names.remove(below)?))
+                });
+                let named = named.collect();
+                self.plan_laid((layout, &named), content, parts, source)
+            }
+            None => Planned::new(self, source, content, parts),
+        }
     }
 
     /// Plans a file of another format: names and layout that its programs expect.
@@ -253,7 +291,7 @@ impl Job {
         }
         let content = mapping.over(Base::owning(selected));
         if let Some(layout) = self.weights.layout(self.target.format) {
-            return self.plan_laid(layout, content, parts, source);
+            return self.plan_laid((layout, &BTreeMap::new()), content, parts, source);
         }
         if self.unpacks()? && Unpacked::is_needed(&content) {
             return self.plan_unpacked(content, parts, source);
@@ -309,10 +347,11 @@ impl Job {
         Ok(stays_quantized && self.target.target()?.quantized == QuantizedTypes::Unpacked)
     }
 
-    /// Plans a folder with codes and scales in place of weights, as servers load them.
+    /// Plans an output with codes and scales in place of weights, as servers load them from a
+    /// folder.
     fn plan_laid<'a>(
         &self,
-        layout: Layout,
+        (layout, names): (Layout, &BTreeMap<usize, String>),
         content: View<'a>,
         mut parts: Parts,
         source: &Source<'a>,
@@ -321,16 +360,16 @@ impl Job {
             return Planned::new(self, source, content, parts);
         };
         let scheme = asked.choices.scheme;
-        if !self.target.folder {
+        if !self.target.folder && self.target.format.convention != Convention::Canonical {
             let message = format!(
                 "{scheme} in safetensors is a folder: its config.json says how the weights are \
                  read. Name a folder as the output"
             );
             return Err(JobError::Request(message));
         }
-        check_choices(&asked.choices)?;
+        check_choices(&asked.choices, self.target.format)?;
         let family = source.family_in(&content)?;
-        let mut chosen = layout.choose(&content, family.as_ref());
+        let mut chosen = layout.choose(&content, family.as_ref(), names);
         if !chosen.weights.contains(&true) {
             let message = format!(
                 "nothing to quantize: the model has no matrices of floats that {scheme} takes"

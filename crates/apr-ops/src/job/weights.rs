@@ -6,7 +6,9 @@ use apr_quantize::{
     Casts, Choices, Layout, QualityGate, Quantization, Scheme, SchemeKind, TensorTarget, Weighting,
     plan, record, record_cast, record_dequantized,
 };
-use apr_registry::{CheckpointReader, Convention, DType, Format, QuantizedTypes, safetensors};
+use apr_registry::{
+    CheckpointReader, Convention, DType, Format, QuantizedTypes, apr2, safetensors,
+};
 use apr_source::Source;
 use apr_tensor::cast::can_cast;
 use apr_tensor::drift::Drift;
@@ -159,10 +161,15 @@ impl Weights {
     }
 }
 
-/// The layout of codes and scales that a scheme means in a format.
+/// The layout of codes and scales that a scheme means in a format. The native container keeps
+/// those that it has no blocks for, for a folder that is written of it later.
 #[must_use]
 pub fn layout_of(scheme: Scheme, format: &Format) -> Option<Layout> {
-    Layout::of(scheme).filter(|_| *format == safetensors::FORMAT)
+    let is_laid = match format.convention {
+        Convention::Canonical => *format == apr2::FORMAT && scheme.kind() == SchemeKind::Layout,
+        _ => *format == safetensors::FORMAT,
+    };
+    Layout::of(scheme).filter(|_| is_laid)
 }
 
 /// Gives every tensor of the view its type, and writes into the view's metadata how it was
@@ -234,8 +241,8 @@ fn check_types(scheme: Scheme, format: &Format) -> Result<(), JobError> {
     let Some(target) = format.target else { return Ok(()) };
     let advice = match target.quantized {
         _ if scheme.kind() == SchemeKind::Layout => format!(
-            "{scheme} is a layout of safetensors folders: write one with `format` safetensors; \
-             {} has blocks, such as q8_0 and q4_k_m",
+            "{scheme} is a layout of safetensors folders: write one with `format` safetensors, or \
+             an .apr file for one; {} has blocks, such as q8_0 and q4_k_m",
             format.name
         ),
         QuantizedTypes::Ggml if scheme.file_type().is_none() => format!(

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apr_core::{
-    CheckpointReader, Companion, Container, Error, Metadata, Result, Stored, TensorInfo, keys,
-    pass_on,
+    CheckpointReader, CodingPart, Companion, Container, Error, Metadata, Result, Stored,
+    TensorInfo, keys, pass_on,
 };
 use apr_tensor::drift::Drift;
 use apr_tensor::element::widen_f32;
@@ -32,6 +32,8 @@ pub struct Laid<'a> {
     companions: Vec<Companion>,
     /// The configuration, by position among the companions.
     config: Option<(usize, Vec<u8>)>,
+    /// The tensors of the base as libraries call them.
+    named: Vec<TensorInfo>,
     /// For each tensor of the base, which of [`largest`](Self::largest) it shares with others.
     sets: Vec<usize>,
     /// The largest magnitude of all weights that servers join.
@@ -90,8 +92,9 @@ impl<'a> Laid<'a> {
     /// # Errors
     /// E001 where a configuration is no JSON or the model has none, E007 when it can't be read.
     pub fn new(base: Base<'a>, layout: Layout, chosen: Chosen) -> Result<Self> {
-        let Chosen { weights, ignored, importance, moved } = chosen;
+        let Chosen { weights, ignored, importance, moved, named } = chosen;
         let (mut tensors, mut origins) = (Vec::new(), Vec::new());
+        let mut renamed = Map::new();
         let mut bytes = vec![0; base.tensors().len()];
         for (tensor, info) in base.tensors().iter().enumerate() {
             if !weights.get(tensor).copied().unwrap_or(false) {
@@ -99,7 +102,21 @@ impl<'a> Laid<'a> {
                 origins.push(Origin { tensor, part: None });
                 continue;
             }
-            for (part, info) in layout.parts(info) {
+            let own = &named[tensor].name;
+            let mut parts = layout.parts(&named[tensor]);
+            let names = parts
+                .iter()
+                .map(|(_, part)| CodingPart::of(own, tensor, &part.name).name_of(&info.name));
+            match names.collect::<Option<Vec<String>>>() {
+                Some(names) => parts.iter_mut().zip(names).for_each(|((_, part), name)| {
+                    part.name = name;
+                }),
+                // The parts say nothing of the name that the weight has here.
+                None => {
+                    renamed.insert(own.clone(), info.name.clone().into());
+                }
+            }
+            for (part, info) in parts {
                 bytes[tensor] += info.byte_len()?;
                 tensors.push(info);
                 origins.push(Origin { tensor, part: Some(part) });
@@ -110,6 +127,9 @@ impl<'a> Laid<'a> {
         let mut architecture = metadata.object(keys::ARCHITECTURE).cloned().unwrap_or_default();
         layout.state(&mut architecture, &ignored);
         metadata.set(keys::ARCHITECTURE, architecture);
+        if !renamed.is_empty() {
+            metadata.set(keys::CODED, renamed);
+        }
         let mut companions = base.companions().to_vec();
         let config = companions.iter().position(|companion| companion.name == CONFIG);
         let config = config.ok_or_else(|| {
@@ -123,7 +143,7 @@ impl<'a> Laid<'a> {
         text.push(b'\n');
         companions[config].len = text.len() as u64;
 
-        let sets = sets(base.tensors());
+        let sets = sets(&named);
         let count = sets.iter().max().map_or(0, |last| last + 1);
         let names = base.tensors().iter().map(|info| info.name.clone()).collect();
         let drifts = Mutex::default();
@@ -138,6 +158,7 @@ impl<'a> Laid<'a> {
             config: Some((config, text)),
             largest: (0..count).map(|_| OnceLock::new()).collect(),
             sets,
+            named,
             importance,
             errors: Arc::new(LaidErrors { layout, drifts, moved, names, bytes, elements }),
             base,
@@ -184,7 +205,7 @@ impl<'a> Laid<'a> {
         }
         let mut largest = 0.0_f32;
         let of_set = (0..self.sets.len()).filter(|other| self.sets[*other] == set);
-        for other in of_set.filter(|other| self.layout.takes(&self.base.tensors()[*other])) {
+        for other in of_set.filter(|other| self.layout.takes(&self.named[*other])) {
             let rows = self.base.tensors()[other].shape.dims().first().copied().unwrap_or(0);
             let mut first = 0;
             while first < rows {
@@ -212,7 +233,7 @@ impl<'a> Laid<'a> {
     /// Fills `buf` with bytes of a part that has some for each row, from `offset` on.
     fn encode(&self, origin: Origin, offset: u64, buf: &mut [u8], part: Part) -> Result<()> {
         let info = &self.base.tensors()[origin.tensor];
-        let parts = self.layout.parts(info);
+        let parts = self.layout.parts(&self.named[origin.tensor]);
         let own = parts.iter().find(|(of, _)| *of == part).map(|(_, info)| info);
         let rows = info.shape.dims().first().copied().unwrap_or(1).max(1);
         let width = own.map(TensorInfo::byte_len).transpose()?.unwrap_or_default() / rows;

@@ -49,6 +49,8 @@ pub struct Chosen {
     /// How far weights have moved, by position, that were [rounded](Rounding) before: their values
     /// are stored exactly.
     pub moved: BTreeMap<usize, Drift>,
+    /// The tensors as libraries call them, after which parts are named.
+    named: Vec<TensorInfo>,
 }
 
 /// How the weights of a model are laid out.
@@ -128,12 +130,23 @@ impl Layout {
 
     /// The weights that are laid out.
     ///
-    /// Embeddings and output matrices stay as they are but in MLX, as servers expect them.
+    /// Embeddings and output matrices stay as they are but in MLX, as servers expect them. `names`
+    /// are what libraries call the tensors that have another name here, by position.
     #[must_use]
-    pub fn choose(self, reader: &dyn CheckpointReader, model: Option<&FamilyModel<'_>>) -> Chosen {
+    pub fn choose(
+        self,
+        reader: &dyn CheckpointReader,
+        model: Option<&FamilyModel<'_>>,
+        names: &BTreeMap<usize, String>,
+    ) -> Chosen {
         let mut ignored = Vec::new();
         let roles = roles_of(reader, model);
-        let chosen = reader.tensors().iter().zip(roles).map(|(info, role)| {
+        let named = reader.tensors().iter().enumerate().map(|(tensor, info)| {
+            let name = names.get(&tensor).unwrap_or(&info.name).clone();
+            TensorInfo { name, ..info.clone() }
+        });
+        let named: Vec<TensorInfo> = named.collect();
+        let chosen = named.iter().zip(roles).map(|(info, role)| {
             let is_wanted = match role {
                 Some(Role::Matrix) => !is_router(&info.name),
                 Some(Role::TokenEmbedding | Role::Output) => matches!(self, Self::Mlx(_)),
@@ -147,7 +160,7 @@ impl Layout {
             is_chosen
         });
         let weights = chosen.collect();
-        Chosen { weights, ignored, ..Chosen::default() }
+        Chosen { weights, ignored, named, ..Chosen::default() }
     }
 
     /// The tensors that a weight becomes.
