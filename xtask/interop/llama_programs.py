@@ -1,7 +1,8 @@
 """Builds llama.cpp's programs: `llama_programs.py FOLDER`, with the Python that runs it.
 
 Its Python bindings, of which `xtask/requirements-llama.txt` says the version, carry the source. The programs are in
-FOLDER/bin afterwards; those that are there already are kept.
+FOLDER/bin afterwards; those that are there already are kept. `llama_programs.py FOLDER --source` leaves the source
+alone there, which has the converter.
 """
 
 import os
@@ -23,10 +24,11 @@ def pip(*arguments):
     subprocess.run([sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments], check=True)
 
 
-def main():
-    folder = Path(sys.argv[1])
-    if all((folder / "bin" / name).exists() for name in PROGRAMS):
-        return
+def fetch_source(folder):
+    """The source, in a folder below this one."""
+    found = list(folder.glob("llama_cpp_python-*/vendor/llama.cpp"))
+    if found:
+        return found[0]
     lines = (ROOT / "xtask/requirements-llama.txt").read_text(encoding="utf-8").splitlines()
     package = next(line for line in lines if line.startswith("llama-cpp-python=="))
     folder.mkdir(parents=True, exist_ok=True)
@@ -34,12 +36,23 @@ def main():
     pip("download", "--no-deps", "--no-build-isolation", "--no-binary", "llama-cpp-python", "--dest", str(folder), package)
     with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
         archive.extractall(folder, filter="data")
-    source = next(folder.glob("llama_cpp_python-*/vendor/llama.cpp"))
-    environment = dict(os.environ, PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return next(folder.glob("llama_cpp_python-*/vendor/llama.cpp"))
+
+
+def main():
+    folder = Path(sys.argv[1])
+    # pip asks the package for its requirements, and the package asks for CMake.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    if "--source" in sys.argv[2:]:
+        fetch_source(folder)
+        return
+    if all((folder / "bin" / name).exists() for name in PROGRAMS):
+        return
+    source = fetch_source(folder)
     cmake = ["cmake", "-G", "Ninja", "-S", source, "-B", folder, *OPTIONS]
     # llama.cpp puts its programs into bin/ of the folder that it is built in, whatever else is asked for.
-    subprocess.run(cmake, check=True, env=environment, stdout=subprocess.DEVNULL)
-    subprocess.run(["ninja", "-C", folder, *PROGRAMS], check=True, env=environment, stdout=subprocess.DEVNULL)
+    subprocess.run(cmake, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["ninja", "-C", folder, *PROGRAMS], check=True, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

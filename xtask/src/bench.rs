@@ -16,6 +16,7 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
     steps.run("llama.cpp, to compare with", reference::set_up_llama_cpp);
     steps.run("transformers and onnxruntime, to compare with", reference::set_up_transformers);
     steps.run("compressed-tensors, to compare with", reference::set_up_codes);
+    steps.run("llama.cpp's converter, to compare with", reference::set_up_llama_source);
     steps.run("build as it is shipped", || {
         let what = [
             "--profile",

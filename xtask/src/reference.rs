@@ -80,6 +80,13 @@ pub(crate) fn set_up_llama_programs() -> Outcome {
     run(program(python()).arg("xtask/interop/llama_programs.py").arg(llama_programs()))
 }
 
+/// Fetches llama.cpp's source, which has its converter, unless `APR_LLAMA_PROGRAMS` names a folder
+/// with it.
+pub(crate) fn set_up_llama_source() -> Outcome {
+    let mut command = program(python());
+    run(command.arg("xtask/interop/llama_programs.py").arg(llama_programs()).arg("--source"))
+}
+
 fn llama_programs() -> PathBuf {
     std::env::var_os("APR_LLAMA_PROGRAMS").map_or_else(|| folder().join("llama.cpp"), PathBuf::from)
 }
