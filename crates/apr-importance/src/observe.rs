@@ -12,14 +12,14 @@ use apr_run::{Host, Prepared, RunResult};
 use apr_trace::Sites;
 
 use crate::measure::Inputs;
-use crate::targets::{Names, Targets, gguf_naming};
+use crate::targets::{Names, Target, Targets, gguf_naming};
 
 /// Receives rows of inputs, one after another, of the weight that quantizers call so, and how long
 /// a row is.
 pub type Take<'t> = dyn FnMut(&str, &[f32], usize) -> Result<()> + 't;
 
-/// The weights of products that a run of a model meets, in that order, by the names that quantizers
-/// have for them. Experts are left out.
+/// The matrices of products that a run of a model meets, in that order, by the names that
+/// [`measured_names`](apr_quantize::measured_names) has for them.
 ///
 /// # Errors
 /// E008 where the model has too many operators.
@@ -101,12 +101,11 @@ fn targets(subject: &Subject<'_>, model: Option<&FamilyModel<'_>>) -> RunResult<
     let names = Names::new(subject.runner().reader(), model, gguf.as_ref(), false);
     let part = |part: &Prepared<'_>| {
         let sites = Sites::of(part.graph())?;
-        let targets = Targets::of(&sites, &names).of_site.into_iter().map(|(site, targets)| {
-            let whole = targets.into_iter().filter(|target| target.experts == 1);
-            (site, whole.map(|target| target.name).collect())
-        });
-        let targets = targets.collect();
-        Ok((sites, targets))
+        let targets = Targets::of(&sites, &names).of_site.into_iter();
+        let matrices = targets
+            .map(|(site, targets)| (site, targets.into_iter().map(Target::matrix).collect()));
+        let matrices = matrices.collect();
+        Ok((sites, matrices))
     };
     Ok(subject.parts().iter().map(part).collect::<Result<_>>()?)
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use apr_arch::{FamilyModel, GGUF, Naming};
 use apr_core::CheckpointReader;
 use apr_graph::{View, WeightRef};
+use apr_quantize::measured_expert;
 use apr_trace::Sites;
 
 /// Operators whose first input meets the columns of their second.
@@ -35,6 +36,16 @@ pub(crate) struct Target {
     pub(crate) name: String,
     pub(crate) expert: usize,
     pub(crate) experts: usize,
+}
+
+impl Target {
+    /// What [`measured_names`](apr_quantize::measured_names) calls the matrix.
+    pub(crate) fn matrix(self) -> String {
+        match self.experts {
+            1 => self.name,
+            _ => measured_expert(&self.name, self.expert as u64),
+        }
+    }
 }
 
 /// The products of a part of a model.

@@ -61,5 +61,5 @@ pub use quality::{
 };
 pub use recode::TensorTarget;
 pub use record::{file_type_name, place, record, record_cast, record_dequantized, recorded_scheme};
-pub use role::{Role, measured_names, roles_of};
+pub use role::{Role, measured_expert, measured_names, roles_of};
 pub use scheme::{Scheme, SchemeKind, UnknownType, parse_dtype};

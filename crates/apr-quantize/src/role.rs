@@ -129,14 +129,36 @@ fn is_of_floats(info: &TensorInfo) -> bool {
 }
 
 /// What a measurement of importance calls each tensor by position: its name in GGUF files, or its
-/// own where these do not have the family.
+/// own where these do not have the family. A matrix of one expert is called after the stack that
+/// GGUF has of them, see [`measured_expert`].
 #[must_use]
 pub fn measured_names(
     reader: &dyn CheckpointReader,
     model: Option<&FamilyModel<'_>>,
 ) -> Vec<String> {
-    let names = gguf_names(reader, model).into_iter().zip(reader.tensors());
-    names.map(|(name, info)| name.unwrap_or_else(|| info.name.clone())).collect()
+    let gguf = model.and_then(|model| model.family().default_naming(GGUF));
+    let of_expert = |tensor: usize| {
+        let family = model?.family();
+        let (stack, expert) = family.stack(model?.canonical(tensor)?)?;
+        Some(measured_expert(&family.source_name(&stack, gguf.as_ref()?)?, expert))
+    };
+    let names = gguf_names(reader, model).into_iter().zip(reader.tensors()).enumerate();
+    names
+        .map(|(tensor, (name, info))| {
+            name.or_else(|| of_expert(tensor)).unwrap_or_else(|| info.name.clone())
+        })
+        .collect()
+}
+
+/// What a measurement calls the matrix of one expert of a stack.
+///
+/// ```
+/// let name = apr_quantize::measured_expert("blk.0.ffn_up_exps.weight", 3);
+/// assert_eq!(name, "blk.0.ffn_up_exps.weight[3]");
+/// ```
+#[must_use]
+pub fn measured_expert(stack: &str, expert: u64) -> String {
+    format!("{stack}[{expert}]")
 }
 
 /// Names that llama.cpp's rules know, for families that it has.

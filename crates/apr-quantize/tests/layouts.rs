@@ -1,6 +1,8 @@
 //! Layouts that other libraries load: what is written is read as the values that the report is of,
 //! and no value is further from its own than the format makes it.
 
+use std::collections::BTreeMap;
+
 use apr_core::{CheckpointReader, DType, Limits, keys};
 use apr_quantize::{Chosen, Laid, Layout, Quality, Scheme};
 use apr_tensor::cast::cast_values;
@@ -413,7 +415,7 @@ fn what_stays_dense_is_stated_and_the_configuration_says_the_rest() {
         let mut metadata = base.metadata().clone();
         metadata.set(keys::MODEL_TYPE, "llama");
         let model = families.identify(base.tensors(), &metadata);
-        let chosen = layout.choose(&*base, model.as_ref(), &BTreeMap::new());
+        let chosen = layout.choose(&*base, model.as_ref(), BTreeMap::new());
         let names = base.tensors().iter().map(|info| info.name.clone()).collect::<Vec<_>>();
         let laid = Laid::new(base.into(), layout, chosen).expect("a layout");
         let config = laid.companions().iter().position(|companion| companion.name == "config.json");

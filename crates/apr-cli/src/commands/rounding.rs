@@ -25,9 +25,9 @@ pub(super) fn rounded(
     let source = context.source(calibration.reader(), &model.name)?;
     let LaidWeights { positions, idle, .. } = job.laid_weights(&source)?;
     drop(source);
-    let layers = calibration.layers(positions, "calibrate")?;
+    let mut layers = calibration.layers(positions, "calibrate")?;
     let mut work = RoundingWork::new(rounding);
-    let rewrites = calibration.rewrite(&layers, |matrix, gram, rewrites| {
+    let rewrites = calibration.rewrite(&mut layers, |matrix, gram, rewrites| {
         Ok(work.round(calibration.reader(), matrix, gram, rewrites)?)
     })?;
     job.weights.rounded = work.moved();

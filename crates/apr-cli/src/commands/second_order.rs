@@ -58,6 +58,7 @@ impl<'c> Calibration<'c> {
             Ok(measured_weights(&Subject::of(runner)?, source.family()?)?)
         })?;
         let layers = Layers::new(positions, reader, source.family()?, &names);
+        let layers = layers.within(self.context.max_memory());
         if layers.layers.is_empty() {
             return Err(Failure::Usage(format!(
                 "nothing to {verb}: a run of the model meets none of the matrices"
@@ -70,7 +71,7 @@ impl<'c> Calibration<'c> {
     /// Says what memory the work takes before it begins.
     fn tell_memory(&self, layers: &Layers) -> Outcome {
         let (needed, most) = (layers.memory(), self.context.max_memory());
-        let count = counted(layers.layers.len() as u64, "layer");
+        let count = counted(layers.layers.len() as u64, "run");
         let bytes = human::bytes(needed);
         if needed > most {
             let message = format!(
@@ -88,21 +89,24 @@ impl<'c> Calibration<'c> {
     }
 
     /// Gives `rewrite` each matrix with the products of its inputs behind the layers that are done.
-    /// Returns the matrices that it made.
+    /// Those that no input reached, as may be with experts, are left. Returns the matrices that it
+    /// made.
     pub(super) fn rewrite(
         &self,
-        layers: &Layers,
+        layers: &mut Layers,
         mut rewrite: impl FnMut(&Matrix, Gram, &Rewrites) -> Outcome,
     ) -> Outcome<Arc<Rewrites>> {
         let rewrites = Arc::new(Rewrites::new(Box::new(FactorFile::create()?)));
-        let bar = Bar::counting(&self.context.printer, layers.layers.len() as u64);
-        for (at, layer) in layers.layers.iter().enumerate() {
+        let Layers { layers, left } = layers;
+        let bar = Bar::counting(&self.context.printer, layers.len() as u64);
+        for (at, layer) in layers.iter().enumerate() {
             let mut grams = self.grams(layer, &rewrites)?;
             for matrix in layer {
                 self.context.interrupt.check()?;
-                let gram = grams.remove(&matrix.measured);
-                let gram = gram.ok_or_else(|| Error::corrupt("a run did not meet its weights"))?;
-                rewrite(matrix, gram, &rewrites)?;
+                match grams.remove(&matrix.measured).filter(|gram| gram.rows() > 0) {
+                    Some(gram) => rewrite(matrix, gram, &rewrites)?,
+                    None => left.push((matrix.tensor, "no input reached it")),
+                }
             }
             bar.reached(at as u64 + 1);
         }

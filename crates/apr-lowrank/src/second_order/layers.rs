@@ -100,12 +100,60 @@ impl Layers {
     /// Bytes that the largest layer takes.
     #[must_use]
     pub fn memory(&self) -> u64 {
-        let of_layer = |layer: &Vec<Matrix>| {
-            let grams = layer.iter().map(Matrix::gram_bytes).fold(0, u64::saturating_add);
-            let work = layer.iter().map(Matrix::work_bytes).max().unwrap_or_default();
-            grams.saturating_add(work)
+        self.layers.iter().map(|layer| memory_of(layer)).max().unwrap_or_default()
+    }
+
+    /// Divides layers that take more bytes than `most`, such as those of many experts, as far as
+    /// that goes: the model runs once more for each piece.
+    #[must_use]
+    pub fn within(self, most: u64) -> Self {
+        let mut layers: Vec<Vec<Matrix>> = Vec::new();
+        for layer in self.layers {
+            let mut piece = Vec::new();
+            for matrix in layer {
+                piece.push(matrix);
+                if piece.len() > 1 && memory_of(&piece) > most {
+                    let last = piece.pop();
+                    layers.push(std::mem::replace(&mut piece, last.into_iter().collect()));
+                }
+            }
+            layers.push(piece);
+        }
+        Self { layers, ..self }
+    }
+}
+
+/// Bytes that a layer takes: the products of the inputs of all its matrices, and the work on one.
+fn memory_of(layer: &[Matrix]) -> u64 {
+    let grams = layer.iter().map(Matrix::gram_bytes).fold(0, u64::saturating_add);
+    let work = layer.iter().map(Matrix::work_bytes).max().unwrap_or_default();
+    grams.saturating_add(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_are_divided_where_they_take_too_much_memory() {
+        let matrix =
+            |tensor: usize| Matrix { tensor, measured: tensor.to_string(), rows: 2, columns: 8 };
+        let layers = Layers {
+            layers: vec![(0..5).map(matrix).collect(), vec![matrix(5)]],
+            left: Vec::new(),
         };
-        self.layers.iter().map(of_layer).max().unwrap_or_default()
+        // 256 bytes of products each, and 256 + 128 for the work.
+        assert_eq!(layers.memory(), 5 * 256 + 384);
+        let tensors = |layers: &Layers| -> Vec<Vec<usize>> {
+            let of_layer = |layer: &Vec<Matrix>| layer.iter().map(|one| one.tensor).collect();
+            layers.layers.iter().map(of_layer).collect()
+        };
+        let divided = layers.clone().within(2 * 256 + 384);
+        assert_eq!(tensors(&divided), [vec![0, 1], vec![2, 3], vec![4], vec![5]]);
+        assert_eq!(divided.memory(), 2 * 256 + 384);
+        // One matrix is not divided.
+        assert_eq!(tensors(&layers.clone().within(1)).len(), 6);
+        assert_eq!(layers.clone().within(u64::MAX).layers, layers.layers);
     }
 }
 

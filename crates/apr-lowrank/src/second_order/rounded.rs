@@ -117,9 +117,8 @@ impl RoundingWork {
             let message = "values so large that codes and scales would make them infinite";
             return Err(named(Error::format(message)));
         }
-        if self.rows == 0 {
-            self.rows = rows;
-        }
+        // An expert meets some of them.
+        self.rows = self.rows.max(rows);
         let drift = Drift::of(&before, &weights);
         self.found.insert(matrix.tensor, (info.name.clone(), drift, error));
         rewrites.put(&info.name, self.rounding.dtype(), &weights)

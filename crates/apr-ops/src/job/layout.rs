@@ -220,7 +220,7 @@ impl Job {
                     Some((tensor, names.remove(below)?))
                 });
                 let named = named.collect();
-                self.plan_laid((layout, &named), content, parts, source)
+                self.plan_laid((layout, named), content, parts, source)
             }
             None => Planned::new(self, source, content, parts),
         }
@@ -291,7 +291,7 @@ impl Job {
         }
         let content = mapping.over(Base::owning(selected));
         if let Some(layout) = self.weights.layout(self.target.format) {
-            return self.plan_laid((layout, &BTreeMap::new()), content, parts, source);
+            return self.plan_laid((layout, BTreeMap::new()), content, parts, source);
         }
         if self.unpacks()? && Unpacked::is_needed(&content) {
             return self.plan_unpacked(content, parts, source);
@@ -351,7 +351,7 @@ impl Job {
     /// folder.
     fn plan_laid<'a>(
         &self,
-        (layout, names): (Layout, &BTreeMap<usize, String>),
+        (layout, names): (Layout, BTreeMap<usize, String>),
         content: View<'a>,
         mut parts: Parts,
         source: &Source<'a>,

@@ -13,7 +13,7 @@ use apr_view::Base;
 use serde_json::{Map, Value};
 
 use super::row::Encoder;
-use super::{Chosen, Layout, Part};
+use super::{Chosen, Layout, Part, named};
 use crate::quality::{QualityLog, QuantizationReport};
 
 /// Elements of rows that are encoded at a time.
@@ -92,7 +92,8 @@ impl<'a> Laid<'a> {
     /// # Errors
     /// E001 where a configuration is no JSON or the model has none, E007 when it can't be read.
     pub fn new(base: Base<'a>, layout: Layout, chosen: Chosen) -> Result<Self> {
-        let Chosen { weights, ignored, importance, moved, named } = chosen;
+        let Chosen { weights, ignored, importance, moved, names } = chosen;
+        let named = named(base.tensors(), &names);
         let (mut tensors, mut origins) = (Vec::new(), Vec::new());
         let mut renamed = Map::new();
         let mut bytes = vec![0; base.tensors().len()];

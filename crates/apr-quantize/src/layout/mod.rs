@@ -49,8 +49,9 @@ pub struct Chosen {
     /// How far weights have moved, by position, that were [rounded](Rounding) before: their values
     /// are stored exactly.
     pub moved: BTreeMap<usize, Drift>,
-    /// The tensors as libraries call them, after which parts are named.
-    named: Vec<TensorInfo>,
+    /// What libraries call the weights that have another name here, by position: their parts are
+    /// named after that.
+    pub names: BTreeMap<usize, String>,
 }
 
 /// How the weights of a model are laid out.
@@ -137,15 +138,11 @@ impl Layout {
         self,
         reader: &dyn CheckpointReader,
         model: Option<&FamilyModel<'_>>,
-        names: &BTreeMap<usize, String>,
+        names: BTreeMap<usize, String>,
     ) -> Chosen {
         let mut ignored = Vec::new();
         let roles = roles_of(reader, model);
-        let named = reader.tensors().iter().enumerate().map(|(tensor, info)| {
-            let name = names.get(&tensor).unwrap_or(&info.name).clone();
-            TensorInfo { name, ..info.clone() }
-        });
-        let named: Vec<TensorInfo> = named.collect();
+        let named = named(reader.tensors(), &names);
         let chosen = named.iter().zip(roles).map(|(info, role)| {
             let is_wanted = match role {
                 Some(Role::Matrix) => !is_router(&info.name),
@@ -160,7 +157,7 @@ impl Layout {
             is_chosen
         });
         let weights = chosen.collect();
-        Chosen { weights, ignored, named, ..Chosen::default() }
+        Chosen { weights, ignored, names, ..Chosen::default() }
     }
 
     /// The tensors that a weight becomes.
@@ -251,6 +248,15 @@ enum Part {
     ZeroPoints,
     /// The group of each column.
     Groups,
+}
+
+/// The tensors as libraries call them.
+fn named(tensors: &[TensorInfo], names: &BTreeMap<usize, String>) -> Vec<TensorInfo> {
+    let named = tensors.iter().enumerate().map(|(tensor, info)| {
+        let name = names.get(&tensor).unwrap_or(&info.name).clone();
+        TensorInfo { name, ..info.clone() }
+    });
+    named.collect()
 }
 
 /// Whether a matrix chooses experts: servers have it in floats.

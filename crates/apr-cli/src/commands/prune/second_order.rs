@@ -20,9 +20,9 @@ pub(super) fn prune(
     context: &Context,
 ) -> Outcome<(Model, PruneReport)> {
     let calibration = Calibration::new(path, data, context)?;
-    let layers = calibration.layers(plan.positions(), "prune")?;
+    let mut layers = calibration.layers(plan.positions(), "prune")?;
     let mut work = SecondOrder::new(plan, calibration.reader(), &layers);
-    let rewrites = calibration.rewrite(&layers, |matrix, gram, rewrites| {
+    let rewrites = calibration.rewrite(&mut layers, |matrix, gram, rewrites| {
         Ok(work.prune(calibration.reader(), matrix, gram, rewrites)?)
     })?;
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use apr_testkit::locate;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::legacy_imatrix;
 use crate::support::{Sandbox, tensors};
@@ -51,6 +51,37 @@ fn calibration_rounds_weights_by_their_inputs_as_llm_compressor_does() {
     // Sums in another order may choose another of two codes that are as near.
     assert!(50 * found < nearest, "{found} codes are others, {nearest} of the nearest");
     assert_eq!(sandbox.apr("run m --prompt 12+34=").ok().text().trim(), "46");
+}
+
+#[test]
+fn calibration_rounds_each_expert_by_the_inputs_that_reach_it() {
+    let config = "base_model: qwen3\ngate_mode: cheap_embed\nexperts:\n\
+                  - source_model: qwen3-x\n  positive_prompts: [Once upon a time]\n\
+                  - source_model: qwen3-y\n  positive_prompts: [The sum of two numbers]\n";
+    let sandbox = sandbox().with("moe.yml", config);
+    for model in ["qwen3", "qwen3-x", "qwen3-y"] {
+        for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+        {
+            let path = locate::fixture("merge/moe").join(model).join(file);
+            sandbox.write(&format!("{model}/{file}"), fs::read(path).expect("a fixture"));
+        }
+    }
+    sandbox.apr("merge --config moe.yml -o moe").ok();
+    let line = "quantize moe --format safetensors --type fp8";
+    sandbox.apr(&format!("{line} -o nearest")).ok();
+    let report = sandbox.apr(&format!("{line} -o m --calibration text.txt --json")).ok().json();
+    let rounded = report["rounding"]["tensors"].as_array().expect("a list");
+    let experts =
+        rounded.iter().filter(|one| one["name"].as_str().expect("a name").contains(".experts."));
+    assert_eq!((rounded.len(), experts.count()), (20, 12));
+    assert_eq!(report["rounding"]["left"], json!([]));
+    let divergence = |folder: &str| {
+        let judge = format!("validate moe {folder} --quality --text text.txt --json");
+        let found = sandbox.apr(&judge).json();
+        found["kl_divergence"]["mean"]["value"].as_f64().expect("a number")
+    };
+    let (nearest, found) = (divergence("nearest"), divergence("m"));
+    assert!(3.0 * found < nearest, "{found} {nearest}");
 }
 
 #[test]
