@@ -38,8 +38,8 @@ fn calibration_rounds_weights_by_their_inputs_as_llm_compressor_does() {
     let line = "quantize llama --format safetensors --type w8a8 -o";
     sandbox.apr(&format!("{line} nearest")).ok();
     let report = sandbox.apr(&format!("{line} m --calibration text.txt --json")).ok().json();
-    assert_eq!(report["rounding"]["method"], "gptq");
-    let rounded = report["rounding"]["tensors"].as_array().expect("a list");
+    assert_eq!(report["calibrated_rounding"]["method"], "gptq");
+    let rounded = report["calibrated_rounding"]["tensors"].as_array().expect("a list");
     assert_eq!(rounded.len(), 14);
 
     let name = "model.layers.1.mlp.down_proj.weight";
