@@ -22,7 +22,7 @@ pub(crate) struct FailureDocument<'f> {
     error: FailureReport<'f>,
     /// The model, if the command has several.
     #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<String>,
+    path: Option<String>,
 }
 
 impl Document for FailureDocument<'_> {
@@ -33,7 +33,7 @@ impl<'f> FailureDocument<'f> {
     /// The document of a failure, and of the model of several that it is about.
     pub(crate) fn of(failure: &'f Failure, model: Option<&Path>) -> Self {
         let file = model.map(|model| model.display().to_string());
-        Self { error: failure.to_report(), file }
+        Self { error: failure.to_report(), path: file }
     }
 
     /// Prints it where reports go.

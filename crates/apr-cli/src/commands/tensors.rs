@@ -217,9 +217,9 @@ fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io
     }
 
     let bytes: u64 = report.tensors.iter().map(|row| row.bytes).sum();
-    let total = counted(report.total as u64, "tensor");
+    let total = counted(report.tensor_count as u64, "tensor");
     let shown = report.tensors.len();
-    let of = if shown < report.total {
+    let of = if shown < report.tensor_count {
         format!("{} of ", human::count(shown as u64))
     } else {
         String::new()

@@ -57,6 +57,13 @@ fn schema(sources: &Sources, kind: &str, types: &[(&Place, &Type)]) -> Value {
         if !form.properties.contains_key("warnings") {
             form.put("warnings", warnings, false);
         }
+        if !form.properties.contains_key("made_folders") {
+            let folders = json!({
+                "type": "array", "items": { "type": "string" },
+                "description": "Folders that were made for outputs, if any",
+            });
+            form.put("made_folders", folders, false);
+        }
         if !form.properties.contains_key("unverified") {
             let unverified = "What `--no-verify` left unchecked";
             form.put("unverified", json!({ "const": "tensors", "description": unverified }), false);
@@ -352,11 +359,23 @@ impl<'s> Maker<'s> {
                 self.value(&only.ty, scope)
             }
             Fields::Named(_) | Fields::Unit => {
-                let objects = self.fields(&item.fields, &serde, scope);
+                let objects = self.structure_objects(item, scope);
                 either(objects.into_iter().map(Object::into_schema).collect())
             }
         };
         described(schema, description(&item.attrs))
+    }
+
+    /// The objects of a structure with named fields, whose tag is its name.
+    fn structure_objects(&mut self, item: &syn::ItemStruct, scope: &Scope<'s>) -> Vec<Object> {
+        let serde = Serde::of(&item.attrs);
+        let mut objects = self.fields(&item.fields, &serde, scope);
+        if let Some(tag) = serde.value("tag") {
+            let name = item.ident.to_string();
+            let name = serde.value("rename").unwrap_or(&name);
+            objects.iter_mut().for_each(|object| object.put(tag, json!({ "const": name }), true));
+        }
+        objects
     }
 
     fn enumeration(&mut self, item: &syn::ItemEnum, scope: &Scope<'s>) -> Value {
@@ -519,7 +538,7 @@ impl<'s> Maker<'s> {
                 let Fields::Unnamed(fields) = &item.fields else { unreachable!("matched") };
                 self.objects(&fields.unnamed[0].ty, &inner)
             }
-            Definition::Struct(item) => self.fields(&item.fields, &Serde::of(&item.attrs), &inner),
+            Definition::Struct(item) => self.structure_objects(item, &inner),
             Definition::Enum(item) => {
                 let serde = Serde::of(&item.attrs);
                 let mut forms = Vec::new();
