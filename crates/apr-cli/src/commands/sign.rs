@@ -105,7 +105,7 @@ fn sign_manifest(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome
     let mut file = AtomicOutput::replacing(lock);
     file.write_all(&manifest.encode())?;
     context.sources.check_unchanged()?;
-    context.printer.warn_all(file.commit()?.warnings());
+    context.printer.committed(&file.commit()?);
     Ok(SignReport {
         path: args.model.display().to_string(),
         signer,

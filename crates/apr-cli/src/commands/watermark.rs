@@ -83,6 +83,7 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
     let told = planned.report().warnings.len();
     let written = output.write(planned, &context.sources, &pipeline, &bar)?;
     let written = written.conversion;
+    context.printer.converted(&written, told);
 
     let report = MarkReport {
         path: &model.name,

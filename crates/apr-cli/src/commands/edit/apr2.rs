@@ -288,6 +288,6 @@ fn rewrite(
     let told = planned.report().warnings.len();
     let pipeline = context.pipeline()?;
     let done = Output::from(sink).write(planned, &context.sources, &pipeline, &bar)?;
-    context.printer.warn_all(done.conversion.warnings.into_iter().skip(told));
+    context.printer.converted(&done.conversion, told);
     Ok(())
 }
