@@ -22,6 +22,7 @@ from typing import (
 from . import _apr, _errors
 from ._arrays import Stored, stored
 from ._model import Model, open
+from ._progress import Shown, shown
 from ._tensors import PathLike, Tensor
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 #: Exit code of the command for a file that is not there.
 _NOT_FOUND = 3
-
-#: Called with the phase, and the bytes done and in all.
-Progress = Callable[[str, int, int], None]
 
 
 class Saved(NamedTuple):
@@ -141,13 +139,15 @@ def convert(
     threads: Optional[int] = None,
     max_memory: Optional[int] = None,
     password: Optional[str] = None,
-    progress: Optional[Progress] = None,
+    progress: Shown = None,
 ) -> Dict[str, Any]:
     """Converts a model, in bounded memory; every tensor is checked on the way.
 
     ``quantize`` is a type or mix, such as ``q4_k_m`` (:func:`schemes` has them); ``dequantize`` and
     ``precision`` are floats, such as ``f16``. ``max_memory`` bounds buffers and what is read to open
-    the source, in bytes. Returns the report of ``apr convert --json``.
+    the source, in bytes. ``progress`` is called with the phase, and the bytes done and in all;
+    without it, terminals and notebooks show a bar (tqdm's if it is installed), and ``False`` hides
+    it. Returns the report of ``apr convert --json``.
 
     >>> report = convert(MODEL, FOLDER + "/small.gguf", quantize="q8_0")
     >>> open(FOLDER + "/small.gguf").format
@@ -169,9 +169,9 @@ def convert(
         "max_memory": max_memory,
         "password": password,
     }
-    report: Dict[str, Any] = json.loads(
-        _apr.convert(os.fspath(source), os.fspath(output), wishes, progress)
-    )
+    with shown(progress) as tell:
+        text = _apr.convert(os.fspath(source), os.fspath(output), wishes, tell)
+    report: Dict[str, Any] = json.loads(text)
     return report
 
 
@@ -189,9 +189,9 @@ def _opened(model: Union[Model, PathLike]) -> Model:
     return model if isinstance(model, Model) else open(model)
 
 
-def validate(model: Union[Model, PathLike]) -> Dict[str, Any]:
+def validate(model: Union[Model, PathLike], *, progress: Shown = None) -> Dict[str, Any]:
     """Whether a model is sound: the report of ``apr validate --json``."""
-    return _opened(model).validate()
+    return _opened(model).validate(progress=progress)
 
 
 def lint(model: Union[Model, PathLike]) -> Dict[str, Any]:
@@ -205,10 +205,14 @@ def inspect(model: Union[Model, PathLike]) -> Dict[str, Any]:
 
 
 def diff(
-    left: Union[Model, PathLike], right: Union[Model, PathLike], *, tolerance: float = 1e-6
+    left: Union[Model, PathLike],
+    right: Union[Model, PathLike],
+    *,
+    tolerance: float = 1e-6,
+    progress: Shown = None,
 ) -> Dict[str, Any]:
     """How two models of any formats differ: the report of ``apr diff --json``."""
-    return _opened(left).diff(_opened(right), tolerance=tolerance)
+    return _opened(left).diff(_opened(right), tolerance=tolerance, progress=progress)
 
 
 def scan(path: PathLike) -> Dict[str, Any]:
@@ -237,7 +241,7 @@ def command(*arguments: PathLike) -> Any:
 
     All that the command line does can be asked for so: ``command("merge", "a", "b", "-o", "c")``.
 
-    >>> command("tensors", MODEL)["total"]
+    >>> command("tensors", MODEL)["tensor_count"]
     21
     """
     words = [sys.executable, "-m", "apr", "--json", *(os.fspath(word) for word in arguments)]

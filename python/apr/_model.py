@@ -27,6 +27,7 @@ import numpy as np
 
 from . import _apr
 from ._chats import Conversation
+from ._progress import Shown, shown
 from ._tensors import Files, PathLike, Tensor, read_all, torch_memory
 from ._texts import CacheType, Completion, Generation, Tokenizer, cache_type_name, completion
 
@@ -207,13 +208,15 @@ class Model(Mapping[str, Tensor]):
             report = self._inspected = json.loads(self._model.inspect())
         return report
 
-    def validate(self) -> Dict[str, Any]:
-        """Whether it is sound: the report of ``apr validate --json``.
+    def validate(self, *, progress: Shown = None) -> Dict[str, Any]:
+        """Whether it is sound: the report of ``apr validate --json``. ``progress`` is that of
+        :func:`convert`.
 
         >>> open(MODEL).validate()["valid"]
         True
         """
-        report: Dict[str, Any] = json.loads(self._model.validate())
+        with shown(progress) as tell:
+            report: Dict[str, Any] = json.loads(self._model.validate(tell))
         return report
 
     def lint(self) -> Dict[str, Any]:
@@ -221,9 +224,13 @@ class Model(Mapping[str, Tensor]):
         report: Dict[str, Any] = json.loads(self._model.lint())
         return report
 
-    def diff(self, other: "Model", *, tolerance: float = 1e-6) -> Dict[str, Any]:
-        """How another model differs: the report of ``apr diff --json``."""
-        report: Dict[str, Any] = json.loads(self._model.diff(other._model, tolerance))
+    def diff(
+        self, other: "Model", *, tolerance: float = 1e-6, progress: Shown = None
+    ) -> Dict[str, Any]:
+        """How another model differs: the report of ``apr diff --json``. ``progress`` is that of
+        :func:`convert`."""
+        with shown(progress) as tell:
+            report: Dict[str, Any] = json.loads(self._model.diff(other._model, tolerance, tell))
         return report
 
     def generate(

@@ -1,5 +1,16 @@
 //! The compiled part of the Python package `apr`: calls of the library, each with the interpreter
 //! let go while it works. What users see, arrays among it, is Python, in `apr/`.
+//!
+//! # How the Python package works
+//!
+//! `python/src` is the module `apr._apr`: `Model` over `apr::Model`, conversions, and generation
+//! as an iterator. Long calls run on a thread of their own (`supervised.rs`). Meanwhile, the
+//! calling thread releases the interpreter, handles signals and calls `progress`. Documents are
+//! passed as JSON, arrays as bytes. NumPy and torch make their arrays from the bytes in
+//! `python/apr`, or map or read the file if `Model.flat` reports that a tensor is stored flat. The
+//! stable interface of CPython 3.9 supports every later version. `apr/safetensors` builds on this,
+//! with one module for each of the package's. `python/tests/module.rs` runs the tests, which are
+//! Python.
 
 #![allow(
     clippy::needless_pass_by_value,

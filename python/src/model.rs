@@ -190,10 +190,14 @@ impl Model {
     }
 
     /// Whether it is sound, as JSON.
-    fn validate(&self, py: Python<'_>) -> PyResult<String> {
-        supervised(py, None, |_| {
+    #[pyo3(signature = (progress=None))]
+    fn validate(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<String> {
+        supervised(py, progress.as_ref(), |watch| {
             let options = apr::report::ValidateOptions::default();
-            Ok(serde_json::to_string(&self.model.validate(options)?)?)
+            let (threads, progress) = (watch.threads()?, watch.progress());
+            let report = self.model.session().validate(options, &threads, &progress)?;
+            self.model.check_unchanged()?;
+            Ok(serde_json::to_string(&report)?)
         })
     }
 
@@ -203,10 +207,22 @@ impl Model {
     }
 
     /// How it differs from another one, as JSON.
-    fn diff(&self, py: Python<'_>, other: &Self, tolerance: f64) -> PyResult<String> {
-        supervised(py, None, |_| {
+    #[pyo3(signature = (other, tolerance, progress=None))]
+    fn diff(
+        &self,
+        py: Python<'_>,
+        other: &Self,
+        tolerance: f64,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<String> {
+        supervised(py, progress.as_ref(), |watch| {
             let options = apr::report::DiffOptions { tolerance, ..Default::default() };
-            Ok(serde_json::to_string(&self.model.diff(&other.model, &options)?)?)
+            let (left, right) = (self.model.session(), other.model.session());
+            let (threads, progress) = (watch.threads()?, watch.progress());
+            let report = left.beside(&right).diff(&options, &threads, &progress)?;
+            self.model.check_unchanged()?;
+            other.model.check_unchanged()?;
+            Ok(serde_json::to_string(&report)?)
         })
     }
 

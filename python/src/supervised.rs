@@ -1,11 +1,13 @@
 //! Work beside the interpreter: Ctrl-C ends it, and how far it is reaches a callback.
 
+use std::num::NonZeroUsize;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use apr::{Error, Interrupt, Step};
+use apr::{Error, Interrupt, Progress, ProgressFn, Step};
+use apr_io::Threads;
 use pyo3::prelude::*;
 
 use crate::errors::Failure;
@@ -25,6 +27,20 @@ impl Watch {
     /// Notes how far the job is.
     pub(crate) fn tell(&self, step: Step) {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = Some(step);
+    }
+
+    /// A progress that notes its steps.
+    pub(crate) fn progress(&self) -> impl Progress + use<> {
+        let watch = self.clone();
+        ProgressFn::new(move |step| watch.tell(step))
+    }
+
+    /// All cores for a pass, which ends when the job is cancelled.
+    pub(crate) fn threads(&self) -> apr::Result<Threads> {
+        /// Bytes of memory that a pass may use for its buffers.
+        const MEMORY: u64 = 1 << 28;
+        let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        Threads::new(threads, MEMORY, self.interrupt.clone())
     }
 
     /// Notes a warning.

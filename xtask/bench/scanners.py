@@ -124,7 +124,7 @@ def apr_says(apr, paths):
     report = json.loads(subprocess.run([apr, "scan", "--json", folder], capture_output=True, check=False).stdout)
     said = {}
     for file in report["files"]:
-        top = folder / Path(*Path(file["file"]).relative_to(folder).parts[:2])
+        top = folder / Path(*Path(file["path"]).relative_to(folder).parts[:2])
         verdict = names[file["verdict"]]
         said[top] = max(said.get(top, PASSED), verdict, key=order.index)
     return said

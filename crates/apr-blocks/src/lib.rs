@@ -16,6 +16,19 @@
 //!
 //! Inputs and outputs are called as in the ONNX files that Hugging Face's Optimum exports, and
 //! values are those of transformers' eager attention in single precision.
+//!
+//! # How a model gets its graph
+//!
+//! `apr_blocks::graphs` takes a `FamilyModel` and the names and shapes of its tensors. The
+//! family's `[graph]` table states the kind of model, the options of its blocks, and the tensor of
+//! each part. `apr-arch` evaluates the expressions for each layer (`GraphSettings`). `kinds/`
+//! assembles blocks: inputs, stacks of layers, heads. `blocks/` has one function per block, which
+//! writes nodes through a `Writer`. The `Writer` of a layer writes the body of a function, whose
+//! parameters are weights. Layers with equal bodies call one function. Tensors have canonical
+//! names and Hugging Face's layout, so a GGUF file is read through the view of `restore`.
+//!
+//! The crate is separate from `apr-arch` because it requires `apr-graph`. Naming and validating
+//! tensors requires no blocks.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

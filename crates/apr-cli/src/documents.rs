@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use serde::Serialize;
-use serde_json::Value;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, FailureReport, Outcome};
 use crate::printer::write_document;
 
 /// A report that is printed as a JSON object.
@@ -18,21 +17,23 @@ pub(crate) trait Document: Serialize {
 
 /// The failure of a command.
 #[derive(Serialize)]
-#[serde(transparent)]
-pub(crate) struct FailureDocument(Value);
+pub(crate) struct FailureDocument<'f> {
+    /// The failure.
+    error: FailureReport<'f>,
+    /// The model, if the command has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+}
 
-impl Document for FailureDocument {
+impl Document for FailureDocument<'_> {
     const SCHEMA: &'static str = "error";
 }
 
-impl FailureDocument {
-    /// Of a failure, and the model of several that it is about.
-    pub(crate) fn of(failure: &Failure, model: Option<&Path>) -> Self {
-        let mut document = failure.to_json();
-        if let Some(model) = model {
-            document["file"] = model.display().to_string().into();
-        }
-        Self(document)
+impl<'f> FailureDocument<'f> {
+    /// The document of a failure, and of the model of several that it is about.
+    pub(crate) fn of(failure: &'f Failure, model: Option<&Path>) -> Self {
+        let file = model.map(|model| model.display().to_string());
+        Self { error: failure.to_report(), path: file }
     }
 
     /// Prints it where reports go.

@@ -8,6 +8,7 @@ use apr_ops::command::{GENERAL, VALIDATION, exit_code};
 use apr_ops::inline::ValidationError;
 use apr_ops::job::{JobError, misfit_title};
 use apr_registry::{Code, DType, Error, Escaped, IoCause};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::documents::FailureDocument;
@@ -112,7 +113,7 @@ impl Failure {
     }
 
     /// Tells the user now, so that only the exit code is left.
-    pub(crate) fn told(self) -> Self {
+    pub(crate) fn told(&self) -> Self {
         let code = self.exit_code();
         if code != 0 && !matches!(self, Self::Validation | Self::Told(_)) {
             self.tell();
@@ -205,33 +206,62 @@ impl Failure {
         advice_about(error)
     }
 
-    pub(crate) fn to_json(&self) -> serde_json::Value {
-        match self {
-            Self::Model(error) => json!({ "error": {
-                "code": error.code().id(),
-                "message": in_options(error.message()),
-                "file": error.file(),
-                "tensor": error.tensor(),
-                "offset": error.offset(),
-            }}),
-            Self::Misfit { file, family, misfits } => json!({ "error": {
-                "code": null, "message": self.message(), "file": file, "family": family,
-                "misfits": misfits,
-            }}),
-            Self::Gate { failures, measured } => {
-                let mut error = (**measured).clone();
-                error.insert("code".to_owned(), Value::Null);
-                error.insert("message".to_owned(), json!("quality gate failed"));
-                error.insert("failures".to_owned(), json!(failures));
-                json!({ "error": error })
+    /// The failure as reports have it.
+    pub(crate) fn to_report(&self) -> FailureReport<'_> {
+        let (code, message, details) = match self {
+            Self::Model(error) => {
+                let (file, tensor, offset) = (error.file(), error.tensor(), error.offset());
+                let details = FailureDetails::Model { file, tensor, offset };
+                (Some(error.code().id()), in_options(error.message()), details)
             }
-            Self::Unhealthy { file, error, .. } => json!({ "error": {
-                "code": null, "message": error.message, "file": file, "tensor": error.tensor,
-                "violation": error,
-            }}),
-            _ => json!({ "error": { "code": null, "message": self.message() } }),
-        }
+            Self::Misfit { file, family, misfits } => {
+                let details = FailureDetails::Misfit { file, family: family.as_deref(), misfits };
+                (None, self.message(), details)
+            }
+            Self::Gate { failures, measured } => {
+                let details = FailureDetails::Gate { failures, measured };
+                (None, "quality gate failed".to_owned(), details)
+            }
+            Self::Unhealthy { file, error, .. } => {
+                let (tensor, violation) = (&error.tensor, &**error);
+                let details = FailureDetails::Unhealthy { file, tensor, violation };
+                (None, error.message.clone(), details)
+            }
+            _ => (None, self.message(), FailureDetails::None {}),
+        };
+        FailureReport { code, message, details }
     }
+}
+
+/// A failure of a command.
+#[derive(Serialize)]
+pub(crate) struct FailureReport<'f> {
+    /// `E001` to `E008`; `null` for errors in the arguments and for failed checks.
+    code: Option<&'static str>,
+    /// The error.
+    message: String,
+    #[serde(flatten)]
+    details: FailureDetails<'f>,
+}
+
+/// Where a failure is, and what was measured.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum FailureDetails<'f> {
+    /// An error about a file.
+    Model { file: Option<&'f str>, tensor: Option<&'f str>, offset: Option<u64> },
+    /// Tensors that do not fit the model's family.
+    Misfit { file: &'f str, family: Option<&'f str>, misfits: &'f [ValidationError] },
+    /// A quality gate that failed, with everything that was measured.
+    Gate {
+        failures: &'f [String],
+        #[serde(flatten)]
+        measured: &'f Map<String, Value>,
+    },
+    /// A tensor with values that no healthy model has.
+    Unhealthy { file: &'f str, tensor: &'f str, violation: &'f ValidationError },
+    /// None of these.
+    None {},
 }
 
 /// What may help against an error about a file.

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use anstyle::{AnsiColor, Style};
+use apr_io::Committed;
+use apr_ops::convert::ConvertReport;
 use apr_ops::document::{write_json, write_json_line};
 use apr_registry::Escaped;
 use serde::Serialize;
@@ -65,6 +67,9 @@ pub(crate) fn strong(text: &str) -> String {
 /// Warnings that were shown, for reports that say nothing of them by themselves.
 static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// Folders that were made for outputs, for reports that do not list them by themselves.
+static MADE_FOLDERS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
 /// Whether weights are computed with that were not compared with their checksums.
 static UNVERIFIED: AtomicBool = AtomicBool::new(false);
 
@@ -88,6 +93,8 @@ struct Enveloped<'r, R> {
     report: &'r R,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    made_folders: Vec<String>,
     /// What was not compared with the checksums that the files state of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     unverified: Option<&'static str>,
@@ -96,8 +103,8 @@ struct Enveloped<'r, R> {
 impl<'r, R> Enveloped<'r, R> {
     /// The same around another report.
     fn around<S>(self, report: &'r S) -> Enveloped<'r, S> {
-        let Self { schema, command, warnings, unverified, .. } = self;
-        Enveloped { schema, command, report, warnings, unverified }
+        let Self { schema, command, warnings, made_folders, unverified, .. } = self;
+        Enveloped { schema, command, report, warnings, made_folders, unverified }
     }
 }
 
@@ -110,25 +117,35 @@ pub(crate) fn set_command(words: String) {
     let _ = COMMAND.set(words);
 }
 
-/// Writes a report as JSON, with the warnings that were shown and that it does not have by itself:
-/// indented; or on one line where it is one of several, of which each has its own warnings.
+/// Writes a report as JSON, with the warnings that were shown, and the folders that were made, that
+/// it does not list by itself: indented; or on one line where it is one of several, of which each
+/// has its own.
 pub(crate) fn write_document<R: Document>(
     out: &mut dyn Write,
     report: &R,
     is_line: bool,
 ) -> Outcome {
-    let shown = |mut shown: MutexGuard<'_, Vec<String>>| match is_line {
-        true => take(&mut *shown),
-        false => shown.clone(),
+    let noted = |list: &Mutex<Vec<String>>| {
+        let noted = |mut list: MutexGuard<'_, Vec<String>>| match is_line {
+            true => take(&mut *list),
+            false => list.clone(),
+        };
+        list.lock().map(noted).unwrap_or_default()
     };
-    let mut warnings = WARNINGS.lock().map(shown).unwrap_or_default();
+    let (mut warnings, mut made_folders) = (noted(&WARNINGS), noted(&MADE_FOLDERS));
     // Reports are kept as they are where nothing is added to them: a value has no order of keys.
-    let own = if warnings.is_empty() { None } else { with_warnings(report, &mut warnings)? };
+    let own = match warnings.is_empty() && made_folders.is_empty() {
+        true => None,
+        false => {
+            with_notes(report, [("warnings", &mut warnings), ("made_folders", &mut made_folders)])?
+        }
+    };
     let envelope = Enveloped {
         schema: format!("apr.{}/{}", R::SCHEMA, R::VERSION),
         command: COMMAND.get().map_or("", String::as_str),
         report,
         warnings,
+        made_folders,
         unverified: UNVERIFIED.load(Ordering::Relaxed).then_some("tensors"),
     };
     let write = |out: &mut dyn Write| match (own, is_line) {
@@ -141,17 +158,22 @@ pub(crate) fn write_document<R: Document>(
     Ok(writeln!(out)?)
 }
 
-/// A report with warnings of its own, and with those that it does not have yet, which are taken;
-/// `None` for one without.
-fn with_warnings<R: Document>(report: &R, warnings: &mut Vec<String>) -> Outcome<Option<Value>> {
+/// A report whose own lists have the notes that they lacked, which are taken; `None` for a report
+/// without such lists.
+fn with_notes<R: Document>(
+    report: &R,
+    notes: [(&str, &mut Vec<String>); 2],
+) -> Outcome<Option<Value>> {
     let mut document = serde_json::to_value(report).map_err(std::io::Error::from)?;
-    let Some(own) = document.get_mut("warnings").and_then(Value::as_array_mut) else {
-        return Ok(None);
-    };
-    let told: Vec<_> = own.iter().filter_map(Value::as_str).map(in_options).collect();
-    let new = take(warnings).into_iter().filter(|warning| !told.contains(warning));
-    own.extend(new.map(Value::from));
-    Ok(Some(document))
+    let mut has_own = false;
+    for (key, list) in notes {
+        let Some(own) = document.get_mut(key).and_then(Value::as_array_mut) else { continue };
+        let told: Vec<_> = own.iter().filter_map(Value::as_str).map(in_options).collect();
+        let new = take(list).into_iter().filter(|note| !told.contains(note));
+        own.extend(new.map(Value::from));
+        has_own = true;
+    }
+    Ok(has_own.then_some(document))
 }
 
 /// Prints reports and remarks.
@@ -246,6 +268,32 @@ impl Printer {
     /// Several odd things, one a line.
     pub(crate) fn warn_all(&self, messages: impl IntoIterator<Item = String>) {
         messages.into_iter().for_each(|message| self.warn(&message));
+    }
+
+    /// Reports what became of files beside the report itself: warnings, and folders that were made
+    /// for them.
+    pub(crate) fn committed(&self, committed: &Committed) {
+        self.warn_all(committed.warnings());
+        let made = committed.made_folders().iter();
+        self.made(&made.map(|made| made.display().to_string()).collect::<Vec<_>>());
+    }
+
+    /// Reports what became of an output whose own report is not printed; its first warnings were
+    /// shown before.
+    pub(crate) fn converted(&self, report: &ConvertReport, shown: usize) {
+        self.warn_all(report.warnings.iter().skip(shown).cloned());
+        self.made(&report.made_folders);
+    }
+
+    /// Reports folders that were made, from the outermost on.
+    fn made(&self, folders: &[String]) {
+        let Some(last) = folders.last() else { return };
+        if self.level >= Level::Info {
+            let _ = writeln!(anstream::stderr(), "made the folder {}", Escaped(last));
+        }
+        if let Ok(mut made) = MADE_FOLDERS.lock() {
+            made.extend_from_slice(folders);
+        }
     }
 
     /// Something that only the curious want to know.

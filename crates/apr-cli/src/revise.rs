@@ -154,7 +154,7 @@ impl Changing {
 
         copy.write_all(&revision.tail)?;
         context.sources.check_unchanged()?;
-        context.printer.warn_all(copy.commit()?.warnings());
+        context.printer.committed(&copy.commit()?);
         Ok(())
     }
 }

@@ -36,6 +36,17 @@
 //! let graph = graph.finish();
 //! assert_eq!(graph.body.nodes[0].name, "embeddings/tokens");
 //! ```
+//!
+//! # How shapes are inferred
+//!
+//! `apr-graph` has ONNX's operators as data: `operators/*.txt`, generated from the schemas of
+//! `onnx` and `onnxruntime`, list the inputs of each version. A list in the file of each kind of
+//! operator (`operators/convolution.rs`, ...) names its shape rule. `infer` walks over each body
+//! once. Element types come from the table, and shapes from the rules. Small integer tensors are
+//! followed element by element, as polynomials over the symbols, so that computed shapes are
+//! known. A function is followed once for each kind of call. Depth, repeated work and the memory
+//! of shapes are bounded. `check` finds the errors of `onnx.checker`, `cost` counts with the types
+//! of `infer`, and `inline` and `upgrade` make equivalent graphs.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

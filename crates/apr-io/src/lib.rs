@@ -12,6 +12,19 @@
 //! - With the feature `hub`, `open_model` opens `hf://`, `https://` and `s3://` too.
 //! - [`typed`] saves and loads models of serde types.
 //! - [`Threads`] runs a pass on several threads, in order and within a memory budget.
+//!
+//! # How a file is written
+//!
+//! A writer is planned from names, dtypes and shapes. Sizes and offsets are therefore known before
+//! anything is read (`--dry-run` stops there). Bytes are then streamed once, from front to back.
+//! The APR2 writer learns a few facts during the pass (values that a cast made infinite). It
+//! patches the front, which has slack, and combines its CRC with the data's CRC.
+//!
+//! `AtomicOutput` writes to a file without a name in the target's folder (or a hidden, locked
+//! one), syncs, and gives it the name. After an error, Ctrl-C, a full disk, `kill -9` or a crash,
+//! the old file is whole and no other file is left. A model folder is treated like a file
+//! (`apr-io/whole.rs`): its files are collected in a hidden folder, which then changes places with
+//! the old one. Before that, `Sources` checks that no source was rewritten meanwhile.
 
 mod atomic;
 #[cfg(feature = "infer")]

@@ -30,6 +30,17 @@
 //! );
 //! # Ok::<(), apr_core::Error>(())
 //! ```
+//!
+//! # How GGUF differs
+//!
+//! llama.cpp has its own names, row order (rotary queries and keys), offsets (Gemma's norms),
+//! transpositions (GPT-2) and stacks (experts). It stores configuration and tokenizer as key-value
+//! pairs. Family-specific facts are in the family's table under `[gguf]`. `apr-llama` has the
+//! common code: `export` and `restore` put a `View` over a checkpoint that changes tensors on
+//! reading, a range at a time, and `apr_tokenizer::gguf` writes and reads the pairs. The pairs are
+//! stored typed and in order under the metadata key `gguf`, packed in memory as in the file
+//! (`apr_core::KeyValues`). A file that came from GGUF therefore goes back byte for byte, with
+//! unknown keys.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

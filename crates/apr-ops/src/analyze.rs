@@ -36,7 +36,7 @@ pub struct AnalyzedTensor {
 #[non_exhaustive]
 pub struct AnalyzeReport {
     /// What was opened.
-    pub file: String,
+    pub path: String,
     /// Title of its family.
     pub family: Option<String>,
     /// Whether a conversion would go through.
@@ -90,7 +90,7 @@ pub fn analyze<P: Pipeline>(
         .collect();
     let misfits = model.map(|model| family_misfits(reader, model).0).unwrap_or_default();
     Ok(AnalyzeReport {
-        file: file.to_owned(),
+        path: file.to_owned(),
         family: model.map(|model| model.family().title().to_owned()),
         pass: misfits.iter().all(|misfit| misfit.level != Level::Error)
             && tensors.iter().all(|tensor| tensor.pass),

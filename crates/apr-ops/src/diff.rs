@@ -90,8 +90,8 @@ fn judged(
     let l2 = norms.sums.difference.sqrt();
     let gate = |limit| L2Gate { limit, passed: is_whole && l2 <= limit };
     Ok(DiffReport {
-        left: left_name.to_owned(),
-        right: right_name.to_owned(),
+        path: left_name.to_owned(),
+        other_path: right_name.to_owned(),
         same,
         similarity: norms.similarity(pairing.lonely_elements).min(most),
         max_delta: norms.sums.max_delta,

@@ -24,6 +24,21 @@
 //! assert_eq!(report.validation.map(|validation| validation.checked), Some(1));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # How an import works
+//!
+//! `Families::identify` finds the family by `model_type` or by names. Its `FamilyModel` knows each
+//! tensor's canonical name, the shape that the configuration implies, and the statistics of a
+//! valid tensor. `apr_ops::import::prepare` puts a `View` over the checkpoint, with canonical
+//! names, metadata from the companion files and a filterbank. Names and shapes are validated
+//! before any tensor is read. The pass is then an ordinary conversion with an `InlineValidator`.
+//! `produce` adds the moments of its chunk. `consume` merges them, and validates each complete
+//! tensor before the next one begins. The output appears after the last tensor. On export,
+//! `apr_source::naming::original` restores the source's names from the record of the import.
+//!
+//! A family is data (`docs/families.md` shows how to write one). The engine consists of name
+//! patterns (`pattern.rs`), expressions over the configuration (`expression.rs`, `dimensions.rs`),
+//! and their application to a checkpoint (`model.rs`).
 
 mod error;
 mod foreign;

@@ -20,7 +20,7 @@ use crate::tensors::codec_name;
 #[non_exhaustive]
 pub struct InspectReport {
     /// What was opened.
-    pub file: String,
+    pub path: String,
     /// Its format.
     pub format: &'static Format,
     /// Model family, where the file or its configuration names one.
@@ -88,7 +88,7 @@ pub struct DTypeShare {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored: Option<String>,
     /// Tensors of it.
-    pub tensors: usize,
+    pub tensor_count: usize,
     /// Their elements.
     pub elements: u64,
     /// Their bytes; of codes and scales, where they are stored so.
@@ -105,7 +105,7 @@ pub struct CodecShare {
     /// or `bsr` of a sparse layout.
     pub codec: String,
     /// Tensors that went through it.
-    pub tensors: usize,
+    pub tensor_count: usize,
     /// Their bytes, decoded.
     pub bytes: u64,
     /// Their bytes, stored.
@@ -143,7 +143,7 @@ pub(crate) fn inspect(
     });
     InspectReport {
         adapter,
-        file: file.to_owned(),
+        path: file.to_owned(),
         format: reader.format(),
         model_type: metadata.text(keys::MODEL_TYPE).map(str::to_owned),
         version: header.get("version").and_then(Value::as_str).map(str::to_owned),
@@ -205,17 +205,17 @@ fn codec_shares(reader: &dyn CheckpointReader) -> Vec<CodecShare> {
         let codec = codec_name(form);
         let share = shares.entry(codec.clone()).or_insert(CodecShare {
             codec,
-            tensors: 0,
+            tensor_count: 0,
             bytes: 0,
             stored: 0,
         });
-        share.tensors += 1;
+        share.tensor_count += 1;
         share.bytes = share.bytes.saturating_add(info.byte_len().unwrap_or_default());
         share.stored = share.stored.saturating_add(form.len);
     }
 
     let mut shares: Vec<_> = shares.into_values().collect();
-    shares.sort_by_key(|share| std::cmp::Reverse(share.tensors));
+    shares.sort_by_key(|share| std::cmp::Reverse(share.tensor_count));
     shares
 }
 
@@ -235,7 +235,7 @@ fn dtype_shares(reader: &dyn CheckpointReader) -> Vec<DTypeShare> {
     let share = |((dtype, stored), (tensors, elements, bytes)): (Key, _)| DTypeShare {
         dtype,
         stored,
-        tensors,
+        tensor_count: tensors,
         elements,
         bytes,
         bits_per_weight: bits_per_weight(bytes, elements),
@@ -301,7 +301,7 @@ pub struct QuantizedType {
     /// Bits per element, scales included.
     pub bits_per_weight: Option<f64>,
     /// Tensors of it.
-    pub tensors: usize,
+    pub tensor_count: usize,
     /// Their elements.
     pub elements: u64,
 }
@@ -314,7 +314,7 @@ fn quantization(metadata: &Metadata, dtypes: &[DTypeShare]) -> Option<Quantizati
             dtype: share.dtype,
             block_size: (share.dtype != DType::I8_ROW).then(|| share.dtype.block_len()),
             bits_per_weight: share.bits_per_weight,
-            tensors: share.tensors,
+            tensor_count: share.tensor_count,
             elements: share.elements,
         })
         .collect();

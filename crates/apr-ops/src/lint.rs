@@ -80,7 +80,7 @@ pub struct Remark {
 #[non_exhaustive]
 pub struct LintReport {
     /// What was opened.
-    pub file: String,
+    pub path: String,
     /// Its format.
     pub format: &'static Format,
     /// The remarks, warnings first.
@@ -132,7 +132,7 @@ pub(crate) fn lint(
     structure(reader, &mut remarks)?;
     let mut remarks = remarks.0;
     remarks.sort_by_key(|remark| remark.severity);
-    Ok(LintReport { file: file.to_owned(), format: reader.format(), remarks })
+    Ok(LintReport { path: file.to_owned(), format: reader.format(), remarks })
 }
 
 #[derive(Default)]

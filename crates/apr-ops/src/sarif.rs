@@ -26,7 +26,7 @@ pub fn of_validation(report: &ValidateReport) -> Value {
             format!("tensor '{name}': {}", finding.message)
         });
         let file =
-            finding.file.as_ref().map_or(report.file.clone(), |name| file_in(&report.file, name));
+            finding.file.as_ref().map_or(report.path.clone(), |name| file_in(&report.path, name));
         result(&rule, level, &text, &file, finding.offset, tensor.map(String::as_str))
     });
 
@@ -63,7 +63,7 @@ pub fn of_scan(scan: &ScanReport, error: &str) -> Value {
         "apr/refused".to_owned(),
         "the file was refused, and nothing was executed".to_owned(),
     )]);
-    let mut results = vec![result("apr/refused", "error", error, &scan.file, None, None)];
+    let mut results = vec![result("apr/refused", "error", error, &scan.path, None, None)];
     add_findings(scan, &mut rules, &mut results);
     log(&rules, &results)
 }
@@ -84,7 +84,7 @@ pub fn of_scans(summary: &ScanSummary) -> Value {
             &rule,
             level,
             &format!("{word}: {}", scan.kind),
-            &scan.file,
+            &scan.path,
             None,
             None,
         ));
@@ -96,7 +96,7 @@ pub fn of_scans(summary: &ScanSummary) -> Value {
         {
             let rule = format!("scan/{kind}");
             rules.insert(rule.clone(), format!("a {kind} that apr scan met in the file"));
-            results.push(result(&rule, "warning", text, &scan.file, None, None));
+            results.push(result(&rule, "warning", text, &scan.path, None, None));
         }
     }
 
@@ -114,7 +114,7 @@ fn add_remarks(scan: &ScanReport, rules: &mut Rules, results: &mut Vec<Value>) {
             "" => remark.message.clone(),
             entry => format!("'{entry}': {}", remark.message),
         };
-        results.push(result(&rule, level, &text, &scan.file, None, None));
+        results.push(result(&rule, level, &text, &scan.path, None, None));
     }
 }
 
@@ -147,7 +147,7 @@ fn add_findings(scan: &ScanReport, rules: &mut Rules, results: &mut Vec<Value>) 
 
         // Bytes that were decoded have no place in the file.
         let offset = (!pickle.decoded).then_some(finding.offset);
-        results.push(result(&rule, level, &text, &scan.file, offset, None));
+        results.push(result(&rule, level, &text, &scan.path, offset, None));
     }
 }
 

@@ -180,7 +180,7 @@ fn put_together(
         whole.findings.retain(|finding| finding.check != Check::Structure);
     }
     whole.findings.extend(found.findings);
-    whole.findings.extend(beside_siblings(reader, &whole.file, &found.gains));
+    whole.findings.extend(beside_siblings(reader, &whole.path, &found.gains));
     whole.bytes_read = whole.bytes_read.saturating_add(found.bytes_read);
     let seen = Seen::of(reader, &whole.findings);
     let combine = |outcome: &CheckOutcome| {

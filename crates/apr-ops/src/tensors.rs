@@ -44,9 +44,9 @@ pub struct TensorsOptions {
 #[non_exhaustive]
 pub struct TensorsReport {
     /// What was opened.
-    pub file: String,
+    pub path: String,
     /// Tensors in the checkpoint.
-    pub total: usize,
+    pub tensor_count: usize,
     /// Those that were asked for.
     pub tensors: Vec<TensorRow>,
     /// What is no tensor of the checkpoint.
@@ -149,8 +149,8 @@ pub fn list<P: Pipeline>(
     }
 
     Ok(TensorsReport {
-        file: file.to_owned(),
-        total: tensors.len(),
+        path: file.to_owned(),
+        tensor_count: tensors.len(),
         tensors: rows,
         left_out: LeftOut::of(reader)?,
         warnings: reader.warnings().to_vec(),

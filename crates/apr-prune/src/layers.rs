@@ -60,7 +60,7 @@ pub struct LayerReport {
     /// Those that went, by their numbers in the source.
     pub dropped: Vec<u64>,
     /// Tensors that went with them.
-    pub tensors: usize,
+    pub tensor_count: usize,
     /// Bytes of those tensors.
     pub bytes: u64,
     /// Entries of the configuration that were changed.
@@ -152,7 +152,7 @@ pub fn plan_layers(source: &Source<'_>, choice: &LayerChoice) -> Result<LayerPla
         of_decoder: stack == LayerStack::Decoder,
         layers,
         dropped,
-        tensors: gone,
+        tensor_count: gone,
         bytes,
         configuration: Vec::new(),
         influence: None,

@@ -69,7 +69,7 @@ pub struct Assessment {
     /// Version of this report: 1.
     pub version: u32,
     /// The model.
-    pub file: String,
+    pub path: String,
     /// The only category that was judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<Category>,
@@ -120,7 +120,7 @@ impl Assessment {
         let rating = RATINGS.iter().find(|(least, _)| percent >= *least);
         Self {
             version: VERSION,
-            file: file.to_owned(),
+            path: file.to_owned(),
             category,
             passed,
             failed: count(None, Some(Verdict::Failed)),

@@ -8,6 +8,16 @@
 //! Models come as [`Prepared`](apr_run::Prepared) parts; threads, warnings and the interrupt come
 //! from their [`Host`](apr_run::Host). Weights are dequantized and multiplied by single-precision
 //! activations, so that what is compared are the weights.
+//!
+//! # How models are compared by what they compute
+//!
+//! `apr_quality` runs two models side by side and keeps only the outputs of one input. `Windows`
+//! cuts a text as llama-perplexity does. `perplexity` and `divergence` sum over the second halves
+//! of the windows. `compare` gives two `Subject`s the same `Sample`s, and compares logits, the
+//! embedding of a text, or states; a tap records the output of each layer, by the paths of
+//! `Sites`. A `Canary` is a file of inputs and answers. For a gate, the job's output is `Written`:
+//! complete and on disk, without a name. `PendingFiles` opens it as it will be opened. Then it is
+//! put in place.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

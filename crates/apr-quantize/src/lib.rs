@@ -19,6 +19,22 @@
 //! assert_eq!(decisions[0].dtype, DType::Q8_0);
 //! # Ok::<(), apr_core::Error>(())
 //! ```
+//!
+//! # How a model is quantized
+//!
+//! `apr_quantize::plan` gives every tensor a target. `Scheme` is the type that the user requested.
+//! `mix.rs` has llama.cpp's rules over GGUF tensor names, which the family provides, and
+//! `imatrix.rs` has the importance. The conversion has a `Recode` for each tensor that changes its
+//! encoding (`apr-quantize/src/recode.rs`). `produce` decodes some eight thousand elements at a
+//! time. It quantizes, dequantizes and compares them while they are in the first-level cache, so
+//! that the error report requires no second read. `consume` writes and accumulates. A NaN ends the
+//! job at the end of the tensor, and a `QualityGate` ends it before the output appears.
+//!
+//! The kernels are in `apr-tensor/src/block`. ggml's results depend on the order of its
+//! floating-point operations, so operations must not be reassociated. A kernel works on several
+//! blocks or sub-blocks in parallel, one per lane, each in the reference's order. Kernels are
+//! plain loops over arrays, compiled for several instruction sets. A test compares the dispatched
+//! version with the plain one, and goldens compare both with ggml.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

@@ -51,7 +51,7 @@ pub struct TypeQuality {
     /// The dtype.
     pub dtype: DType,
     /// Tensors that became it.
-    pub tensors: usize,
+    pub tensor_count: usize,
     /// Their elements.
     pub elements: u64,
     /// Bits per element, scales included.
@@ -87,7 +87,7 @@ pub struct Degradation {
     /// Relative error of all quantized tensors together.
     pub relative_error: f64,
     /// Quantized tensors with a larger relative error than the limit.
-    pub tensors: usize,
+    pub tensor_count: usize,
     /// Quantized tensors.
     pub of: usize,
     /// The limit.
@@ -96,7 +96,7 @@ pub struct Degradation {
 
 impl std::fmt::Display for Degradation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { relative_error, tensors, of, limit } = self;
+        let Self { relative_error, tensor_count: tensors, of, limit } = self;
         let (error, limit) = (100.0 * relative_error, 100.0 * limit);
         write!(
             f,
@@ -112,7 +112,12 @@ impl Degradation {
             |tensor: &&TensorQuality| exceeds(tensor.quality.relative_error, DEGRADED_ABOVE);
         let (relative_error, of) = (total.relative_error, tensors.len());
         let tensors = tensors.iter().filter(is_degraded).count();
-        (tensors > 0).then_some(Self { relative_error, tensors, of, limit: DEGRADED_ABOVE })
+        (tensors > 0).then_some(Self {
+            relative_error,
+            tensor_count: tensors,
+            of,
+            limit: DEGRADED_ABOVE,
+        })
     }
 }
 
@@ -184,7 +189,7 @@ impl QualityLog {
 
         let of_type = |(dtype, sums): (DType, TypeSums)| TypeQuality {
             dtype,
-            tensors: sums.tensors,
+            tensor_count: sums.tensors,
             elements: sums.elements,
             bits_per_weight: sums.bytes as f64 * 8.0 / sums.elements.max(1) as f64,
             quality: Quality::from(&sums.drift),

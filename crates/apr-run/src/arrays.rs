@@ -98,7 +98,7 @@ fn collect<'j>(json: &'j Json, shape: &[usize], leaves: &mut Vec<&'j Json>) -> R
 #[derive(Debug, Serialize)]
 pub struct RunReport {
     /// The model.
-    pub file: String,
+    pub path: String,
     /// Which of its parts ran.
     pub part: String,
     /// Inputs that were not given, and what they were taken for.
@@ -141,7 +141,7 @@ pub fn report(file: &str, part: &str, names: &[&str], outcome: &Outcome) -> Resu
     let outputs =
         names.iter().zip(&outcome.outputs).map(|(name, value)| array_report(name, value, SHOWN));
     Ok(RunReport {
-        file: file.to_owned(),
+        path: file.to_owned(),
         part: part.to_owned(),
         assumed: Vec::new(),
         outputs: outputs.collect::<Result<_>>()?,

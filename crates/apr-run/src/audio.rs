@@ -38,7 +38,7 @@ pub struct AudioResult {
 #[non_exhaustive]
 pub struct AudioFile {
     /// Its name.
-    pub file: String,
+    pub path: String,
     /// Hz, of the file.
     pub rate: u32,
     /// Of the file; they are averaged.
@@ -109,7 +109,7 @@ impl Runner<'_> {
         }
 
         let file = AudioFile {
-            file: name.to_owned(),
+            path: name.to_owned(),
             rate: sound.rate,
             channels: sound.channels,
             seconds: sound.seconds(),

@@ -376,7 +376,7 @@ impl<'t> Transcriber<'t> {
         if samples.len() > self.hearing.window() {
             let seconds = self.hearing.window() as f64 / f64::from(self.hearing.rate);
             let message = format!("it is longer than the {seconds} s that the model hears at once");
-            return Err(Error::format(message).in_file(file.file).into());
+            return Err(Error::format(message).in_file(file.path).into());
         }
         self.states(inputs)
     }

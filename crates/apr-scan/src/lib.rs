@@ -12,6 +12,22 @@
 //! or the network; *unreadable* if some layer could not be taken off; *suspicious* if a name is not
 //! known or the packing is odd; *not examined* if a part is of no known kind, which is never the
 //! same as *clean*.
+//!
+//! # How malicious files are handled
+//!
+//! Offsets are `u64` and checked before they become `usize`. Every count is compared with the
+//! length of its section, or with a `Limits` value, before it sizes an allocation. A block decodes
+//! to at most 1 MiB. The cost of a password key is limited before the key is derived. Names of
+//! other files are plain and stay in the model's folder (`apr_io::ModelFolder`). Text from files
+//! is escaped when it is shown (`Escaped`). Every reader has a truncation sweep, a bit-flip sweep
+//! and a fuzz target.
+//!
+//! `apr_scan` unpacks one layer after another (archive, compression, array, pickle value) and runs
+//! the unpickler of `apr-pytorch` leniently on the contents. It continues past errors, so that a
+//! payload cannot hide behind one. Files that are not pickles are examined in `content/`. The
+//! verdict never depends on the file name. A file is *dangerous* if a name in it is, *unreadable*
+//! if a layer could not be unpacked, *suspicious* if a name is unknown or the packing is unusual,
+//! and otherwise *clean*.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

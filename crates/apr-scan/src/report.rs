@@ -9,7 +9,7 @@ use apr_pytorch::{Finding, Verdict};
 #[non_exhaustive]
 pub struct ScanReport {
     /// Name the file was given.
-    pub file: String,
+    pub path: String,
     /// Judgement on the file.
     pub verdict: FileVerdict,
     /// What it was read as: `pickle`, `ZIP archive`, and so on.
@@ -105,7 +105,7 @@ pub enum Reached {
 impl ScanReport {
     pub(crate) fn new(file: &str) -> Self {
         Self {
-            file: file.to_owned(),
+            path: file.to_owned(),
             verdict: FileVerdict::Clean,
             kind: "no pickle".to_owned(),
             pickles: Vec::new(),

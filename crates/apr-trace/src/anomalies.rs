@@ -48,7 +48,7 @@ pub struct AnomalyReport {
     /// Version of this report: 1.
     pub version: u32,
     /// The model.
-    pub file: String,
+    pub path: String,
     /// What went in.
     pub input: String,
     /// Steps that were looked at.
@@ -165,7 +165,7 @@ impl AnomalyKind {
 pub fn anomalies(trace: &Trace) -> AnomalyReport {
     let mut report = AnomalyReport {
         version: crate::VERSION,
-        file: trace.file.clone(),
+        path: trace.path.clone(),
         input: trace.input.clone(),
         steps: trace.steps().count(),
         anomalies: Vec::new(),

@@ -22,6 +22,14 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # How a run is traced
+//!
+//! `apr_trace::Sites` lists the operators of a graph through all function calls: the path of each,
+//! its inputs and its weights. `Passes` selects the parts of a model that a payload runs, and
+//! makes their inputs. The tap `Tracer` reads the clock before and after each operator, and the
+//! values at the end of a step. Chains stay fused unless a value inside is requested
+//! (`Tap::splits`).
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

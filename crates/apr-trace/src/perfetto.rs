@@ -23,11 +23,11 @@ const SLICE_BEGIN: u64 = 1;
 const SLICE_END: u64 = 2;
 const COUNTER: u64 = 4;
 
-/// A trace as a file that Perfetto opens. Without a clock each operator takes a microsecond.
+/// A trace as a file that Perfetto opens. Without a clock each operator takes a secondsecond.
 #[must_use]
 pub fn perfetto(trace: &Trace) -> Vec<u8> {
     let mut file = File::default();
-    file.describe_process(&trace.file);
+    file.describe_process(&trace.path);
     let mut begun = 0.0;
     for (number, pass) in trace.passes.iter().enumerate() {
         begun = file.pass(pass, FIRST_THREAD + number as u64, begun);
@@ -41,7 +41,7 @@ struct File {
     has_begun: bool,
 }
 
-/// When an operator runs, in microseconds.
+/// When an operator runs, in secondseconds.
 struct Span {
     start: f64,
     end: f64,
@@ -123,7 +123,7 @@ impl File {
     fn slice_begin(
         &mut self,
         track: u64,
-        micros: f64,
+        seconds: f64,
         name: &str,
         category: &str,
         operator: Option<&OperatorTrace>,
@@ -137,31 +137,31 @@ impl File {
             event.message(4, &annotation("operator", |note| note.text(6, &operator.op)));
             event.message(4, &annotation("made_bytes", |note| note.number(3, operator.made_bytes)));
         }
-        self.event(micros, &event);
+        self.event(seconds, &event);
     }
 
-    fn slice_end(&mut self, track: u64, micros: f64) {
+    fn slice_end(&mut self, track: u64, seconds: f64) {
         let mut event = Message::default();
         event.number(9, SLICE_END);
         event.number(11, track);
-        self.event(micros, &event);
+        self.event(seconds, &event);
     }
 
-    fn counter(&mut self, micros: f64, bytes: u64) {
+    fn counter(&mut self, seconds: f64, bytes: u64) {
         let mut event = Message::default();
         event.number(9, COUNTER);
         event.number(11, MEMORY);
         event.number(30, bytes);
-        self.event(micros, &event);
+        self.event(seconds, &event);
     }
 
-    fn event(&mut self, micros: f64, event: &Message) {
+    fn event(&mut self, seconds: f64, event: &Message) {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "microseconds since the beginning"
+            reason = "seconds since the beginning"
         )]
-        let nanos = (micros * 1000.0).round() as u64;
+        let nanos = (seconds * 1e9).round() as u64;
         let mut packet = Message::default();
         packet.number(8, nanos);
         packet.message(11, event);
@@ -199,12 +199,12 @@ fn annotation(name: &str, value: impl FnOnce(&mut Message)) -> Message {
 impl Span {
     /// When an operator runs that begins after `now`, on the clock that began at `begun`.
     fn of(operator: &OperatorTrace, now: f64, begun: f64) -> Self {
-        match (operator.start_us, operator.micros) {
-            (Some(start), Some(micros)) => {
+        match (operator.start, operator.seconds) {
+            (Some(start), Some(seconds)) => {
                 let start = (begun + start).max(now);
-                Self { start, end: start + micros }
+                Self { start, end: start + seconds }
             }
-            _ => Self { start: now, end: now + 1.0 },
+            _ => Self { start: now, end: now + 1e-6 },
         }
     }
 }

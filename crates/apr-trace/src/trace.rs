@@ -55,7 +55,7 @@ pub struct Trace {
     /// Version of this report: 1.
     pub version: u32,
     /// The model.
-    pub file: String,
+    pub path: String,
     /// What went in.
     pub input: String,
     /// What one step is.
@@ -65,8 +65,8 @@ pub struct Trace {
     pub generated: Option<Written>,
     /// The parts of the model that ran, one after the other.
     pub passes: Vec<PassTrace>,
-    /// Microseconds of all operators; `None` without a clock.
-    pub micros: Option<f64>,
+    /// Seconds of all operators; `None` without a clock.
+    pub seconds: Option<f64>,
     /// Most bytes that values took at the same time, between two operators.
     pub peak_bytes: u64,
     /// What the model predicts.
@@ -89,8 +89,8 @@ pub struct PassTrace {
     pub steps: Vec<StepTrace>,
     /// All operators, in the order in which they ran.
     pub operators: Vec<OperatorTrace>,
-    /// Microseconds of all operators; `None` without a clock.
-    pub micros: Option<f64>,
+    /// Seconds of all operators; `None` without a clock.
+    pub seconds: Option<f64>,
     /// Most bytes that values took at the same time, between two operators.
     pub peak_bytes: u64,
     /// Steps of work, as a limit bounds them.
@@ -121,8 +121,8 @@ pub struct StepTrace {
     pub path: String,
     /// How many operators ran.
     pub operators: usize,
-    /// Microseconds of its operators; `None` without a clock.
-    pub micros: Option<f64>,
+    /// Seconds of its operators; `None` without a clock.
+    pub seconds: Option<f64>,
     /// Most bytes that all values took while it ran, between two operators.
     pub peak_bytes: u64,
     /// Bytes of the values that its operators made.
@@ -186,12 +186,12 @@ pub fn trace(
         let passes = Passes::of(runner, payload)?;
         let mut trace = Trace {
             version: VERSION,
-            file: source.name().to_owned(),
+            path: source.name().to_owned(),
             input: payload.name(),
             level: options.level,
             generated: written.clone().filter(|written| !written.added.is_empty()),
             passes: Vec::new(),
-            micros: None,
+            seconds: None,
             peak_bytes: 0,
             predictions: Vec::new(),
         };
@@ -252,7 +252,7 @@ fn run_pass(
         assumed: pass.assumed.clone(),
         inputs,
         steps,
-        micros: sum(operators.iter().map(|operator| operator.micros)),
+        seconds: sum(operators.iter().map(|operator| operator.seconds)),
         operators,
         peak_bytes: outcome.peak_bytes,
         work: outcome.work,
@@ -280,7 +280,7 @@ fn steps_of(ends: &[(&str, usize)], tracer: &Tracer<'_, '_>, level: Level) -> Ve
         let Some(at) = place.get(level.step_of(&operator.path)) else { continue };
         let (step, end) = &mut steps[*at];
         step.operators += 1;
-        step.micros = sum([step.micros, operator.micros].into_iter().filter(Option::is_some));
+        step.seconds = sum([step.seconds, operator.seconds].into_iter().filter(Option::is_some));
         step.peak_bytes = step.peak_bytes.max(operator.live_bytes);
         step.made_bytes += operator.made_bytes;
         if step.not_finite_at.is_none() && operator.not_finite.is_some_and(|count| count > 0) {
@@ -347,8 +347,8 @@ pub(crate) fn places(steps: &[StepTrace]) -> HashMap<String, usize> {
 }
 
 /// The sum of all, where all are there.
-fn sum(micros: impl Iterator<Item = Option<f64>>) -> Option<f64> {
-    micros.sum()
+fn sum(seconds: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    seconds.sum()
 }
 
 impl StepTrace {
@@ -357,7 +357,7 @@ impl StepTrace {
             number: 0,
             path: path.to_owned(),
             operators: 0,
-            micros: None,
+            seconds: None,
             peak_bytes: 0,
             made_bytes: 0,
             result: None,
@@ -379,9 +379,9 @@ impl Trace {
 
     fn add(&mut self, pass: PassTrace) {
         self.peak_bytes = self.peak_bytes.max(pass.peak_bytes);
-        self.micros = match (self.micros, pass.micros) {
+        self.seconds = match (self.seconds, pass.seconds) {
             (Some(sum), Some(more)) => Some(sum + more),
-            (None, micros) => micros,
+            (None, seconds) => seconds,
             (sum, None) => sum,
         };
         self.passes.push(pass);

@@ -25,10 +25,10 @@ pub struct OperatorTrace {
     pub path: String,
     /// The operator: `MatMul`.
     pub op: String,
-    /// When it began, microseconds from the beginning of the trace; `None` without a clock.
-    pub start_us: Option<f64>,
-    /// How long it took, in microseconds.
-    pub micros: Option<f64>,
+    /// When it began, in seconds from the beginning of the trace; `None` without a clock.
+    pub start: Option<f64>,
+    /// How long it took.
+    pub seconds: Option<f64>,
     /// Bytes of all values when it was done.
     pub live_bytes: u64,
     /// Bytes of what it made.
@@ -231,16 +231,15 @@ impl Tap for Tracer<'_, '_> {
             return Flow::Stop;
         }
         let Some(site) = self.sites.find(step.path, step.node) else { return Flow::Continue };
-        let micros = |time: Duration| time.as_secs_f64() * 1e6;
         let since = |from: Option<Duration>, to: Option<Duration>| {
-            from.zip(to).map(|(from, to)| micros(to.saturating_sub(from)))
+            from.zip(to).map(|(from, to)| to.saturating_sub(from).as_secs_f64())
         };
         let of = &self.sites.list()[site];
         self.operators.push(OperatorTrace {
             path: of.path.clone(),
             op: of.op.clone(),
-            start_us: since(self.begun, self.entered),
-            micros: since(self.entered, now),
+            start: since(self.begun, self.entered),
+            seconds: since(self.entered, now),
             live_bytes: step.live_bytes,
             made_bytes: step.outputs.iter().map(bytes).sum(),
             shape: step.outputs.first().map(shape).unwrap_or_default(),

@@ -42,7 +42,9 @@ pub(crate) fn write(path: &Path, bytes: &[u8], overwrite: bool) -> Result<Writte
         committed => committed?,
     };
     let written = format!("wrote {}", Escaped(&path.to_string_lossy()));
-    let told = [written].into_iter().chain(committed.warnings());
+    let made = committed.made_folders().last();
+    let made = made.map(|made| format!("made the folder {}", Escaped(&made.to_string_lossy())));
+    let told = [written].into_iter().chain(made).chain(committed.warnings());
     Ok(Written::Told(told.collect::<Vec<_>>().join("; ")))
 }
 

@@ -142,9 +142,9 @@ pub(crate) fn shown(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), statistic)
 }
 
-/// Microseconds as milliseconds.
-pub(crate) fn millis(micros: Option<f64>) -> String {
-    match micros.map(|micros| micros / 1000.0) {
+/// Seconds as milliseconds.
+pub(crate) fn millis(seconds: Option<f64>) -> String {
+    match seconds.map(|seconds| seconds * 1e3) {
         None => "-".to_owned(),
         Some(millis) if millis < 10.0 => format!("{millis:.3}ms"),
         Some(millis) => format!("{millis:.1}ms"),

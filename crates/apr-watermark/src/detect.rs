@@ -28,7 +28,7 @@ pub struct DetectReport {
     /// Shift of the weights along the mark, in parts of the standard deviation.
     pub strength: f64,
     /// Tensors that were looked at.
-    pub tensors: usize,
+    pub tensor_count: usize,
     /// Their elements.
     pub weights: u64,
     /// The symbols of the frame that was read, whether of the mark or of noise.
@@ -112,7 +112,7 @@ fn report(
         z,
         log10_chance: ln_chance / std::f64::consts::LN_10,
         strength: if total.weights() > 0 { z / (total.weights() as f64).sqrt() } else { 0.0 },
-        tensors,
+        tensor_count: tensors,
         weights: total.weights(),
         symbols,
     }

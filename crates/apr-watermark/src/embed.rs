@@ -30,7 +30,7 @@ pub struct EmbedReport {
     /// Bytes of the frame: id, padding and check.
     pub frame: usize,
     /// Tensors that carry it.
-    pub tensors: usize,
+    pub tensor_count: usize,
     /// Weights that carry it.
     pub weights: u64,
     /// How far each of them is moved, in parts of its tensor's standard deviation.
@@ -139,7 +139,7 @@ fn report(carriers: &Carriers, id: &str, frame: &Frame, strength: f64) -> EmbedR
     EmbedReport {
         id: id.to_owned(),
         frame: frame.bytes().len(),
-        tensors: carriers.list().len(),
+        tensor_count: carriers.list().len(),
         weights,
         strength,
         relative_change: if norm > 0.0 { (change / norm).sqrt() } else { 0.0 },

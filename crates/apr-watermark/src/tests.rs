@@ -438,6 +438,9 @@ fn ids_keys_strengths_and_models_that_do_not_do_are_refused() {
 fn nothing_to_look_at_is_no_find() {
     let none = file(&[("norm", DType::F32, vec![16], vec![0; 64])]);
     let report = look(&*none, &owner(), Some(ID));
-    assert_eq!((report.detected, report.z, report.tensors, report.strength), (false, 0.0, 0, 0.0));
+    assert_eq!(
+        (report.detected, report.z, report.tensor_count, report.strength),
+        (false, 0.0, 0, 0.0)
+    );
     assert!(!look(&*none, &owner(), None).detected);
 }

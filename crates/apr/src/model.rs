@@ -164,9 +164,12 @@ impl Model {
         self.checked(apr_view::values::read(&*self.reader, tensor, elements))
     }
 
-    /// E007 where another program changed a file of the model since it was opened.
-    #[cfg(feature = "infer")]
-    pub(crate) fn check_unchanged(&self) -> Result<()> {
+    /// Checks that the model's files are those that were opened: for reports of a
+    /// [`session`](Self::session).
+    ///
+    /// # Errors
+    /// E007 if another program changed one of them.
+    pub fn check_unchanged(&self) -> Result<()> {
         self.sources.check_unchanged()
     }
 

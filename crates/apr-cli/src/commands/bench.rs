@@ -18,7 +18,7 @@ use crate::model;
 /// What was measured.
 #[derive(Serialize)]
 struct BenchReport {
-    file: String,
+    path: String,
     /// Bytes of all tensors as they are stored.
     size: u64,
     /// Elements of all tensors.
@@ -47,7 +47,7 @@ pub(super) fn run(args: &BenchArgs, context: &Context) -> Outcome {
     let tensors = model.reader.tensors();
     let sum = |of: &dyn Fn(usize) -> u64| (0..tensors.len()).map(of).fold(0, u64::saturating_add);
     let mut report = BenchReport {
-        file: model.name.clone(),
+        path: model.name.clone(),
         size: sum(&|at| tensors[at].byte_len().unwrap_or_default()),
         parameters: sum(&|at| tensors[at].shape.elements().unwrap_or_default()),
         results: Vec::new(),
@@ -97,7 +97,7 @@ fn render(out: &mut dyn Write, report: &BenchReport) -> io::Result<()> {
             _ => " runs/s",
         };
         table.push([
-            Escaped(&report.file).to_string(),
+            Escaped(&report.path).to_string(),
             human::bytes(report.size),
             format!("{:.2} M", report.parameters as f64 / 1e6),
             (*backend).to_owned(),

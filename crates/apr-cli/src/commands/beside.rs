@@ -61,7 +61,7 @@ impl<'p> TextFile<'p> {
             }
             Self::File(mut output) => {
                 output.write_all(text)?;
-                printer.warn_all(output.commit()?.warnings());
+                printer.committed(&output.commit()?);
             }
         }
         Ok(())

@@ -37,9 +37,9 @@ pub(super) fn run(action: &CanaryAction, context: &Context) -> Outcome {
 #[derive(Serialize)]
 struct CreateReport<'a> {
     /// The model.
-    file: &'a str,
+    path: &'a str,
     /// The canary file.
-    canary: String,
+    output: String,
     /// Names of the cases, each with the model's answer and whether it is the expected one.
     cases: Vec<CreatedCase<'a>>,
 }
@@ -91,8 +91,8 @@ fn create(args: &CanaryCreateArgs, context: &Context) -> Outcome {
         original: case.original.as_deref(),
     });
     let report = CreateReport {
-        file: opened.name(),
-        canary: args.output.display().to_string(),
+        path: opened.name(),
+        output: args.output.display().to_string(),
         cases: cases.collect(),
     };
     let printer = match args.output.as_os_str() == "-" {
@@ -263,7 +263,7 @@ fn read_all(path: &Path, context: &Context) -> Result<Vec<u8>> {
 }
 
 fn render_created(out: &mut dyn Write, report: &CreateReport<'_>) -> io::Result<()> {
-    writeln!(out, "{} -> {}", Escaped(report.file), Escaped(&report.canary))?;
+    writeln!(out, "{} -> {}", Escaped(report.path), Escaped(&report.output))?;
     for case in &report.cases {
         writeln!(out, "  {}", Escaped::short(case.input))?;
         if let Some(original) = case.original {

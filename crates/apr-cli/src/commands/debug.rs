@@ -116,13 +116,13 @@ impl ByteSource for TensorBytes<'_> {
 /// What there is to say about a file.
 #[derive(Default, Serialize)]
 struct Play {
-    file: String,
+    path: String,
     size: u64,
     magic: String,
     format: Option<&'static str>,
     header: Value,
     parameters: Option<u64>,
-    tensors: Option<usize>,
+    tensor_count: Option<usize>,
     validation: Option<ValidateReport>,
     #[serde(serialize_with = "as_text")]
     failure: Option<Error>,
@@ -138,7 +138,7 @@ fn as_text<S: serde::Serializer>(error: &Option<Error>, serializer: S) -> Result
 
 impl Play {
     fn stage(args: &DebugArgs, context: &Context) -> Outcome<Self> {
-        let mut play = Self { file: args.file.display().to_string(), ..Self::default() };
+        let mut play = Self { path: args.file.display().to_string(), ..Self::default() };
         if model::is_set(&args.file, context)? {
             let model = model::open(&args.file, context)?;
             play.size = model.reader.files().iter().map(|file| file.len).sum();
@@ -152,7 +152,7 @@ impl Play {
         play.size = source.len();
         play.magic = magic(&head);
         play.format = recognise(&head).map(|format| format.name);
-        match apr_registry::open(source, &play.file, &context.options) {
+        match apr_registry::open(source, &play.path, &context.options) {
             Ok(reader) => play.tell(&*reader, context)?,
             Err(error) => play.failure = Some(error),
         }
@@ -163,12 +163,12 @@ impl Play {
     fn tell(&mut self, reader: &dyn CheckpointReader, context: &Context) -> Outcome {
         self.format = Some(reader.format().name);
         self.header = reader.container().header_fields();
-        self.tensors = Some(reader.tensors().len());
+        self.tensor_count = Some(reader.tensors().len());
         let elements =
             reader.tensors().iter().map(|info| info.shape.elements().unwrap_or_default());
         self.parameters = Some(elements.fold(0, u64::saturating_add));
         let bar = Bar::new(&context.printer, bytes_to_read(reader));
-        let session = Session::of(context.source(reader, &self.file)?);
+        let session = Session::of(context.source(reader, &self.path)?);
         match session.validate(ValidateOptions::default(), &context.pipeline()?, &bar) {
             Ok(report) => self.validation = Some(report),
             Err(error) => self.failure = Some(error),
@@ -194,7 +194,7 @@ fn magic(head: &[u8]) -> String {
 }
 
 fn render_plain(out: &mut dyn Write, play: &Play) -> io::Result<()> {
-    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&play.file))?;
+    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&play.path))?;
     let mut line =
         |label: &str, value: &str| writeln!(out, "{:<16} {}", format!("{label}:"), Escaped(value));
     line("Size", &format!("{} ({} bytes)", human::bytes(play.size), human::count(play.size)))?;
@@ -203,7 +203,7 @@ fn render_plain(out: &mut dyn Write, play: &Play) -> io::Result<()> {
     }
 
     line("Format", play.format.unwrap_or("unknown"))?;
-    if let (Some(tensors), Some(parameters)) = (play.tensors, play.parameters) {
+    if let (Some(tensors), Some(parameters)) = (play.tensor_count, play.parameters) {
         line("Tensors", &human::count(tensors as u64))?;
         line("Parameters", &human::count(parameters))?;
     }
@@ -224,7 +224,7 @@ fn findings(report: &ValidateReport) -> String {
 }
 
 fn render_drama(out: &mut dyn Write, play: &Play) -> io::Result<()> {
-    writeln!(out, "{BOLD}====[ DRAMA: {} ]===={BOLD:#}", Escaped(&play.file))?;
+    writeln!(out, "{BOLD}====[ DRAMA: {} ]===={BOLD:#}", Escaped(&play.path))?;
     writeln!(out, "\nACT I: THE HEADER")?;
     let known = if play.format.is_some() { "applause!" } else { "gasps from the gallery..." };
     match (play.magic.as_str(), play.format) {
@@ -239,7 +239,7 @@ fn render_drama(out: &mut dyn Write, play: &Play) -> io::Result<()> {
         writeln!(out, "  Scene 2: Version check... {version} (standing ovation!)")?;
     }
 
-    if let (Some(tensors), Some(parameters)) = (play.tensors, play.parameters) {
+    if let (Some(tensors), Some(parameters)) = (play.tensor_count, play.parameters) {
         writeln!(out, "\nACT II: THE METADATA")?;
         writeln!(
             out,

@@ -18,7 +18,7 @@ use crate::{human, signals};
 
 #[derive(Serialize)]
 struct DownloadReport {
-    source: String,
+    path: String,
     /// The repository's commit.
     revision: Option<String>,
     why: Option<String>,
@@ -86,7 +86,7 @@ fn fetch(path: &Path, all: bool, context: &Context) -> Outcome<DownloadReport> {
         .for_each(|note| context.printer.warn(note));
     let files: Vec<FetchedFile> = files?.into_iter().map(FetchedFile::from).collect();
     Ok(DownloadReport {
-        source: place.location().to_string(),
+        path: place.location().to_string(),
         revision: place.repository().map(|repository| repository.commit.clone()),
         why,
         folder: place.snapshot(),
@@ -111,7 +111,7 @@ fn wanted(place: &ResolvedLocation, all: bool) -> Vec<String> {
 }
 
 fn render(out: &mut dyn Write, report: &DownloadReport) -> io::Result<()> {
-    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.source))?;
+    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.path))?;
     if let Some(revision) = &report.revision {
         writeln!(out, "Revision:    {revision}")?;
     }
@@ -139,7 +139,7 @@ fn render(out: &mut dyn Write, report: &DownloadReport) -> io::Result<()> {
 
 #[derive(Serialize)]
 struct ListReport {
-    source: String,
+    path: String,
     revision: Option<String>,
     license: Option<String>,
     why: Option<String>,
@@ -186,7 +186,7 @@ fn listed(path: &Path, context: &Context) -> Outcome<ListReport> {
     });
 
     Ok(ListReport {
-        source: place.location().to_string(),
+        path: place.location().to_string(),
         revision: repository.map(|repository| repository.commit.clone()),
         license: repository.and_then(|repository| repository.license.clone()),
         why: place.chosen().why.clone(),
@@ -195,7 +195,7 @@ fn listed(path: &Path, context: &Context) -> Outcome<ListReport> {
 }
 
 fn render_list(out: &mut dyn Write, report: &ListReport) -> io::Result<()> {
-    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.source))?;
+    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.path))?;
     for (label, value) in
         [("Revision:", &report.revision), ("Licence:", &report.license), ("Chosen:", &report.why)]
     {

@@ -197,7 +197,7 @@ fn model_facts(model: &ModelExplanation) -> Vec<(&'static str, String)> {
         Some((label, text))
     };
     let (parameters, tensors) =
-        (human::count(model.parameters), human::count(model.tensors as u64));
+        (human::count(model.parameters), human::count(model.tensor_count as u64));
     let mostly = model.dtype.map_or_else(String::new, |dtype| format!(", mostly {dtype}"));
     let dimension =
         |(name, size): &(&str, u64)| format!("{} {}", name.replace('_', " "), human::count(*size));

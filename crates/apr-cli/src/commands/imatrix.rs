@@ -31,7 +31,7 @@ const SHOWN: usize = 8;
 /// What was measured, and written.
 #[derive(Serialize)]
 struct ImatrixReport {
-    file: String,
+    path: String,
     output: String,
     form: &'static str,
     datasets: Vec<String>,
@@ -93,7 +93,7 @@ pub(super) fn run(args: &ImatrixArgs, context: &Context) -> Outcome {
     output.write(&bytes, &context.printer)?;
 
     let report = ImatrixReport {
-        file: opened.name().to_owned(),
+        path: opened.name().to_owned(),
         output: args.output.display().to_string(),
         form,
         chunks,
@@ -288,7 +288,7 @@ fn render(out: &mut dyn Write, report: &ImatrixReport) -> io::Result<()> {
     writeln!(
         out,
         "{BOLD}{} -> {}{BOLD:#} ({})",
-        Escaped(&report.file),
+        Escaped(&report.path),
         Escaped(&report.output),
         report.form
     )?;

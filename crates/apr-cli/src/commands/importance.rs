@@ -28,7 +28,7 @@ const SHOWN: usize = 16;
 /// What is reported.
 #[derive(Serialize)]
 struct ImportanceReport {
-    file: String,
+    path: String,
     /// Rows that were cut to the model's context.
     cut: usize,
     #[serde(flatten)]
@@ -69,7 +69,7 @@ pub(super) fn run(model: &Path, data: &Path, context: &Context) -> Outcome {
     }
     let layer = |(layer, (elements, saliency))| LayerImportance { layer, elements, saliency };
     let layers = layers.into_iter().map(layer).collect();
-    let report = ImportanceReport { file: opened.name().to_owned(), cut, found, layers };
+    let report = ImportanceReport { path: opened.name().to_owned(), cut, found, layers };
     context.printer.report(&report, render)
 }
 
@@ -101,7 +101,7 @@ fn render(out: &mut dyn Write, report: &ImportanceReport) -> io::Result<()> {
     writeln!(
         out,
         "{BOLD}{}{BOLD:#}: {} on {}, {} tokens",
-        Escaped(&report.file),
+        Escaped(&report.path),
         counted(found.tensors.len() as u64, "tensor"),
         counted(found.rows as u64, "row"),
         human::count(found.tokens)

@@ -89,7 +89,7 @@ fn describe(path: &Path, args: &InspectArgs, context: &Context) -> Outcome<Repor
 }
 
 fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io::Result<()> {
-    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.file))?;
+    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.path))?;
     summary(report)
         .into_iter()
         .try_for_each(|(label, value)| writeln!(out, "{label:<12} {value}"))?;
@@ -202,7 +202,9 @@ fn render_quantization(out: &mut dyn Write, report: &InspectReport) -> io::Resul
     }
 
     let original = quantization.original.as_deref().unwrap_or("not recorded");
-    for QuantizedType { dtype, block_size, bits_per_weight, tensors, .. } in &quantization.types {
+    for QuantizedType { dtype, block_size, bits_per_weight, tensor_count: tensors, .. } in
+        &quantization.types
+    {
         let block = block_size.map_or_else(|| "row".to_owned(), |size| size.to_string());
         let bits = bits_per_weight.unwrap_or_default();
         let (name, tensors) = (dtype.name().to_uppercase(), counted(*tensors as u64, "tensor"));
@@ -247,7 +249,7 @@ fn render_header_summary(out: &mut dyn Write, header: &Value) -> io::Result<()> 
 fn render_compression(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> {
     let codecs = report.compression.iter().map(|share| {
         let percent = share.stored as f64 * 100.0 / share.bytes.max(1) as f64;
-        let tensors = apr_core::counted(share.tensors as u64, "tensor");
+        let tensors = apr_core::counted(share.tensor_count as u64, "tensor");
         format!("{} ({tensors}, {percent:.1} % of their bytes)", share.codec)
     });
     let codecs: Vec<String> = codecs.collect();
@@ -283,7 +285,7 @@ fn render_dtypes(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> 
     let bits = |bits: Option<f64>| bits.map_or_else(|| "-".to_owned(), |bits| format!("{bits:.2}"));
     for share in &report.dtypes {
         let (elements, size) = (human::count(share.elements), human::bytes(share.bytes));
-        let (dtype, tensors) = (label(share), human::count(share.tensors as u64));
+        let (dtype, tensors) = (label(share), human::count(share.tensor_count as u64));
         writeln!(
             out,
             "{dtype:<width$} {tensors:>8} {elements:>16} {size:>10} {:>12}",

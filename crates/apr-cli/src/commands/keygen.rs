@@ -61,7 +61,7 @@ pub(super) fn run(args: &KeygenArgs, context: &Context) -> Outcome {
     files.write_all(key.to_pem().as_bytes())?;
     files.next_file(&public_name)?;
     files.write_all(public.to_pem().as_bytes())?;
-    context.printer.warn_all(files.commit()?.warnings());
+    context.printer.committed(&files.commit()?);
     let report = KeyReport {
         private: args.output.display().to_string(),
         public: public_path.display().to_string(),

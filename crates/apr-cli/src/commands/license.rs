@@ -18,7 +18,7 @@ use crate::{revise, secrets};
 
 #[derive(Serialize)]
 struct LicenceReport {
-    file: String,
+    path: String,
     uuid: String,
     licensee_hash: Option<String>,
     expires: Option<String>,
@@ -38,7 +38,7 @@ impl Document for LicenceReport {
 impl LicenceReport {
     fn new(file: &Path, licence: &Licence) -> Self {
         Self {
-            file: file.display().to_string(),
+            path: file.display().to_string(),
             uuid: licence.uuid.clone(),
             licensee_hash: licence.licensee_hash.clone(),
             expires: licence.expires.map(|time| time.to_string()),
@@ -143,7 +143,7 @@ fn check(
 }
 
 fn render(out: &mut dyn Write, report: &LicenceReport) -> io::Result<()> {
-    writeln!(out, "{BOLD}Licence of {}{BOLD:#}", Escaped(&report.file))?;
+    writeln!(out, "{BOLD}Licence of {}{BOLD:#}", Escaped(&report.path))?;
     writeln!(out, "  Id:       {}", report.uuid)?;
     writeln!(out, "  Licensee: {}", report.licensee_hash.as_deref().unwrap_or("anybody"))?;
     writeln!(out, "  Expires:  {}", report.expires.as_deref().unwrap_or("never"))?;

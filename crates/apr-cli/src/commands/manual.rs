@@ -42,7 +42,7 @@ pub(super) fn write_pages(dir: &Path, context: &Context) -> Outcome {
     signals::stop_cleanly(&context.interrupt)?;
     let mut output = AtomicOutput::create(Target::Folder(dir.into()), true, [])?;
     write_page(command, "", &mut output)?;
-    context.printer.warn_all(output.commit()?.warnings());
+    context.printer.committed(&output.commit()?);
     Ok(())
 }
 

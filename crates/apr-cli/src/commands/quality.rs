@@ -41,7 +41,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
 /// Perplexity of one model.
 #[derive(Serialize)]
 struct OneReport<'a> {
-    file: &'a str,
+    path: &'a str,
     text: String,
     #[serde(flatten)]
     perplexity: PerplexityReport,
@@ -61,9 +61,9 @@ fn one(args: &ValidateArgs, path: &Path, context: &Context) -> Outcome {
         Ok(perplexity(&part, &windows, &mut counting(context, windows.len()))?)
     })?;
     let report =
-        OneReport { file: opened.name(), text: path.display().to_string(), perplexity: report };
+        OneReport { path: opened.name(), text: path.display().to_string(), perplexity: report };
     context.printer.report(&report, |out, report| {
-        writeln!(out, "{BOLD}Perplexity: {}{BOLD:#}", Escaped(report.file))?;
+        writeln!(out, "{BOLD}Perplexity: {}{BOLD:#}", Escaped(report.path))?;
         render_text(out, &report.text, &report.perplexity)?;
         writeln!(out, "PPL = {}", estimate(report.perplexity.perplexity, 4))
     })
@@ -104,8 +104,8 @@ fn with_both<R>(
 /// How the predictions of B differ from those of A.
 #[derive(Serialize)]
 struct PredictionsReport<'a> {
-    a: &'a str,
-    b: &'a str,
+    path: &'a str,
+    other_path: &'a str,
     text: String,
     #[serde(flatten)]
     divergence: DivergenceReport,
@@ -127,8 +127,8 @@ fn predictions(args: &ValidateArgs, other: &Path, path: &Path, context: &Context
         Ok(divergence(&parts[0], &parts[1], &windows, &mut done)?)
     })?;
     let report = PredictionsReport {
-        a: a.name(),
-        b: b.name(),
+        path: a.name(),
+        other_path: b.name(),
         text: path.display().to_string(),
         divergence: found,
     };
@@ -138,8 +138,8 @@ fn predictions(args: &ValidateArgs, other: &Path, path: &Path, context: &Context
 /// A model in the table of a comparison.
 #[derive(Serialize)]
 struct ModelSummary {
-    file: String,
-    tensors: usize,
+    path: String,
+    tensor_count: usize,
     parameters: u64,
     nonzero_parameters: u64,
     bytes: u64,
@@ -148,8 +148,8 @@ struct ModelSummary {
 /// The outputs of two models.
 #[derive(Serialize)]
 struct OutputsReport {
-    a: ModelSummary,
-    b: ModelSummary,
+    model: ModelSummary,
+    other: ModelSummary,
     inputs: usize,
     #[serde(flatten)]
     comparison: ComparisonReport,
@@ -190,7 +190,7 @@ fn outputs(args: &ValidateArgs, other: &Path, context: &Context) -> Outcome {
         })?;
     let [a, b] = [summary(&a, context)?, summary(&b, context)?];
     context.sources.check_unchanged()?;
-    let report = OutputsReport { a, b, inputs, comparison, error_rates };
+    let report = OutputsReport { model: a, other: b, inputs, comparison, error_rates };
     context.printer.report(&report, render_outputs)?;
     if report.comparison.passed { Ok(()) } else { Err(Failure::Validation) }
 }
@@ -212,8 +212,8 @@ fn summary(opened: &Opened, context: &Context) -> Outcome<ModelSummary> {
     let zeros = list.tensors.iter().filter_map(|row| row.stats.as_ref()).map(|stats| stats.zeros);
     let parameters: u64 = list.tensors.iter().map(|row| row.elements).sum();
     Ok(ModelSummary {
-        file: opened.name().to_owned(),
-        tensors: list.total,
+        path: opened.name().to_owned(),
+        tensor_count: list.tensor_count,
         parameters,
         nonzero_parameters: parameters - zeros.sum::<u64>(),
         bytes: reader.files().iter().map(|file| file.len).sum(),
@@ -241,8 +241,8 @@ fn render_predictions(out: &mut dyn Write, report: &PredictionsReport<'_>) -> io
     writeln!(
         out,
         "{BOLD}Prediction Comparison: {} vs {}{BOLD:#}",
-        Escaped(report.a),
-        Escaped(report.b)
+        Escaped(report.path),
+        Escaped(report.other_path)
     )?;
     render_text(out, &report.text, &found.base)?;
     let section = |out: &mut dyn Write, title: &str| writeln!(out, "\n{BOLD}{title}{BOLD:#}");
@@ -296,16 +296,20 @@ fn percentiles(
 /// The layout of seed 001 §4.8.4.
 fn render_outputs(out: &mut dyn Write, report: &OutputsReport) -> io::Result<()> {
     let rule = "═".repeat(RULE);
-    let (a, b) = (&report.a, &report.b);
+    let (a, b) = (&report.model, &report.other);
     writeln!(
         out,
         "{BOLD}Quality Comparison: {} vs {}{BOLD:#}\n{rule}",
-        Escaped(&a.file),
-        Escaped(&b.file)
+        Escaped(&a.path),
+        Escaped(&b.path)
     )?;
     writeln!(out, "{:<18} {:>14} {:>14} {:>10}", "", "Original", "Optimized", "Δ")?;
     let rows = [
-        ("Tensor count", [a.tensors as u64, b.tensors as u64], human::count as fn(u64) -> String),
+        (
+            "Tensor count",
+            [a.tensor_count as u64, b.tensor_count as u64],
+            human::count as fn(u64) -> String,
+        ),
         ("Total params", [a.parameters, b.parameters], human::metric),
         ("Non-zero params", [a.nonzero_parameters, b.nonzero_parameters], human::metric),
         ("Size", [a.bytes, b.bytes], human::bytes),

@@ -141,7 +141,7 @@ fn render_file(out: &mut dyn Write, file: &ScanReport) -> io::Result<()> {
         out,
         "{style}{:<10}{style:#}  {}  {DIM}{}{DIM:#}",
         file.verdict.word(),
-        Escaped(&file.file),
+        Escaped(&file.path),
         file.kind
     )?;
     render_findings(out, file)?;

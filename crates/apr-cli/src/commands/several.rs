@@ -29,9 +29,9 @@ pub(super) fn each<R: Document>(
                 render(out, report)
             })?,
             Err(failure) => {
-                let document = FailureDocument::of(&failure, Some(model));
                 let told = failure.told();
                 if context.json {
+                    let document = FailureDocument::of(&failure, Some(model));
                     context.printer.report_each(&document, |_, _| Ok(()))?;
                 }
                 failed.get_or_insert(told);

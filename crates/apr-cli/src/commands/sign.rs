@@ -21,7 +21,7 @@ use crate::{revise, secrets, signals};
 
 #[derive(Serialize)]
 struct SignReport {
-    file: String,
+    path: String,
     signer: String,
     signatures: usize,
     dropped_signatures: usize,
@@ -51,7 +51,7 @@ pub(super) fn sign(args: &SignArgs, context: &Context) -> Outcome {
         sign_file(args, key, context)
     }?;
     context.printer.report(&report, |out, report| {
-        writeln!(out, "{}: signed by {}", Escaped(&report.file), report.signer)?;
+        writeln!(out, "{}: signed by {}", Escaped(&report.path), report.signer)?;
         writeln!(
             out,
             "The file has {}.",
@@ -75,7 +75,7 @@ fn sign_file(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<Sig
     let revision = revise::revise(&file.reader, &changes)?;
     file.write(args.output.as_deref(), args.overwrite, &revision, context)?;
     Ok(SignReport {
-        file: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
+        path: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
         signer,
         signatures: revision.signatures,
         dropped_signatures: revision.dropped_signatures,
@@ -105,9 +105,9 @@ fn sign_manifest(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome
     let mut file = AtomicOutput::replacing(lock);
     file.write_all(&manifest.encode())?;
     context.sources.check_unchanged()?;
-    context.printer.warn_all(file.commit()?.warnings());
+    context.printer.committed(&file.commit()?);
     Ok(SignReport {
-        file: args.model.display().to_string(),
+        path: args.model.display().to_string(),
         signer,
         signatures: block.signatures().len(),
         dropped_signatures,
@@ -122,7 +122,7 @@ fn signatures(reader: &dyn CheckpointReader) -> Outcome<SignBlock> {
 
 #[derive(Serialize)]
 struct VerifyReport {
-    file: String,
+    path: String,
     verified: bool,
     signers: Vec<SignerReport>,
     /// What was not read, so that nothing is known of it.
@@ -169,7 +169,7 @@ pub(super) fn verify(args: &VerifyArgs, context: &Context) -> Outcome {
         trusted: signer.trusted,
     };
     let report = VerifyReport {
-        file: args.model.display().to_string(),
+        path: args.model.display().to_string(),
         verified: outcome.is_ok(),
         signers: verification.signers.iter().map(signer).collect(),
         unverified: args.front.then_some("tensors"),
@@ -233,12 +233,12 @@ fn render(out: &mut dyn Write, report: &VerifyReport) -> io::Result<()> {
         writeln!(out, "{style}{mark:<11}{style:#}  {key}")?;
     }
     if report.verified && report.unverified.is_some() {
-        let file = Escaped(&report.file);
+        let file = Escaped(&report.path);
         writeln!(out, "{ODD}FRONT VERIFIED{ODD:#}  {file}")?;
         writeln!(out, "unverified: the bytes of tensors were not read (--front)")
     } else if report.verified {
-        writeln!(out, "{GOOD}VERIFIED{GOOD:#}  {}", Escaped(&report.file))
+        writeln!(out, "{GOOD}VERIFIED{GOOD:#}  {}", Escaped(&report.path))
     } else {
-        writeln!(out, "{BAD}NOT VERIFIED{BAD:#}  {}", Escaped(&report.file))
+        writeln!(out, "{BAD}NOT VERIFIED{BAD:#}  {}", Escaped(&report.path))
     }
 }

@@ -8,7 +8,7 @@ use apr_ops::elements::{Selection, ValuesReport};
 use apr_ops::tensors::{HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, find};
 use apr_registry::Escaped;
 use apr_view::parse_search;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::{left_out, several};
 use crate::args::{Sort, TensorsArgs};
@@ -47,8 +47,12 @@ pub(super) fn run(args: &TensorsArgs, context: &Context) -> Outcome {
 }
 
 /// What was found in a model.
+#[derive(Serialize)]
 struct ModelTensors {
+    /// A heading, if there are several models.
+    #[serde(skip)]
     file: String,
+    #[serde(flatten)]
     found: FoundTensors,
 }
 
@@ -62,13 +66,6 @@ enum FoundTensors {
     List(TensorsReport),
     Histogram(HistogramReport),
     Values(ValuesReport),
-}
-
-/// The report is what was found; the file is a heading.
-impl Serialize for ModelTensors {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.found.serialize(serializer)
-    }
 }
 
 fn look(path: &Path, args: &TensorsArgs, context: &Context) -> Outcome<ModelTensors> {
@@ -220,9 +217,9 @@ fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io
     }
 
     let bytes: u64 = report.tensors.iter().map(|row| row.bytes).sum();
-    let total = counted(report.total as u64, "tensor");
+    let total = counted(report.tensor_count as u64, "tensor");
     let shown = report.tensors.len();
-    let of = if shown < report.total {
+    let of = if shown < report.tensor_count {
         format!("{} of ", human::count(shown as u64))
     } else {
         String::new()

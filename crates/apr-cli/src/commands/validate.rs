@@ -129,7 +129,7 @@ fn add_asked(
 /// What a file that does not open would have run, if it is a pickle.
 #[derive(Serialize)]
 struct Refusal {
-    file: String,
+    path: String,
     valid: bool,
     error: String,
     scan: ScanReport,
@@ -181,13 +181,13 @@ fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &C
         write_sarif(path, &sarif::of_scan(&scan, &refused), &printer)?;
     }
 
-    let refusal = Refusal { file: scan.file.clone(), valid: false, error: refused, scan };
+    let refusal = Refusal { path: scan.path.clone(), valid: false, error: refused, scan };
     printer.report(&refusal, render_refusal)?;
     Err(Failure::Validation)
 }
 
 fn render_refusal(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
-    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&refusal.file))?;
+    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&refusal.path))?;
     writeln!(out, "{BAD}refused{BAD:#}: {}", refusal.error)?;
     writeln!(out, "\nNothing was executed. Loading the file in Python would:")?;
     render_findings(out, &refusal.scan)?;
@@ -215,7 +215,7 @@ fn render_own_classes(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> 
 }
 
 pub(super) fn render(out: &mut dyn Write, report: &ValidateReport) -> io::Result<()> {
-    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.file))?;
+    writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.path))?;
     for outcome in &report.checks {
         let (style, mark) = match outcome.status {
             Status::Pass => (GOOD, "pass"),

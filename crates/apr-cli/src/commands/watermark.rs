@@ -42,7 +42,7 @@ pub(super) fn run(action: &WatermarkAction, context: &Context) -> Outcome {
 /// What was marked and written.
 #[derive(Serialize)]
 struct MarkReport<'a> {
-    model: &'a str,
+    path: &'a str,
     #[serde(flatten)]
     mark: &'a EmbedReport,
     bytes_out: u64,
@@ -82,12 +82,11 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
     let bar = Bar::new(&context.printer, planned.report().bytes_in);
     let told = planned.report().warnings.len();
     let written = output.write(planned, &context.sources, &pipeline, &bar)?;
-    let later = written.conversion.warnings.iter().skip(told);
-    context.printer.warn_all(later.cloned());
     let written = written.conversion;
+    context.printer.converted(&written, told);
 
     let report = MarkReport {
-        model: &model.name,
+        path: &model.name,
         mark: marked.report(),
         bytes_out: written.bytes_out,
         losses: &written.losses,
@@ -158,12 +157,19 @@ fn read_key(context: &Context) -> Outcome<MarkKey> {
 }
 
 fn render_mark(out: &mut dyn Write, report: &MarkReport<'_>, output: &Path) -> io::Result<()> {
-    let EmbedReport { id, tensors, weights, strength, relative_change, expected_z, .. } =
-        report.mark;
+    let EmbedReport {
+        id,
+        tensor_count: tensors,
+        weights,
+        strength,
+        relative_change,
+        expected_z,
+        ..
+    } = report.mark;
     writeln!(
         out,
         "{BOLD}{}{BOLD:#} -> {BOLD}{}{BOLD:#}",
-        Escaped(report.model),
+        Escaped(report.path),
         Escaped(&output.display().to_string())
     )?;
     writeln!(
@@ -187,8 +193,17 @@ fn render_mark(out: &mut dyn Write, report: &MarkReport<'_>, output: &Path) -> i
 }
 
 fn render_find(out: &mut dyn Write, report: &DetectReport, verbose: bool) -> io::Result<()> {
-    let DetectReport { detected, id, asked, z, log10_chance, tensors, weights, strength, symbols } =
-        report;
+    let DetectReport {
+        detected,
+        id,
+        asked,
+        z,
+        log10_chance,
+        tensor_count: tensors,
+        weights,
+        strength,
+        symbols,
+    } = report;
     match (detected, id, asked) {
         (true, Some(id), None) => {
             writeln!(out, "{GOOD}FOUND{GOOD:#}: {BOLD}{}{BOLD:#}", Escaped(id))?;

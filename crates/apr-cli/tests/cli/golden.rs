@@ -40,6 +40,9 @@ fn assert_transcript(name: &str, sandbox: &Sandbox, lines: &[&str]) {
 }
 
 fn transcript(line: &str, run: &Run) -> String {
+    if line.contains("--json") {
+        run.reports();
+    }
     let mut text = format!("$ apr {line}\n{}", normalised(&run.text()));
     if !run.stderr.is_empty() {
         text += &format!("--- standard error\n{}", normalised(&run.stderr));

@@ -59,7 +59,7 @@ fn a_repository_is_scanned_file_by_file() {
     let report = at(&hub, &sandbox, "scan hf://tiny/llama --json").fails(5, &[]).json();
     let files = report["files"].as_array().expect("a list");
     let verdict_of = |end: &str| {
-        let found = files.iter().find(|file| file["file"].as_str().unwrap_or("").ends_with(end));
+        let found = files.iter().find(|file| file["path"].as_str().unwrap_or("").ends_with(end));
         found.unwrap_or_else(|| panic!("{end} is in {report}"))["verdict"].clone()
     };
     assert_eq!(verdict_of("tiny/llama/old/training_args.bin"), "dangerous");

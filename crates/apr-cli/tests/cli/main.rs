@@ -96,6 +96,7 @@ mod run_speed;
 mod run_texts;
 mod sarif;
 mod scan;
+mod schemas;
 #[cfg(unix)]
 mod screens;
 mod seals;

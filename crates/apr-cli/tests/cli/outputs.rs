@@ -344,3 +344,32 @@ fn a_folder_that_is_made_for_an_output_is_named() {
     let folder = convert("-o c/d/ --format safetensors --json").json();
     assert_eq!(folder["made_folders"], json!(["c"]), "the output itself is not named");
 }
+
+#[test]
+fn folders_that_are_made_for_files_beside_a_report_are_named() {
+    let sandbox = Sandbox::new().with("text.txt", "12+34=46 20+22=42 ".repeat(40));
+    sandbox.apr(&format!("convert {LLAMA} -o m.apr")).ok();
+    let lines = [
+        "keygen -o OUT/key.pem",
+        "validate m.apr --sarif OUT/log.sarif",
+        "scan m.apr --sarif OUT/log.sarif",
+        "imatrix m.apr --text text.txt --context 64 -o OUT/m.gguf",
+        "trace m.apr --prompt 12+34= --export OUT/trace.json",
+        "graph m.apr -o OUT/graph.svg",
+        "watermark embed m.apr --id me --key mark.key -o OUT/m.apr",
+        "edit m.apr --set a=b -o OUT/m.apr",
+        "run m.apr --prompt 12+34= --prompt-cache OUT/cache",
+    ];
+    sandbox.write("mark.key", [7_u8; 32]);
+    for (number, line) in lines.iter().enumerate() {
+        let (text, json) = (format!("t{number}/in"), format!("j{number}/in"));
+        let run = sandbox.apr(&line.replace("OUT", &text)).ok();
+        let said = run.stderr.matches(&format!("made the folder {text}\n")).count();
+        assert_eq!(said, 1, "{line}: {run}");
+        let report = sandbox.apr(&format!("{} --json", line.replace("OUT", &json))).ok().json();
+        let made = json!([format!("j{number}"), json]);
+        assert_eq!(report["made_folders"], made, "{line}: {report}");
+    }
+    let quiet = sandbox.apr("keygen -o q/key.pem --quiet").ok();
+    assert_eq!(quiet.stderr, "", "{quiet}");
+}

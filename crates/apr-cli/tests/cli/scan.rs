@@ -128,7 +128,7 @@ fn the_shared_files_are_judged_as_their_names_say() {
     let summary =
         sandbox.run(&["scan", folder.to_str().expect("plain"), "--json"]).fails(5, &[]).json();
     for file in summary["files"].as_array().expect("files") {
-        let name = file["file"].as_str().expect("a name");
+        let name = file["path"].as_str().expect("a name");
         let harmless = name.contains("benign");
         let unknown = name.contains("not_a_pickle");
         let unreadable = ["bad_pytorch", "password"].iter().any(|part| name.contains(part));
@@ -147,7 +147,7 @@ fn the_shared_files_are_judged_as_their_names_say() {
     let summary =
         sandbox.run(&["scan", folder.to_str().expect("plain"), "--json"]).fails(5, &[]).json();
     for file in summary["files"].as_array().expect("files") {
-        let broken = file["file"].as_str().is_some_and(|name| name.contains("broken"));
+        let broken = file["path"].as_str().is_some_and(|name| name.contains("broken"));
         assert_eq!(file["verdict"], if broken { "unreadable" } else { "clean" }, "{file:#}");
     }
 }
@@ -164,7 +164,7 @@ fn what_is_no_pickle_is_judged_or_said_to_be_not_examined() {
     let files = summary["files"].as_array().expect("files");
     for (name, expected) in expected.as_object().expect("an object") {
         let path = folder.join(name).display().to_string();
-        let report = files.iter().find(|file| file["file"] == path.as_str()).expect(name);
+        let report = files.iter().find(|file| file["path"] == path.as_str()).expect(name);
         assert_eq!(report["verdict"], expected["verdict"], "{name}: {report:#}");
         let said = format!("{} {}", report["remarks"], report["warnings"]);
         assert!(said.contains(expected["says"].as_str().expect("text")), "{name}: {report:#}");
@@ -190,7 +190,7 @@ fn no_evasion_is_clean() {
         // Some are folders, whose worst file counts.
         let path = folder.join(name).display().to_string();
         let within = |file: &&Value| {
-            let rest = file["file"].as_str().and_then(|file| file.strip_prefix(&path));
+            let rest = file["path"].as_str().and_then(|file| file.strip_prefix(&path));
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         let worst =

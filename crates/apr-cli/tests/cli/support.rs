@@ -15,6 +15,8 @@ use apr_testkit::written::Watch;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
+use crate::schemas::assert_published;
+
 /// After this long a command counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -213,6 +215,7 @@ pub(crate) fn reports(output: &[u8]) -> Vec<Value> {
     let documents = serde_json::Deserializer::from_slice(output).into_iter::<Value>();
     let report = |document: Result<Value, _>| {
         let document = document.unwrap_or_else(|error| panic!("{error}: {}", shown()));
+        assert_published(&document);
         let Value::Object(mut report) = document else { panic!("no object: {}", shown()) };
         let schema = report.remove("schema").unwrap_or_default();
         let schema = schema.as_str().unwrap_or_default();

@@ -56,10 +56,10 @@ fn several_models_are_looked_at_and_one_that_fails_keeps_no_other() {
         let [a, absent, b] = &documents[..] else { panic!("{run}") };
         assert_eq!(run.text().lines().count(), 3, "each is a line");
         assert_eq!(
-            (run.code, &a["file"], &b["file"]),
+            (run.code, &a["path"], &b["path"]),
             (Some(3), &json!("a.safetensors"), &json!("b.safetensors"))
         );
-        assert_eq!((&absent["file"], &absent["error"]["code"]), (&json!("absent"), &json!("E007")));
+        assert_eq!((&absent["path"], &absent["error"]["code"]), (&json!("absent"), &json!("E007")));
         let alone = sandbox.apr(&format!("{command} a.safetensors --json")).clean();
         assert_eq!(&alone.json(), a, "one of several is what it is alone");
     }

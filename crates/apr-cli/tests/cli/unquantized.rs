@@ -159,7 +159,7 @@ fn the_file_says_by_what_method_with_how_many_bits_and_what_it_cost() {
         sandbox.apr("quantize m.safetensors --type q2_k --pure -o bad.apr -f --json").ok().json();
     let told = &report["quantization"]["degradation"];
     assert_eq!(
-        (&told["tensors"], &told["of"], &told["limit"]),
+        (&told["tensor_count"], &told["of"], &told["limit"]),
         (&json!(1), &json!(1), &json!(0.05))
     );
     assert_eq!(told["relative_error"], report["quantization"]["total"]["relative_error"]);

@@ -2,6 +2,20 @@
 //!
 //! Only the front and what follows the tensors are made anew. The CRC-32 of the whole follows from
 //! the old one, so that the time does not depend on the model's size.
+//!
+//! # How a file is changed in place
+//!
+//! `apr2/revise.rs` makes a new front and a new tail (digests, signatures, licence, footer) for
+//! changes that move no tensor. The slack in the front exists for this. CRC-32 is linear, so the
+//! new CRC follows from the old one: the difference of the ends is shifted over the length between
+//! them. `sign` therefore takes as long for 100 GB as for 1 MB.
+//!
+//! `LockedFile` holds the file's lock from before the file is read until the change is on disk. It
+//! first writes the bytes to be overwritten and their replacement to a hidden undo file
+//! (`apr-io/undo.rs`) and syncs it. Then it writes the tail, then the front. After a crash, the
+//! undo file remains. The next change of the file uses it to restore the old state, once every
+//! block has proved to belong to this change. Readers reject the file until then. If the front
+//! does not fit, or tensors are dropped, `edit` streams a new file under the same lock.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;

@@ -19,7 +19,7 @@ const WORST: usize = 10;
 #[non_exhaustive]
 pub struct DriftReport {
     /// Tensors of the source.
-    pub tensors: usize,
+    pub tensor_count: usize,
     /// Tensors of the source that changed, or are no more.
     pub changed: usize,
     /// All tensors that changed together. What is no more became zero.
@@ -74,7 +74,7 @@ impl DriftReport {
     pub fn failures(&self, gate: &QualityGate) -> Vec<String> {
         let tensors = self.worst.iter().map(|one| (one.label(), one.quality.relative_error));
         let mut failures = gate.failures(&self.total, tensors);
-        if self.tensors == 0 {
+        if self.tensor_count == 0 {
             failures.push("nothing to compare: the source has no tensors".to_owned());
         }
         if !failures.is_empty() {
@@ -143,7 +143,7 @@ pub(crate) fn drift<P: Pipeline>(
     let changed = tensors.len();
     tensors.truncate(WORST);
     Ok(DriftReport {
-        tensors: pairing.pairs.len() + removed.len(),
+        tensor_count: pairing.pairs.len() + removed.len(),
         changed,
         total: quality(&total),
         worst: tensors,
@@ -278,7 +278,7 @@ mod tests {
     fn what_did_not_change_dilutes_nothing_and_passes_the_strictest_gate() {
         let report =
             drifted(&[("a", &[1.0, 2.0]), ("b", &[3.0])], &[("b", &[3.0]), ("a", &[1.0, 2.0])]);
-        assert_eq!((report.tensors, report.changed), (2, 0));
+        assert_eq!((report.tensor_count, report.changed), (2, 0));
         let strictest = QualityGate { max_drift: 0.0, max_tensor_drift: 0.0, min_cosine: 1.0 };
         assert!(report.failures(&strictest).is_empty(), "{report:?}");
 

@@ -97,9 +97,9 @@ pub struct VocabChanges {
 #[non_exhaustive]
 pub struct DiffReport {
     /// The left model.
-    pub left: String,
+    pub path: String,
     /// The right model.
-    pub right: String,
+    pub other_path: String,
     /// Whether nothing differs beyond the tolerance: tensors, vocabulary, names.
     pub same: bool,
     /// 100 for equal models: one minus the norm of the difference over the sum of both norms, in

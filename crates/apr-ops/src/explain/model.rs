@@ -23,7 +23,7 @@ const SIMILAR: usize = 5;
 #[non_exhaustive]
 pub struct ModelExplanation {
     /// What was opened.
-    pub file: String,
+    pub path: String,
     /// Its format.
     pub format: &'static Format,
     /// What its family says; `None` where that is not known.
@@ -38,7 +38,7 @@ pub struct ModelExplanation {
     /// Elements of all tensors.
     pub parameters: u64,
     /// Tensors.
-    pub tensors: usize,
+    pub tensor_count: usize,
     /// The dtype that most bytes have.
     pub dtype: Option<DType>,
     /// How weights are quantized in codes and scales; `None` if none is and no method is stated.
@@ -68,14 +68,14 @@ pub(crate) fn explain_model(
     let inspected = inspect(reader, file, model);
     let known = |name: &'static str| Some((name, model?.dimension(name)?));
     ModelExplanation {
-        file: file.to_owned(),
+        path: file.to_owned(),
         format: reader.format(),
         description: inspected.family,
         adapter: inspected.adapter,
         model_type: reader.metadata().text(keys::MODEL_TYPE).map(str::to_owned),
         dimensions: DIMENSIONS.into_iter().filter_map(known).collect(),
         parameters: inspected.parameters,
-        tensors: inspected.tensor_count,
+        tensor_count: inspected.tensor_count,
         dtype: inspected.dtypes.first().map(|share| share.dtype),
         quantization: StoredQuantization::of(reader, &inspected.dtypes),
     }

@@ -164,7 +164,7 @@ fn kind(share: &DTypeShare, methods: &BTreeMap<String, &'static str>) -> Option<
     Some(StoredKind {
         method: methods.get(&description)?,
         description,
-        weights: share.tensors,
+        weights: share.tensor_count,
         bits_per_weight: share.bits_per_weight,
     })
 }

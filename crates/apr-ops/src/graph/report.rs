@@ -15,7 +15,7 @@ use super::{Computed, GraphOrigin, GraphPart, usual_size};
 #[non_exhaustive]
 pub struct GraphReport {
     /// What was opened.
-    pub file: String,
+    pub path: String,
     /// Its format.
     pub format: &'static Format,
     /// Where the graphs come from.
@@ -132,7 +132,7 @@ pub fn report(source: &Source<'_>, computed: &Computed, options: &ReportOptions)
         }
     };
     GraphReport {
-        file: source.name().to_owned(),
+        path: source.name().to_owned(),
         format: source.reader().format(),
         origin: computed.origin.clone(),
         parts: computed.parts.iter().map(part).collect(),

@@ -17,7 +17,7 @@ use crate::inline::beside_siblings;
 #[non_exhaustive]
 pub struct Finished {
     /// Tensors that were written.
-    pub tensors: usize,
+    pub tensor_count: usize,
     /// Their elements.
     pub elements: u64,
     /// Bytes of tensors that were read.
@@ -86,7 +86,7 @@ pub fn finish(
 
     let [inexact, flushed, overflowed] = all.rounding;
     let finished = Finished {
-        tensors: all.tensors,
+        tensor_count: all.tensors,
         elements: all.elements,
         bytes_in: all.bytes_in,
         rounding: Rounding { inexact, flushed, overflowed },

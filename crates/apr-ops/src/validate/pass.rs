@@ -316,7 +316,7 @@ impl<'a> Pass<'a> {
         self.check_uncovered();
         self.check_signature();
         ValidateReport {
-            file: self.file.to_owned(),
+            path: self.file.to_owned(),
             format: self.reader.format(),
             valid: is_valid(&self.findings, self.options.strict),
             checks: self.outcomes(),

@@ -162,7 +162,7 @@ pub(crate) fn is_valid(findings: &[Finding], strict: bool) -> bool {
 #[non_exhaustive]
 pub struct ValidateReport {
     /// What was opened.
-    pub file: String,
+    pub path: String,
     /// Its format.
     pub format: &'static Format,
     /// Whether no error was found, and with `strict` no warning either.

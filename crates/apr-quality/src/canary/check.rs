@@ -18,7 +18,7 @@ use crate::perplexity::Done;
 #[non_exhaustive]
 pub struct CanaryReport {
     /// The model that was checked.
-    pub file: String,
+    pub path: String,
     /// The model that the answers were recorded with.
     pub recorded_with: String,
     /// In the order of the canary file.
@@ -95,7 +95,7 @@ pub fn check(
     }
     let passed = cases.iter().all(CaseReport::passed);
     Ok(CanaryReport {
-        file: file.to_owned(),
+        path: file.to_owned(),
         recorded_with: canary.model.file.clone(),
         cases,
         passed,

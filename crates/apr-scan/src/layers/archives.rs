@@ -75,7 +75,7 @@ impl Scan<'_> {
             && !is_tflite(section, 0)
             && !(is_one_of_several
                 && place.entry.is_empty()
-                && self.report.file.ends_with(".distcp"))
+                && self.report.path.ends_with(".distcp"))
         {
             self.warn(place, &format!("{shift} bytes stand in front of the archive"));
         }

@@ -114,7 +114,7 @@ fn scan_by<'a>(
     // A file that can't be read at all is an error, one that can't be read to its end a finding.
     read_vec(source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
     let mut scan = Scan { examiner, ..Scan::new(source, limits) };
-    scan.report.file = name.to_owned();
+    scan.report.path = name.to_owned();
     if let Some(kind) = look(&mut scan, ScannedBytes::whole(source)) {
         kind.clone_into(&mut scan.report.kind);
     }
@@ -324,7 +324,7 @@ impl<'a> Scan<'a> {
     fn examine(&mut self, place: &ScannedBytes<'_>) {
         let Some(examiner) = self.examiner.filter(|_| place.kind != Content::Part) else { return };
         let Ok(section) = Section::new(place.source, place.start, place.len()) else { return };
-        let outermost = || self.report.file.rsplit('/').next().unwrap_or_default().to_owned();
+        let outermost = || self.report.path.rsplit('/').next().unwrap_or_default().to_owned();
         let name = match place.entry.rsplit(" > ").next() {
             None | Some("") => outermost(),
             Some(name) => name.to_owned(),

@@ -44,9 +44,9 @@ pub struct TraceDiff {
     /// Version of this report: 1.
     pub version: u32,
     /// The original.
-    pub original: String,
+    pub path: String,
     /// The other model.
-    pub other: String,
+    pub other_path: String,
     /// What went in.
     pub input: String,
     /// What one step is.
@@ -263,8 +263,8 @@ impl Job<'_> {
 
         let mut found = TraceDiff {
             version: VERSION,
-            original: self.files[0].to_owned(),
-            other: self.files[1].to_owned(),
+            path: self.files[0].to_owned(),
+            other_path: self.files[1].to_owned(),
             input: self.payload.name(),
             level: self.options.level,
             passes: Vec::new(),

@@ -32,7 +32,7 @@ pub(super) fn lines(
                 "{} {} {:>9}",
                 cell(&clean(&operator.op), 16),
                 cell(&dims(&operator.shape), 20),
-                millis(operator.micros)
+                millis(operator.seconds)
             );
             page.row(name, &rest);
         }
@@ -99,7 +99,7 @@ impl Page {
 
     fn step(&mut self, step: &StepTrace) {
         self.heading("Run");
-        self.fact("time", &millis(step.micros));
+        self.fact("time", &millis(step.seconds));
         self.fact(
             "memory",
             &format!("{} at most, {} made", bytes(step.peak_bytes), bytes(step.made_bytes)),

@@ -68,7 +68,7 @@ fn head(walk: &Walk, stop: &Stop, columns: usize) -> Vec<Line<'static>> {
         let mut spans = vec![Span::raw(format!(
             " Params: {}   Time: {}   ",
             parameters.unwrap_or_else(|| "-".to_owned()),
-            millis(step.micros)
+            millis(step.seconds)
         ))];
         spans.push(match &step.not_finite_at {
             Some(path) => {

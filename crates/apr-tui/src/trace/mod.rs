@@ -138,7 +138,7 @@ impl<'o> TraceScreen<'o> {
 
     /// The screen as SVG.
     fn image(&mut self) -> Vec<u8> {
-        let title = format!("Trace of {}", Escaped(&self.walk.trace().file));
+        let title = format!("Trace of {}", Escaped(&self.walk.trace().path));
         let size = self.size;
         self.is_for_file = true;
         let buffer = drawn(self, size);
@@ -188,7 +188,7 @@ impl Screen for TraceScreen<'_> {
         let title = format!(
             "Payload Trace: {} → {}",
             Escaped::short(&trace.input),
-            Escaped::short(&trace.file)
+            Escaped::short(&trace.path)
         );
         let place = self.walk.place();
         let columns = usize::from(frame.area().width).saturating_sub(place.len() + 4);

@@ -25,7 +25,7 @@ fn trace() -> Trace {
     (options.payload, options.weights) = (true, true);
     let payload = Payload::Text { prompt: "12+34=".into(), chat: None, context: None };
     let mut trace = model.trace(&payload, &options, |_, _| {}).expect("a trace");
-    trace.file = "fixtures/tiny-llama".to_owned();
+    trace.path = "fixtures/tiny-llama".to_owned();
     steady(&mut trace);
     trace
 }
@@ -34,11 +34,11 @@ fn trace() -> Trace {
 fn steady(trace: &mut Trace) {
     for pass in &mut trace.passes {
         for (at, operator) in pass.operators.iter_mut().enumerate() {
-            operator.micros = Some(100.0 * at as f64);
+            operator.seconds = Some(1e-4 * at as f64);
         }
         let inputs = pass.inputs.iter_mut().map(|input| &mut input.value);
         for (at, step) in (1_u8..).zip(&mut pass.steps) {
-            step.micros = Some(1800.0 * f64::from(at));
+            step.seconds = Some(1.8e-3 * f64::from(at));
             (step.peak_bytes, step.made_bytes) = (1_000_000, 250_000);
             if let Some(stats) = step.weights.as_mut().and_then(|it| it.weight_statistics.as_mut())
             {

@@ -212,7 +212,7 @@ impl Walk {
         for (row, at) in (first..self.stops.len()).take(rows).enumerate() {
             let stop = &self.stops[at];
             let time = match stop.step(&self.view.trace) {
-                Some(step) => millis(step.micros),
+                Some(step) => millis(step.seconds),
                 None => String::new(),
             };
             let text = format!("{:>4} {} {time:>9}", stop.number, cell(&stop.name, columns));
@@ -251,7 +251,7 @@ impl Walk {
 
     /// What the other model made of the same step.
     fn draw_drift(&self, frame: &mut Frame<'_>, area: Rect, stop: &Stop, diff: &TraceDiff) {
-        let other = clean(&diff.other);
+        let other = clean(&diff.other_path);
         let columns = usize::from(area.width).saturating_sub(12);
         let title = format!(" Drift to {} ", fit(&other, columns));
         let block = Block::bordered().title(title);

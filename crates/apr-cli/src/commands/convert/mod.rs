@@ -263,7 +263,7 @@ pub(super) fn rounded_job(
     };
     let origin = origin(&opened, path, context)?;
     let (job, model, report) = rounding::rounded(opened, path, asked, context)?;
-    let changed = Changed { rounding: Some(report), ..Changed::default() };
+    let changed = Changed { calibrated_rounding: Some(report), ..Changed::default() };
     Ok(ChangedJob { job, model, changed, origin })
 }
 

@@ -239,7 +239,7 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport, all: bool) -
         let Quality { rmse, relative_error, max_error, cosine } = quality;
         format!("{rmse:>11.3e} {:>8.3}% {max_error:>11.3e} {cosine:>9.6}", 100.0 * relative_error)
     };
-    for TypeQuality { dtype, tensors, elements, bits_per_weight, quality: cost } in
+    for TypeQuality { dtype, tensor_count: tensors, elements, bits_per_weight, quality: cost } in
         &quantization.by_type
     {
         let (weights, cost) = (human::count(*elements), quality(cost));

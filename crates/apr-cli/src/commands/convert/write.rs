@@ -121,7 +121,7 @@ pub(crate) struct Changed {
     pub(crate) distillation: Option<DistillReport>,
     /// What was rounded to codes by its inputs.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) rounding: Option<RoundingReport>,
+    pub(crate) calibrated_rounding: Option<RoundingReport>,
     /// What is stored without zeros.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sparse: Option<SparseReport>,
@@ -135,7 +135,9 @@ impl Changed {
         self.pruning.iter().try_for_each(|found| prune::render(out, found))?;
         self.lowrank.iter().try_for_each(|found| lowrank::render(out, found))?;
         self.distillation.iter().try_for_each(|found| distill::render(out, found))?;
-        self.rounding.iter().try_for_each(|found| lowrank::render_rounding(out, found))?;
+        self.calibrated_rounding
+            .iter()
+            .try_for_each(|found| lowrank::render_rounding(out, found))?;
         self.sparse.iter().try_for_each(|found| prune::render_sparse(out, found))
     }
 }

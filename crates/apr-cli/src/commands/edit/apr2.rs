@@ -44,7 +44,7 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
 
     check_loss(args, dropped, tensors.len())?;
     let mut report = EditReport {
-        file: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
+        path: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
         changed: dropped > 0 || changes.metadata.is_some() || !changes.renames.is_empty(),
         written: true,
         in_place: false,
@@ -288,6 +288,6 @@ fn rewrite(
     let told = planned.report().warnings.len();
     let pipeline = context.pipeline()?;
     let done = Output::from(sink).write(planned, &context.sources, &pipeline, &bar)?;
-    context.printer.warn_all(done.conversion.warnings.into_iter().skip(told));
+    context.printer.converted(&done.conversion, told);
     Ok(())
 }

@@ -48,7 +48,7 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
 
     let written = changed || args.output.is_some();
     let report = EditReport {
-        file: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
+        path: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
         changed,
         written,
         in_place: written && front.is_some(),
@@ -195,6 +195,6 @@ fn rewrite(
     let told = planned.report().warnings.len();
     let pipeline = context.pipeline()?;
     let done = Output::from(sink).write(planned, &context.sources, &pipeline, &bar)?;
-    context.printer.warn_all(done.conversion.warnings.into_iter().skip(told));
+    context.printer.converted(&done.conversion, told);
     Ok(())
 }

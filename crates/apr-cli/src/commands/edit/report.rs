@@ -11,7 +11,7 @@ use crate::documents::Document;
 /// What became of the file.
 #[derive(Serialize)]
 pub(super) struct EditReport {
-    pub(super) file: String,
+    pub(super) path: String,
     /// Whether the model differs from what it was.
     pub(super) changed: bool,
     /// Whether a file was written.
@@ -33,7 +33,7 @@ impl EditReport {
     /// Of an edit that an interrupted change was undone and asked for none of its own.
     pub(super) fn undone(model: &Path) -> Self {
         Self {
-            file: model.display().to_string(),
+            path: model.display().to_string(),
             changed: true,
             written: true,
             in_place: true,
@@ -52,7 +52,7 @@ pub(super) fn render(out: &mut dyn Write, report: &EditReport) -> io::Result<()>
         EditReport { in_place: true, .. } => "changed in place",
         _ => "written",
     };
-    write!(out, "{}: {how}", Escaped(&report.file))?;
+    write!(out, "{}: {how}", Escaped(&report.path))?;
     if report.dropped_tensors > 0 {
         write!(out, ", without {}", apr_core::counted(report.dropped_tensors as u64, "tensor"))?;
     }

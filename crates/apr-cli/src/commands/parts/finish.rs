@@ -147,7 +147,7 @@ fn finish_written(
         .chain(&found.warnings)
         .for_each(|warning| context.printer.warn(warning));
     if let Some(file) = pending {
-        context.printer.warn_all(file.commit()?.warnings());
+        context.printer.committed(&file.commit()?);
     }
 
     let report = FinishReport {

@@ -110,7 +110,7 @@ fn read(path: &Path, context: &Context) -> Outcome<Vec<u8>> {
 
 /// Writes a small file, which appears when it is complete.
 pub(super) fn write(path: &Path, bytes: &[u8], replace: bool, context: &Context) -> Outcome {
-    context.printer.warn_all(prepare(path, bytes, replace)?.commit()?.warnings());
+    context.printer.committed(&prepare(path, bytes, replace)?.commit()?);
     Ok(())
 }
 

@@ -18,7 +18,7 @@ use crate::printer::{BOLD, DIM};
 /// What became of a part.
 #[derive(Serialize)]
 struct PartReport {
-    part: usize,
+    /// Parts of the plan.
     of: usize,
     /// Whether it was done before, and left as it is.
     skipped: bool,
@@ -59,12 +59,12 @@ pub(in crate::commands) fn run_part(args: &RunPartArgs, context: &Context) -> Ou
         }
     };
 
-    context.printer.report(&PartReport { part, of, skipped, result }, render)
+    context.printer.report(&PartReport { of, skipped, result }, render)
 }
 
 fn render(out: &mut dyn Write, report: &PartReport) -> io::Result<()> {
-    let PartReport { part, of, skipped, result } = report;
-    write!(out, "{BOLD}part {part}{BOLD:#} of {of}")?;
+    let PartReport { of, skipped, result } = report;
+    write!(out, "{BOLD}part {}{BOLD:#} of {of}", result.part)?;
     if let Some(file) = &result.file {
         write!(out, ": {}, {}", Escaped(&file.name), human::bytes(file.size))?;
     }

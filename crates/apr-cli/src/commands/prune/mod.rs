@@ -312,7 +312,7 @@ pub(super) fn render_layers(out: &mut dyn Write, report: &LayerReport) -> io::Re
         report.layers,
         if report.of_decoder { " of the decoder" } else { "" },
         dropped.join(", "),
-        counted(report.tensors as u64, "tensor"),
+        counted(report.tensor_count as u64, "tensor"),
         human::bytes(report.bytes)
     )?;
     if let Some(influence) = &report.influence {

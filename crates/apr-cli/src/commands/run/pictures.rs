@@ -21,7 +21,7 @@ use crate::printer::BOLD;
 #[derive(Debug, Serialize)]
 struct PicturesReport {
     /// The model.
-    file: String,
+    path: String,
     /// One for each image.
     results: Vec<ImageResult>,
 }
@@ -46,7 +46,7 @@ pub(super) fn run(
         output.write(&[("embeddings".to_owned(), vectors(&results)?)])?;
     }
 
-    let report = PicturesReport { file: job.name.to_owned(), results };
+    let report = PicturesReport { path: job.name.to_owned(), results };
     job.context.printer.report(&report, |out, report| {
         report.results.iter().try_for_each(|seen| {
             if paths.len() > 1 {

@@ -59,7 +59,7 @@ impl<'a> PromptFile<'a> {
         signals::stop_cleanly(&job.context.interrupt)?;
         let mut output = new_file(self.path)?;
         generator.write_prompt_cache(&mut |bytes| output.write_all(bytes))?;
-        job.context.printer.warn_all(output.commit()?.warnings());
+        job.context.printer.committed(&output.commit()?);
         Ok(())
     }
 }

@@ -21,7 +21,7 @@ use crate::printer::{BOLD, DIM};
 #[derive(Debug, Serialize)]
 struct SoundsReport {
     /// The model.
-    file: String,
+    path: String,
     /// One for each file.
     results: Vec<AudioResult>,
 }
@@ -46,7 +46,7 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf], part: Prepared<'_>) -> Outco
         _ => None,
     };
     let texts: Option<Vec<String>> = results.iter().map(text).collect();
-    let report = SoundsReport { file: job.name.to_owned(), results };
+    let report = SoundsReport { path: job.name.to_owned(), results };
     if let Some(texts) = texts {
         let mut answers = Answers::of(job);
         for text in &texts {
@@ -60,7 +60,7 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf], part: Prepared<'_>) -> Outco
     job.context.printer.report(&report, |out, report| {
         report.results.iter().try_for_each(|heard| {
             if paths.len() > 1 {
-                writeln!(out, "{BOLD}{}{BOLD:#}", Escaped(&heard.sound.file))?;
+                writeln!(out, "{BOLD}{}{BOLD:#}", Escaped(&heard.sound.path))?;
             }
             render(out, heard)
         })

@@ -15,7 +15,7 @@ use crate::printer::BOLD;
 #[derive(Debug, Serialize)]
 struct AnswersReport {
     /// The model.
-    file: String,
+    path: String,
     /// One for each question.
     results: Vec<Answers>,
 }
@@ -38,7 +38,7 @@ pub(super) fn run(job: &Job<'_>, questions: &[String], part: Prepared<'_>) -> Ou
     let answering = QuestionAnswering::of_part(part, text)?;
     let results = questions.iter().map(|question| answering.answer(question));
     let results = results.collect::<Result<Vec<_>, _>>()?;
-    let report = AnswersReport { file: job.name.to_owned(), results };
+    let report = AnswersReport { path: job.name.to_owned(), results };
     job.context.printer.report(&report, |out, report| {
         report.results.iter().try_for_each(|found| {
             if report.results.len() > 1 {

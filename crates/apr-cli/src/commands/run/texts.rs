@@ -20,7 +20,7 @@ const SHOWN: usize = 8;
 #[derive(Debug, Serialize)]
 struct TextsReport {
     /// The model.
-    file: String,
+    path: String,
     /// One for each text.
     results: Vec<TextTask>,
 }
@@ -37,7 +37,7 @@ pub(super) fn run(job: &Job<'_>, texts: &[String], part: Prepared<'_>) -> Outcom
         output.write(&[("embeddings".to_owned(), vectors(&results)?)])?;
     }
 
-    let report = TextsReport { file: job.name.to_owned(), results };
+    let report = TextsReport { path: job.name.to_owned(), results };
     job.context.printer.report(&report, |out, report| {
         report.results.iter().zip(texts).try_for_each(|(made, text)| {
             if texts.len() > 1 {

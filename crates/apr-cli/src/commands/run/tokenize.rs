@@ -19,7 +19,7 @@ use crate::printer::DIM;
 #[derive(Debug, Serialize)]
 struct TokenizeReport {
     /// The model.
-    file: String,
+    path: String,
     /// One for each text.
     results: Vec<Tokenized>,
 }
@@ -64,7 +64,7 @@ pub(in crate::commands) fn run(args: &TokenizeArgs, context: &Context) -> Outcom
         vec![named(&tokens, args)?]
     };
 
-    let report = TokenizeReport { file: model.name, results };
+    let report = TokenizeReport { path: model.name, results };
     context.printer.report(&report, |out, report| {
         let several = report.results.len() > 1;
         report.results.iter().enumerate().try_for_each(|(number, result)| {

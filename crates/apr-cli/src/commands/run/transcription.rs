@@ -19,7 +19,7 @@ use crate::printer::{BOLD, DIM};
 #[derive(Debug, Serialize)]
 struct TranscriptionReport {
     /// The model.
-    file: String,
+    path: String,
     /// One for each file.
     results: Vec<Transcription>,
 }
@@ -62,7 +62,7 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf]) -> Outcome {
         results.push(said);
     }
 
-    let report = TranscriptionReport { file: job.name.to_owned(), results };
+    let report = TranscriptionReport { path: job.name.to_owned(), results };
     if is_text {
         answers.finish()?;
         return job.context.printer.report(&report, |_, _| Ok(()));
@@ -75,7 +75,7 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf]) -> Outcome {
                 None => {}
             }
             if paths.len() > 1 {
-                writeln!(out, "{BOLD}{}{BOLD:#}", Escaped(&said.sound.file))?;
+                writeln!(out, "{BOLD}{}{BOLD:#}", Escaped(&said.sound.path))?;
             }
             render(out, said)
         })

@@ -26,7 +26,7 @@ pub(super) fn report(trace: &Trace, printer: &Printer) -> Outcome {
 }
 
 fn render(out: &mut dyn Write, report: &AnomalyReport) -> io::Result<()> {
-    writeln!(out, "{BOLD}Anomaly Report:{BOLD:#} {}\n{RULE}", Escaped(&report.file))?;
+    writeln!(out, "{BOLD}Anomaly Report:{BOLD:#} {}\n{RULE}", Escaped(&report.path))?;
     for anomaly in &report.anomalies {
         let step = anomaly.step.map_or_else(String::new, |step| format!(" (step {step})"));
         writeln!(out, "{BAD}⚠ ANOMALY at {}{step}{BAD:#}", Escaped(&anomaly.path))?;

@@ -73,7 +73,7 @@ pub(super) fn run(args: &TraceArgs, other: &Path, context: &Context) -> Outcome 
 }
 
 fn render(out: &mut dyn Write, diff: &TraceDiff) -> io::Result<()> {
-    let (one, two) = (Escaped(&diff.original), Escaped(&diff.other));
+    let (one, two) = (Escaped(&diff.path), Escaped(&diff.other_path));
     writeln!(out, "{BOLD}Trace Diff: {one} vs {two}{BOLD:#}\n{RULE}")?;
     writeln!(out, "{DIM}input: {}{DIM:#}", Escaped::short(&diff.input))?;
     for pass in &diff.passes {

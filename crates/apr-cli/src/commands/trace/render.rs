@@ -33,12 +33,12 @@ pub(super) fn table(out: &mut dyn Write, trace: &Trace) -> io::Result<()> {
         for step in &pass.steps {
             let name = shortened(&Escaped(&step.path).to_string(), width);
             let pad = width.saturating_sub(name.chars().count());
-            let (time, memory) = (millis(step.micros), megabytes(step.peak_bytes));
+            let (time, memory) = (millis(step.seconds), megabytes(step.peak_bytes));
             writeln!(out, "{name}{:pad$}  {time:>10}  {memory:>12}", "")?;
         }
     }
 
-    let (time, memory) = (millis(trace.micros), megabytes(trace.peak_bytes));
+    let (time, memory) = (millis(trace.seconds), megabytes(trace.peak_bytes));
     writeln!(out, "{BOLD}{:<width$}  {time:>10}  {memory:>12}{BOLD:#}", "TOTAL")?;
     writeln!(
         out,
@@ -50,7 +50,7 @@ pub(super) fn table(out: &mut dyn Write, trace: &Trace) -> io::Result<()> {
 
 /// The payload, step by step (§4.8.5).
 pub(super) fn payload(out: &mut dyn Write, trace: &Trace) -> io::Result<()> {
-    let (input, file) = (Escaped::short(&trace.input), Escaped(&trace.file));
+    let (input, file) = (Escaped::short(&trace.input), Escaped(&trace.path));
     writeln!(out, "{BOLD}Payload Trace: {input} → {file}{BOLD:#}\n{RULE}")?;
     generated(out, trace)?;
     assumed(out, trace)?;
@@ -67,7 +67,7 @@ pub(super) fn payload(out: &mut dyn Write, trace: &Trace) -> io::Result<()> {
         outputs(out, predictions, last)?;
     }
     writeln!(out, "{RULE}")?;
-    let time = trace.micros.map(|_| format!(", {} ms", millis(trace.micros))).unwrap_or_default();
+    let time = trace.seconds.map(|_| format!(", {} ms", millis(trace.seconds))).unwrap_or_default();
     writeln!(out, "{DIM}{last} steps{time}, {} of values at most{DIM:#}", bytes(trace.peak_bytes))
 }
 
@@ -98,8 +98,8 @@ fn step(out: &mut dyn Write, step: &StepTrace) -> io::Result<()> {
     if let Some(found) = &step.value {
         value(out, found, "")?;
     }
-    if step.micros.is_some() {
-        writeln!(out, "  Time: {} ms", millis(step.micros))?;
+    if step.seconds.is_some() {
+        writeln!(out, "  Time: {} ms", millis(step.seconds))?;
     }
     if let Some(weights) = &step.weights
         && let Some(stats) = &weights.weight_statistics
@@ -228,8 +228,8 @@ pub(super) fn dims(shape: &[usize]) -> String {
     format!("[{}]", sizes.join(", "))
 }
 
-fn millis(micros: Option<f64>) -> String {
-    match micros.map(|micros| micros / 1000.0) {
+fn millis(seconds: Option<f64>) -> String {
+    match seconds.map(|seconds| seconds * 1e3) {
         None => "-".to_owned(),
         Some(millis) if millis < 10.0 => format!("{millis:.3}"),
         Some(millis) => format!("{millis:.1}"),

@@ -58,7 +58,7 @@ fn the_report_says_what_each_type_and_tensor_costs() {
     assert_eq!(types, ["q4_k", "q5_0"]);
     assert_eq!(cost["by_type"][0]["bits_per_weight"], 4.5);
     assert_eq!(
-        (&cost["by_type"][1]["elements"], &cost["by_type"][1]["tensors"]),
+        (&cost["by_type"][1]["elements"], &cost["by_type"][1]["tensor_count"]),
         (&json!(256), &json!(1))
     );
     assert_eq!(cost["worst"][0]["name"], "a.weight");

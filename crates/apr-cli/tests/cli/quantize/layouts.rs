@@ -38,8 +38,8 @@ fn calibration_rounds_weights_by_their_inputs_as_llm_compressor_does() {
     let line = "quantize llama --format safetensors --type w8a8 -o";
     sandbox.apr(&format!("{line} nearest")).ok();
     let report = sandbox.apr(&format!("{line} m --calibration text.txt --json")).ok().json();
-    assert_eq!(report["rounding"]["method"], "gptq");
-    let rounded = report["rounding"]["tensors"].as_array().expect("a list");
+    assert_eq!(report["calibrated_rounding"]["method"], "gptq");
+    let rounded = report["calibrated_rounding"]["tensors"].as_array().expect("a list");
     assert_eq!(rounded.len(), 14);
 
     let name = "model.layers.1.mlp.down_proj.weight";
@@ -71,11 +71,11 @@ fn calibration_rounds_each_expert_by_the_inputs_that_reach_it() {
     let line = "quantize moe --format safetensors --type fp8";
     sandbox.apr(&format!("{line} -o nearest")).ok();
     let report = sandbox.apr(&format!("{line} -o m --calibration text.txt --json")).ok().json();
-    let rounded = report["rounding"]["tensors"].as_array().expect("a list");
+    let rounded = report["calibrated_rounding"]["tensors"].as_array().expect("a list");
     let experts =
         rounded.iter().filter(|one| one["name"].as_str().expect("a name").contains(".experts."));
     assert_eq!((rounded.len(), experts.count()), (20, 12));
-    assert_eq!(report["rounding"]["left"], json!([]));
+    assert_eq!(report["calibrated_rounding"]["left"], json!([]));
     let divergence = |folder: &str| {
         let judge = format!("validate moe {folder} --quality --text text.txt --json");
         let found = sandbox.apr(&judge).json();

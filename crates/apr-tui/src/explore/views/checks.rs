@@ -186,7 +186,7 @@ impl Lines {
                 _ => "⚠",
             };
             let head = format!("  {mark} {} ", cell(file.verdict.word(), 12));
-            self.marked(&head, style, &format!("{} ({})", clean(&file.file), clean(&file.kind)));
+            self.marked(&head, style, &format!("{} ({})", clean(&file.path), clean(&file.kind)));
             self.scan_of_file(file, wording);
         }
         self.more(summary.files.len());

@@ -238,7 +238,7 @@ impl Explorer<'_> {
         }
 
         let total: u64 = list.tensors.iter().map(|row| row.bytes).sum();
-        let of = if self.order.len() == list.total {
+        let of = if self.order.len() == list.tensor_count {
             String::new()
         } else {
             format!("{} of ", apr_core::grouped(self.order.len() as u64))
@@ -252,7 +252,7 @@ impl Explorer<'_> {
         }
         let text = format!(
             " {of}{}, {}, {}{filter}",
-            apr_core::counted(list.total as u64, "tensor"),
+            apr_core::counted(list.tensor_count as u64, "tensor"),
             bytes(total),
             self.order.sort.name()
         );

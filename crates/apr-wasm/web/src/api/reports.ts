@@ -36,15 +36,15 @@ export interface LeftOut {
 
 /** `apr tensors`. */
 export interface TensorsReport extends LeftOut {
-  file: string;
-  total: number;
+  path: string;
+  tensor_count: number;
   tensors: TensorRow[];
 }
 
 /** A share of the weights. */
 export interface DtypeShare {
   dtype: string;
-  tensors: number;
+  tensor_count: number;
   elements: number;
   bytes: number;
   bits_per_weight: number;
@@ -63,7 +63,7 @@ export interface Description {
 
 /** `apr inspect`. */
 export interface InspectReport extends LeftOut {
-  file: string;
+  path: string;
   format: string;
   model_type?: string;
   family?: Description;
@@ -89,7 +89,7 @@ export interface ModelExplanation {
   model_type: string | null;
   dimensions: [string, number][];
   parameters: number;
-  tensors: number;
+  tensor_count: number;
   dtype: string | null;
   /** Absent if no weight is in codes and scales, and no method is stated. */
   quantization?: {
@@ -142,7 +142,7 @@ export interface ValuesReport {
 
 /** `apr validate`. */
 export interface ValidateReport extends LeftOut {
-  file: string;
+  path: string;
   format: string;
   valid: boolean;
   checks: { check: string; status: string; detail: string }[];
@@ -163,7 +163,7 @@ export interface ScanSummary {
 
 /** What loading one file would run. */
 export interface ScanReport {
-  file: string;
+  path: string;
   verdict: string;
   kind: string;
   pickles: { entry?: string; findings: PickleFinding[]; [more: string]: unknown }[];
@@ -185,8 +185,8 @@ export interface PickleFinding {
 
 /** `apr diff`. */
 export interface DiffReport {
-  left: string;
-  right: string;
+  path: string;
+  other_path: string;
   same: boolean;
   similarity: number;
   max_delta: number;

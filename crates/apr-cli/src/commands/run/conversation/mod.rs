@@ -154,8 +154,8 @@ fn finish(job: &Job<'_>, made: RunResult<Completion>, loaded: &timing::Loaded) -
             return note(job, "interrupted: the message was not answered");
         }
         Err(failure) => {
-            let document = FailureDocument::of(&failure, None);
             failure.told();
+            let document = FailureDocument::of(&failure, None);
             return job.context.printer.report_each(&document, |_, _| Ok(()));
         }
     };

@@ -101,7 +101,7 @@ function scanned(report: ScanSummary): Child {
   return [
     h(`p.${tone}`, said),
     odd.slice(0, MOST).map((file) => h("details", { open: odd.length < 4 },
-      h("summary", h(`span.badge.${words[file.verdict]?.[0] ?? "odd"}`, file.verdict.replaceAll("_", " ")), ` ${visible(file.file)} (${visible(file.kind)})`),
+      h("summary", h(`span.badge.${words[file.verdict]?.[0] ?? "odd"}`, file.verdict.replaceAll("_", " ")), ` ${visible(file.path)} (${visible(file.kind)})`),
       h("ul.remarks",
         file.pickles.flatMap(({ entry, findings }) => findings.map((found) => imported(found, entry))).slice(0, MOST),
         [...file.warnings, ...file.problems].slice(0, MOST).map((remark) => h("li", visible(text(remark.message ?? remark))))))),

@@ -15,7 +15,7 @@ export function overview(session: Session, place: HTMLElement): void {
       card("Weights", shares(report.dtypes.map((share) => ({
         label: share.dtype,
         share: share.bytes / Math.max(1, report.tensor_bytes),
-        detail: `${bytes(share.bytes)} in ${whole(share.tensors)} tensors`,
+        detail: `${bytes(share.bytes)} in ${whole(share.tensor_count)} tensors`,
       })))),
       memory(report),
       health(session),

@@ -40,7 +40,7 @@ export function tensors(session: Session, place: HTMLElement): Follow {
         return wanted.every((word) => all.includes(word));
       });
       table.rows = rows;
-      count.textContent = rows.length === report.total ? `${whole(report.total)} tensors` : `${whole(rows.length)} of ${whole(report.total)}`;
+      count.textContent = rows.length === report.tensor_count ? `${whole(report.tensor_count)} tensors` : `${whole(rows.length)} of ${whole(report.tensor_count)}`;
     };
     const later = debounced(100, filter);
     const main = h("div.main",
