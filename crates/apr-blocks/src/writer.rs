@@ -162,11 +162,6 @@ impl<'m> Writer<'m> {
         self.make("ReduceMax", name, [x, axes])
     }
 
-    /// The largest of all elements.
-    pub(crate) fn largest(&mut self, name: &str, x: ValueId) -> ValueId {
-        self.op("ReduceMax", [x]).attribute("keepdims", 0).output(name)
-    }
-
     /// The sum over an axis, which stays with length 1.
     pub(crate) fn sum(&mut self, name: &str, x: ValueId, axis: i64) -> ValueId {
         // ReduceSum has its axes as an input since opset 13, before the other reductions.

@@ -52,9 +52,13 @@ impl Rotary {
         };
 
         let rotation = Rotation::of(place)?;
-        let share = rotation
-            .partial()
-            .map_or_else(|| place.number_or_none("rotary_share"), |share| Ok(Some(share)))?;
+        // Classes of other families turn whole heads, whatever the configuration says.
+        let share = match place.states("rotary_share") {
+            true => rotation
+                .partial()
+                .map_or_else(|| place.number_or_none("rotary_share"), |share| Ok(Some(share)))?,
+            false => None,
+        };
 
         // The fraction is cut off, as transformers does it.
         #[expect(
