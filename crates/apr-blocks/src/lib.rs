@@ -47,6 +47,7 @@ use apr_graph::{Graph, Operator, Opset, infer, upgrade};
 use crate::model::Model;
 use crate::writer::Writer;
 
+pub use crate::blocks::activation::activate;
 pub use crate::task::{class_for, task_asks_past};
 pub use crate::unused::UnusedTensor;
 

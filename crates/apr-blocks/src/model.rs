@@ -150,6 +150,11 @@ impl<'p> BlockPosition<'p> {
         self.model.settings.option(self.stack, option, &self.numbers())
     }
 
+    /// Whether the family's table has the option, also where it has no value.
+    pub(crate) fn states(self, option: &str) -> bool {
+        self.model.settings.has_option(self.stack, option)
+    }
+
     fn error(self, option: &str, what: &str) -> Error {
         self.model.option_error(self.stack, option, what)
     }

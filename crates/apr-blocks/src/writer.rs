@@ -153,9 +153,13 @@ impl<'m> Writer<'m> {
         self.make("ReduceMean", name, [x, axes])
     }
 
-    /// The largest of all elements.
-    pub(crate) fn largest(&mut self, name: &str, x: ValueId) -> ValueId {
-        self.op("ReduceMax", [x]).attribute("keepdims", 0).output(name)
+    /// The largest of each row, `[rows, 1]`. Until opset 17 the axis was an attribute.
+    pub(crate) fn largest_of_rows(&mut self, name: &str, x: ValueId) -> ValueId {
+        if self.model.opset < 18 {
+            return self.op("ReduceMax", [x]).attribute("axes", [1]).output(name);
+        }
+        let axes = self.ints(&[1]);
+        self.make("ReduceMax", name, [x, axes])
     }
 
     /// The sum over an axis, which stays with length 1.

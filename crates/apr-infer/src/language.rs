@@ -37,6 +37,8 @@ pub struct LanguageModel<'s, 'a> {
     /// Input and output of each key and value that is kept.
     cache: Vec<(ValueId, String)>,
     cache_type: CacheType,
+    /// The length of texts beyond which all of their tokens are turned otherwise.
+    switch: Option<usize>,
 }
 
 /// What is kept of the tokens so far.
@@ -121,7 +123,8 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
 
         let (mask, positions) = (input(Meaning::AttentionMask), input(Meaning::PositionIds));
         let cache_type = CacheType::F32;
-        Ok(Self { session, tokens, mask, positions, logits, cache, cache_type })
+        let switch = None;
+        Ok(Self { session, tokens, mask, positions, logits, cache, cache_type, switch })
     }
 
     /// The same with keys and values that are kept as another type.
@@ -136,6 +139,19 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         }
         self.session.check_cache_type(cache_type)?;
         Ok(Self { cache_type, ..self })
+    }
+
+    /// The same where texts of more than `switch` tokens have other rotary positions, all of them
+    /// (LongRoPE): what was kept of a shorter text is computed again when it grows beyond that, as
+    /// transformers does.
+    #[must_use]
+    pub fn with_switch(self, switch: Option<usize>) -> Self {
+        Self { switch, ..self }
+    }
+
+    /// Whether a text of so many tokens is of another kind than it was with the first `past`.
+    fn switches(&self, past: usize, total: usize) -> bool {
+        self.switch.is_some_and(|switch| past > 0 && past <= switch && total > switch)
     }
 
     /// What keys and values are kept as.
@@ -165,7 +181,13 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         if tokens.is_empty() {
             return Err(Error::format("no tokens to continue from"));
         }
-        let logits = self.read(memory, tokens, workers, tap);
+        let logits = if self.switches(memory.len(), memory.len() + tokens.len()) {
+            let all = [memory.tokens(), tokens].concat();
+            *memory = Memory::default();
+            self.read(memory, &all, workers, tap)
+        } else {
+            self.read(memory, tokens, workers, tap)
+        };
         if logits.is_err() {
             *memory = Memory::default();
         }
@@ -174,7 +196,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
 
     /// Forgets all but the first tokens. `false`, with nothing changed, where what is kept can't be
     /// taken apart: states are those of all tokens so far, and so are keys and values that have no
-    /// dimension of as many rows as there are tokens.
+    /// dimension of as many rows as there are tokens, or that a shorter text has others of.
     ///
     /// # Errors
     /// E001 for keys and values that are no tensors.
@@ -186,6 +208,9 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         if tokens == 0 {
             *memory = Memory::default();
             return Ok(true);
+        }
+        if self.switches(tokens, past) {
+            return Ok(false);
         }
         for ((id, _), value) in self.cache.iter().zip(&memory.values) {
             let has_rows = match value {
@@ -295,7 +320,18 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         workers: &dyn Workers,
         tap: &mut dyn Tap,
     ) -> Result<Vec<f32>> {
-        let (mut before, last) = tokens.split_at(self.unread(tokens.len()));
+        let (mut before, mut last) = tokens.split_at(self.unread(tokens.len()));
+        // The first piece of a text beyond the switch goes beyond it, too.
+        if self.switch.is_some_and(|switch| memory.is_empty() && tokens.len() > switch) {
+            let first = self.switch.unwrap_or_default() + 1;
+            match before.split_at_checked(first) {
+                Some((first, rest)) => {
+                    self.run(memory, first, false, workers, tap)?;
+                    before = rest;
+                }
+                None => (before, last) = (&[], tokens),
+            }
+        }
         while !before.is_empty() {
             let most = (SCORES / (memory.len() + PIECE)).clamp(SHORTEST, PIECE);
             let pieces = before.len().div_ceil(most);
@@ -328,6 +364,12 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
             return Ok(None);
         }
         let mut memory = Memory::default();
+        if self.switches(context.len(), context.len() + tokens.len()) {
+            let all = [context, tokens].concat();
+            let logits = self.run(&mut memory, &all, true, workers, tap)?;
+            let own = |logits: Tensor| part(&logits, 1, context.len(), tokens.len());
+            return logits.map(own).transpose();
+        }
         if !context.is_empty() {
             self.run(&mut memory, context, false, workers, tap)?;
         }

@@ -20,6 +20,7 @@ use serde_json::json;
 use super::gguf_keys::GgufKeys;
 use super::hyperparameters::{Facts, Written, size_label};
 use super::rope;
+use super::sentence::not_held;
 use differences::{
     beyond_family, forget_what_is_held, is_stretched, missing_output, other_activation, unstretched,
 };
@@ -125,6 +126,18 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
         let why = format!("GGUF has no key for rope scaling '{kind}' in this architecture");
         losses.push(Loss { name: "rope_scaling".to_owned(), what: "left out".to_owned(), why });
         warnings.push(unstretched(&kind, &facts.config));
+    }
+
+    if let Some(sentence) = &facts.sentence {
+        let not_held = not_held(sentence, &keys);
+        if !not_held.is_empty() {
+            let names: Vec<&str> = not_held.iter().map(|loss| loss.name.as_str()).collect();
+            warnings.push(format!(
+                "llama.cpp makes other vectors of texts than the model's modules: {}",
+                names.join(", ")
+            ));
+        }
+        losses.extend(not_held);
     }
 
     // What the file's keys lead back to is held; only the rest of the configuration is lost.

@@ -7,9 +7,11 @@ use apr_arch::{FamilyModel, GgufValue};
 use apr_gguf::{KeyValue, Pair, Value as Typed};
 use apr_registry::{CheckpointReader, Error, Result, keys};
 use apr_source::Source;
+use apr_source::sentence::Sentence;
 use serde_json::{Map, Value, json};
 
 use super::rope;
+use super::sentence::pooling_type;
 
 /// llama.cpp's number of the quantization formats in use.
 const QUANTIZATION_VERSION: u32 = 2;
@@ -41,8 +43,8 @@ pub(super) struct Facts {
     license: Option<String>,
     /// What whoever opened the checkpoint calls it.
     name: Option<String>,
-    /// llama.cpp's number of the way token vectors become one.
-    pooling: Option<u32>,
+    /// How the vector of a text is made of those of its tokens.
+    pub(super) sentence: Option<Sentence>,
 }
 
 /// What is known of the tensors that will be written.
@@ -56,7 +58,8 @@ pub(super) struct Written {
 
 impl Facts {
     /// # Errors
-    /// E007 and E008 when a companion can't be read.
+    /// E007 and E008 when a companion can't be read, E001 where those of sentence-transformers are
+    /// malformed.
     pub(super) fn of(source: &Source<'_>) -> Result<Self> {
         let (reader, learnt) = (source.reader(), source.learnt()?);
         let learnt = |key: &str| {
@@ -74,7 +77,7 @@ impl Facts {
                 .unwrap_or_default(),
             license: found("license").and_then(|license| license.as_str().map(str::to_owned)),
             name: found("model_name").and_then(|name| name.as_str().map(str::to_owned)),
-            pooling: pooling(reader)?,
+            sentence: Sentence::of(reader)?.filter(Sentence::makes_embeddings),
         })
     }
 
@@ -82,7 +85,9 @@ impl Facts {
     fn entry(&self, path: &str, written: &Written) -> Option<Value> {
         match path {
             "file_type" => return Some(written.file_type.into()),
-            "pooling_type" => return self.pooling.map(Value::from),
+            "pooling_type" => {
+                return self.sentence.as_ref().and_then(pooling_type).map(Value::from);
+            }
             "output_labels" => return self.labels(written.classes).map(|labels| json!(labels)),
             "sliding_layers" => return sliding_layers(&self.config),
             "rope_attention_factor" => {
@@ -306,36 +311,6 @@ fn object(bytes: Option<Vec<u8>>) -> Option<Map<String, Value>> {
         Ok(Value::Object(object)) => Some(object),
         _ => None,
     }
-}
-
-/// How a sentence encoder makes one vector of many (modules.json of sentence-transformers).
-fn pooling(reader: &dyn CheckpointReader) -> Result<Option<u32>> {
-    let modules = companion(reader, "modules.json")?
-        .and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
-    let of_pooling = |module: &Value| {
-        // The type is a class of Python with its modules in front.
-        let is_pooling = module.get("type")?.as_str()?.ends_with("Pooling");
-        is_pooling.then(|| module.get("path")?.as_str().map(str::to_owned))?
-    };
-    let path = modules.as_ref().and_then(|modules| modules.as_array()?.iter().find_map(of_pooling));
-    let Some(path) = path else { return Ok(None) };
-    let config = object(companion(reader, &format!("{path}/config.json"))?).unwrap_or_default();
-    Ok(pooling_of(&config))
-}
-
-/// llama.cpp's number of the pooling that a module asks for, by a flag or by its name.
-fn pooling_of(config: &Map<String, Value>) -> Option<u32> {
-    /// Flag, name, and number.
-    const KINDS: [(&str, &str, u32); 3] = [
-        ("pooling_mode_mean_tokens", "mean", 1),
-        ("pooling_mode_cls_token", "cls", 2),
-        ("pooling_mode_lasttoken", "lasttoken", 3),
-    ];
-    let is_set = |flag: &str| config.get(flag).and_then(Value::as_bool).unwrap_or(false);
-    let mode = config.get("pooling_mode").and_then(Value::as_str);
-    let by_flag = KINDS.iter().find(|(flag, ..)| is_set(flag));
-    let kind = by_flag.or_else(|| KINDS.iter().find(|(_, name, _)| mode == Some(*name)));
-    kind.map(|&(.., number)| number)
 }
 
 /// A configuration with the language model's entries at the top, and each rotary setting under one

@@ -52,6 +52,7 @@ mod gguf_keys;
 mod hyperparameters;
 mod import;
 mod rope;
+mod sentence;
 
 pub use companions::{from_gguf, is_in_gguf_layout, to_gguf};
 pub use described::describe;

@@ -5,8 +5,8 @@ use apr_graph::{Body, Meaning, ValueOrigin};
 use apr_infer::{Tap, Tensor, Value};
 use apr_registry::Error;
 use apr_run::{
-    AudioFeatures, ImageFeatures, InputKind, Pooling, Prepared, Remedy, RunError, RunResult,
-    Runner, Tokenizer, assumed, inputs_of, known_inputs, normalize, pool,
+    AudioFeatures, ImageFeatures, InputKind, Prepared, Remedy, RunError, RunResult, Runner,
+    SentenceHead, Tokenizer, assumed, inputs_of, known_inputs,
 };
 
 use crate::layers::{LayerTap, LayerValues, Layers};
@@ -21,14 +21,15 @@ pub struct Subject<'s> {
     parts: Vec<Prepared<'s>>,
     layers: Vec<Layers>,
     tokenizer: Option<Tokenizer<'s>>,
+    /// How the states of a text's tokens become its vector, where the model says it.
+    head: Option<SentenceHead>,
 }
 
 /// How samples are read: both models of a comparison read them the same way.
 #[derive(Clone, Copy)]
 pub(crate) struct Reading<'r> {
-    /// How the states of a text's tokens become its vector, and whether that is brought to length
-    /// 1.
-    pub(crate) pooling: Option<(Pooling, bool)>,
+    /// How the states of a text's tokens become its vector.
+    pub(crate) pooling: Option<&'r SentenceHead>,
     tokenizer: Option<&'r Tokenizer<'r>>,
     /// The token that a decoder behind an encoder begins with.
     decoder_start: Option<i64>,
@@ -116,7 +117,9 @@ impl<'s> Subject<'s> {
         let layers = parts.iter().map(layers).collect::<Result<_, _>>()?;
         let takes_tokens = parts.iter().any(|part| part.takes(Meaning::TokenIds));
         let tokenizer = if takes_tokens { runner.tokenizer()? } else { None };
-        Ok(Self { runner, parts, layers, tokenizer })
+        let sentence = runner.facts().sentence().filter(|_| parts.len() == 1 && takes_tokens);
+        let head = sentence.map(|sentence| SentenceHead::new(&runner, sentence.clone()));
+        Ok(Self { runner, parts, layers, tokenizer, head: head.transpose()? })
     }
 
     /// The model.
@@ -147,12 +150,8 @@ impl<'s> Subject<'s> {
     /// How it reads samples by itself.
     pub(crate) fn reading(&self) -> Reading<'_> {
         let facts = self.runner.facts();
-        let pooling = match self.parts.as_slice() {
-            [part] if part.takes(Meaning::TokenIds) => facts.pooling(),
-            _ => None,
-        };
         Reading {
-            pooling,
+            pooling: self.head.as_ref(),
             tokenizer: self.tokenizer.as_ref(),
             decoder_start: facts.decoder_start(),
             context: facts.context().unwrap_or(usize::MAX),
@@ -160,7 +159,7 @@ impl<'s> Subject<'s> {
     }
 
     /// The outputs that [`made`](Self::made) returns, in its order.
-    pub(crate) fn outputs(&self, pooling: Option<(Pooling, bool)>) -> Vec<(String, Meaning)> {
+    pub(crate) fn outputs(&self, pooling: Option<&SentenceHead>) -> Vec<(String, Meaning)> {
         let of_part = |part: &Prepared<'s>| {
             let wanted = wanted(&part.graph().body);
             let named = |(name, meaning)| (self.output_name(part, name, meaning, pooling), meaning);
@@ -175,7 +174,7 @@ impl<'s> Subject<'s> {
         part: &Prepared<'_>,
         name: &str,
         meaning: Meaning,
-        pooling: Option<(Pooling, bool)>,
+        pooling: Option<&SentenceHead>,
     ) -> String {
         match self.parts.len() {
             _ if pooling.is_some() && meaning == Meaning::HiddenStates => "embedding".to_owned(),
@@ -205,10 +204,9 @@ impl<'s> Subject<'s> {
                     states = Some(tensor.clone());
                 }
                 let name = self.output_name(part, name, meaning, reading.pooling);
-                if let (Some((pooling, is_normal)), Meaning::HiddenStates) =
-                    (reading.pooling, meaning)
-                {
-                    tensor = pooled(&tensor, pooling, is_normal)?;
+                if let (Some(head), Meaning::HiddenStates) = (reading.pooling, meaning) {
+                    let vector = head.vectors(&self.runner, tensor, 0)?.concat();
+                    tensor = Tensor::new(vec![vector.len()], vector)?;
                 }
                 made.outputs.push(Output { name, meaning, tensor });
             }
@@ -337,16 +335,6 @@ pub(crate) fn completed(
         }
         None => Ok(inputs),
     }
-}
-
-/// The vector of a text.
-fn pooled(states: &Tensor, pooling: Pooling, is_normal: bool) -> RunResult<Tensor> {
-    let width = states.shape().last().copied().unwrap_or_default();
-    let mut vector = pool(&states.floats()?, width, pooling);
-    if is_normal {
-        normalize(&mut vector);
-    }
-    Ok(Tensor::new(vec![vector.len()], vector)?)
 }
 
 /// The arrays of a sample that are inputs of a graph.

@@ -4,15 +4,15 @@ use apr_graph::{Body, Meaning};
 use apr_infer::{Tensor, Value};
 use apr_inputs::sound::{Sound, decode};
 use apr_registry::Error;
+use apr_source::sentence::Sentence;
 use serde::Serialize;
 use serde_json::Value as Json;
 
 use crate::error::{Remedy, RunError, RunResult, absent};
-use crate::facts::Pooling;
 use crate::features::AudioInput;
 use crate::recognised::detects_speech;
 use crate::runner::{Prepared, Runner, meaning};
-use crate::scores::{normalize, pool};
+use crate::scores::{mean, normalize};
 use crate::speech::{Spoken, collapsed, spoken};
 use crate::text_encoder::Label;
 
@@ -226,8 +226,8 @@ impl<'e> AudioEncoder<'e> {
             .ok_or_else(|| Error::version("unknown meaning of the model's outputs"))?;
         let states = run(name)?;
         let width = states.shape().last().copied().unwrap_or_default();
-        let mut vector = pool(&states.floats()?, width, Pooling::Mean);
-        if runner.facts.pooling().is_some_and(|(_, normalized)| normalized) {
+        let mut vector = mean(&states.floats()?, width);
+        if runner.facts.sentence().is_some_and(Sentence::normalizes) {
             normalize(&mut vector);
         }
 

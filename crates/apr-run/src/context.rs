@@ -49,9 +49,8 @@ impl Facts {
     #[must_use]
     pub fn context(&self) -> Option<usize> {
         let own = self.configured(&KEYS).map(|own| self.without_padding(own.max(self.stretched())));
-        let sentence = self
-            .file("sentence_bert_config.json")
-            .and_then(|json| size(json.get("max_seq_length")?));
+        let sentence =
+            self.sentence().and_then(|sentence| usize::try_from(sentence.max_tokens?).ok());
         let known = [own, sentence, self.stated_context, self.position_rows];
         known.into_iter().flatten().filter(|size| *size > 0).min()
     }
@@ -102,6 +101,26 @@ impl Facts {
             (kind == "yarn").then(|| multiplied(original, factor))
         };
         [file, text].into_iter().flatten().find_map(stretched).unwrap_or(0)
+    }
+
+    /// The length of texts beyond which LongRoPE turns all of their tokens otherwise; `None` for
+    /// models with other positions.
+    #[must_use]
+    pub fn switch(&self) -> Option<usize> {
+        const TRAINED: &str = "original_max_position_embeddings";
+        let file = self.file("config.json").or_else(|| self.get("architecture"));
+        let text = file.and_then(|file| file.get("text_config"));
+        let of = |place: &Json| {
+            let rope = ["rope_scaling", "rope_parameters"]
+                .iter()
+                .find_map(|key| place.get(*key).filter(|rope| rope.is_object()))?;
+            let kind = rope.get("rope_type").or_else(|| rope.get("type"))?.as_str()?;
+            // Phi-3 has this length at the top of its configuration.
+            let trained = || place.get(TRAINED).or_else(|| rope.get(TRAINED)).and_then(size);
+            let all = || place.get("max_position_embeddings").and_then(size);
+            matches!(kind, "longrope" | "su").then(|| trained().or_else(all))?
+        };
+        self.stated_switch.or_else(|| [file, text].into_iter().flatten().find_map(of))
     }
 
     /// The first rows of RoBERTa's and MPNet's positions stand for padding.

@@ -7,6 +7,7 @@ use apr_core::Value;
 use apr_registry::{CheckpointReader, Result};
 use apr_source::Source;
 use apr_source::companions::{Learnt, learn_from};
+use apr_source::sentence::Sentence;
 use serde_json::Value as Json;
 
 /// The facts of a model, from its metadata and the files that travel with it.
@@ -19,27 +20,28 @@ pub struct Facts {
     pub(super) stated_context: Option<usize>,
     /// Rows of the table of positions.
     pub(super) position_rows: Option<usize>,
-    pooling: Option<i64>,
+    sentence: Option<Sentence>,
+    /// The length up to which a GGUF file with factors for longer texts has others.
+    pub(super) stated_switch: Option<usize>,
     /// The token that a decoder behind an encoder begins with, in a GGUF file.
     stated_start: Option<i64>,
 }
 
 /// Files that are read as JSON.
-const FILES: [&str; 7] = [
+const FILES: [&str; 5] = [
     "config.json",
     "generation_config.json",
     "tokenizer_config.json",
     "preprocessor_config.json",
     "processor_config.json",
-    "modules.json",
-    "sentence_bert_config.json",
 ];
 
 impl Facts {
     /// Reads them.
     ///
     /// # Errors
-    /// E007 and E008 when a companion can't be read.
+    /// E007 and E008 when a companion can't be read, E001 where those of sentence-transformers are
+    /// malformed.
     pub fn of(reader: &dyn CheckpointReader) -> Result<Self> {
         Self::with(reader, &learn_from(reader)?)
     }
@@ -62,8 +64,7 @@ impl Facts {
             .known
             .extend(reader.metadata().iter().map(|(key, value)| (key.to_owned(), value.clone())));
         for (position, companion) in reader.companions().iter().enumerate() {
-            if FILES.contains(&companion.name.as_str()) || companion.name.ends_with("/config.json")
-            {
+            if FILES.contains(&companion.name.as_str()) {
                 let bytes = reader.read_companion(position)?;
                 // A file that is no JSON was named by a warning when the model was opened.
                 facts.files.extend(
@@ -75,6 +76,9 @@ impl Facts {
         facts.position_rows = super::context::position_rows(reader.tensors());
         facts.read_keys(reader)?;
         facts.read_ends();
+        if reader.metadata().key_values()?.is_none() {
+            facts.sentence = Sentence::of(reader)?;
+        }
         Ok(facts)
     }
 
@@ -117,7 +121,12 @@ impl Facts {
         let architecture = keys.text("general.architecture").unwrap_or_default();
         self.stated_context = number(&format!("{architecture}.context_length"))
             .and_then(|size| usize::try_from(size).ok());
-        self.pooling = number(&format!("{architecture}.pooling_type"));
+        if reader.tensors().iter().any(|info| info.name.starts_with("rope_factors_long")) {
+            let trained = number(&format!("{architecture}.rope.scaling.original_context_length"));
+            self.stated_switch = trained.and_then(|trained| usize::try_from(trained).ok());
+        }
+        // A GGUF file says all of it itself, whatever lies beside it.
+        self.sentence = number(&format!("{architecture}.pooling_type")).and_then(Sentence::of_gguf);
         self.stated_start = number(&format!("{architecture}.decoder_start_token_id"));
         if let Some(Value::Array(apr_core::Array::String(labels))) =
             keys.get(&format!("{architecture}.classifier.output_labels"))
@@ -241,75 +250,13 @@ impl Facts {
     /// Whether modules of sentence-transformers pool what a model without a head makes.
     #[must_use]
     pub fn makes_embeddings(&self) -> bool {
-        let modules = self.file("modules.json").and_then(Json::as_array);
-        let kinds: Vec<&str> = modules
-            .into_iter()
-            .flatten()
-            .filter_map(|module| module["type"].as_str()?.rsplit('.').next())
-            .collect();
-        matches!(kinds[..], ["Transformer", "Pooling", ..])
+        self.sentence.as_ref().is_some_and(Sentence::makes_embeddings)
     }
 
-    /// How token vectors become one, and whether it is brought to length 1; `None` where the model
-    /// does not say.
+    /// How the vectors of tokens become that of a text; `None` where the model does not say.
     #[must_use]
-    pub fn pooling(&self) -> Option<(Pooling, bool)> {
-        if let Some(modules) = self.file("modules.json").and_then(Json::as_array) {
-            let of = |kind: &str| {
-                let is_kind = |module: &&Json| {
-                    module["type"].as_str().is_some_and(|name| name.ends_with(kind))
-                };
-                modules.iter().find(is_kind)
-            };
-
-            let folder = of("Pooling")?["path"].as_str()?;
-            let config = self.file(&format!("{folder}/config.json"))?;
-            let chosen = [
-                ("pooling_mode_cls_token", Pooling::First),
-                ("pooling_mode_mean_tokens", Pooling::Mean),
-                ("pooling_mode_max_tokens", Pooling::Max),
-                ("pooling_mode_lasttoken", Pooling::Last),
-            ];
-            let chosen = chosen
-                .into_iter()
-                .find(|(key, _)| config.get(key).and_then(Json::as_bool) == Some(true));
-            return Some((chosen?.1, of("Normalize").is_some()));
-        }
-
-        // llama.cpp brings vectors to length 1 where it is asked for embeddings.
-        match self.pooling? {
-            1 => Some((Pooling::Mean, true)),
-            2 => Some((Pooling::First, true)),
-            3 => Some((Pooling::Last, true)),
-            _ => None,
-        }
-    }
-}
-
-/// How the vectors of tokens become one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Pooling {
-    /// The mean of all.
-    Mean,
-    /// That of the first token, which some models train for it.
-    First,
-    /// The largest number of each dimension.
-    Max,
-    /// That of the last token.
-    Last,
-}
-
-impl Pooling {
-    /// The name that people type.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Mean => "mean",
-            Self::First => "cls",
-            Self::Max => "max",
-            Self::Last => "last",
-        }
+    pub fn sentence(&self) -> Option<&Sentence> {
+        self.sentence.as_ref().filter(|sentence| sentence.makes_embeddings())
     }
 }
 

@@ -58,6 +58,7 @@ mod question_answering;
 mod recognised;
 mod runner;
 mod scores;
+mod sentence;
 mod speech;
 mod text_encoder;
 mod timing;
@@ -69,6 +70,7 @@ mod whisper;
 pub use apr_infer::{Arithmetic, CacheType};
 pub use apr_inputs::is_guarded;
 pub use apr_ops::graph::Runnable;
+pub use apr_source::sentence::{PoolingMode as Pooling, Sentence};
 pub use arrays::{ArrayReport, RunReport, arrays_of, report};
 pub use assumed::{AssumedInput, assumed};
 pub use audio::{AudioEncoder, AudioFile, AudioResult, AudioTask};
@@ -77,7 +79,7 @@ pub use bench::{BenchOptions, BenchResult, bench};
 pub use completion::{Completion, GenerateOptions, Generator, Prompt, chat_text};
 pub use conversation::Conversation;
 pub use error::{Remedy, RunError, RunResult};
-pub use facts::{Facts, Pooling};
+pub use facts::Facts;
 pub use features::{AudioFeatures, AudioInput, ImageFeatures};
 pub use files::ArrayFile;
 pub use generation::{
@@ -91,7 +93,8 @@ pub use question_answering::{Answer, Answers, QuestionAnswering};
 pub use runner::{
     InputKind, Prepared, RunOptions, Runner, known_inputs, token_inputs, with_runner,
 };
-pub use scores::{largest, normalize, pool, sigmoid, softmax};
+pub use scores::{largest, mean, normalize, sigmoid, softmax};
+pub use sentence::SentenceHead;
 pub use speech::Spoken;
 pub use text_encoder::{Label, MaskToken, TextEncoder, TextTask, TokenLabel};
 pub use timing::{Timing, Timings};

@@ -11,9 +11,10 @@ use apr_ops::graph::{Runnable, with_graphs};
 use apr_ops::tied::with_untied;
 use apr_registry::{CheckpointReader, Error, IoCause};
 use apr_source::Source;
+use apr_source::sentence::PoolingMode;
 
 use crate::error::{Remedy, RunError, RunResult};
-use crate::facts::{Facts, Pooling};
+use crate::facts::Facts;
 use crate::host::Host;
 use crate::recognised::{ENDS, PARTS, detects_speech};
 use crate::tokens::Tokenizer;
@@ -45,7 +46,13 @@ pub struct RunOptions {
     /// otherwise.
     pub truncate: bool,
     /// How the states of tokens become one vector; as the model says by default, else their mean.
-    pub pooling: Option<Pooling>,
+    pub pooling: Option<PoolingMode>,
+    /// The prompt of the model that is put before each text that becomes a vector, by its name; the
+    /// model's default one, if it has one, where this is `None`.
+    pub prompt_name: Option<String>,
+    /// How many numbers of a vector are kept, for models that were trained so that the first ones
+    /// say most (Matryoshka); all by default.
+    pub dimensions: Option<usize>,
     /// Whether "no answer" is one of the answers to a question, as models of SQuAD 2.0 give it.
     pub no_answer: bool,
     /// Number of labels, tokens or answers to return; 5 by default.
@@ -69,6 +76,8 @@ impl Default for RunOptions {
             seed: 0,
             truncate: false,
             pooling: None,
+            prompt_name: None,
+            dimensions: None,
             no_answer: false,
             top: 5,
             arithmetic: Arithmetic::Exact,
@@ -412,7 +421,8 @@ impl<'p> Prepared<'p> {
     /// E003 where the graph does not continue texts, or does not take
     /// [`RunOptions::cache_type`].
     pub(crate) fn language(&self) -> Result<LanguageModel<'_, '_>, Error> {
-        LanguageModel::new(&self.session)?.with_cache_type(self.runner.options.cache_type)
+        let language = LanguageModel::new(&self.session)?.with_switch(self.runner.facts.switch());
+        language.with_cache_type(self.runner.options.cache_type)
     }
 
     /// The logits of what follows each of some tokens behind others, whose own are not computed:
@@ -422,6 +432,7 @@ impl<'p> Prepared<'p> {
     /// Those of [`run`](Self::run).
     pub fn logits_behind(&self, context: &[i64], tokens: &[i64]) -> RunResult<Option<Tensor>> {
         let Ok(language) = LanguageModel::new(&self.session) else { return Ok(None) };
+        let language = language.with_switch(self.runner.facts.switch());
         let host = self.runner.host;
         let mut tap = UntilCancelled(host);
         Ok(language.logits_behind(context, tokens, host.workers(), &mut tap)?)

@@ -1,7 +1,5 @@
 //! Scores and vectors: from what a model puts out to what people read.
 
-use super::Pooling;
-
 /// Probabilities that come to 1.
 #[must_use]
 pub fn softmax(logits: &[f32]) -> Vec<f64> {
@@ -28,26 +26,16 @@ pub fn largest(values: &[f64], count: usize) -> Vec<usize> {
     order
 }
 
-/// One vector for the vectors of a text's tokens, which lie one after the other.
+/// The mean of vectors, which lie one after the other.
 #[must_use]
-pub fn pool(states: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
+pub fn mean(states: &[f32], width: usize) -> Vec<f32> {
     let rows: Vec<&[f32]> = states.chunks_exact(width.max(1)).collect();
-    let column = |at: usize| rows.iter().map(move |row| row[at]);
-    match pooling {
-        Pooling::First => rows.first().map(|row| row.to_vec()).unwrap_or_default(),
-        Pooling::Last => rows.last().map(|row| row.to_vec()).unwrap_or_default(),
-        Pooling::Max => (0..width).map(|at| column(at).fold(f32::NEG_INFINITY, f32::max)).collect(),
-        Pooling::Mean => {
-            let mean =
-                |at: usize| column(at).map(f64::from).sum::<f64>() / rows.len().max(1) as f64;
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "a mean of floats of single precision"
-            )]
-            let narrow = |mean: f64| mean as f32;
-            (0..width).map(mean).map(narrow).collect()
-        }
-    }
+    let mean = |at: usize| {
+        rows.iter().map(|row| f64::from(row[at])).sum::<f64>() / rows.len().max(1) as f64
+    };
+    #[expect(clippy::cast_possible_truncation, reason = "a mean of floats of single precision")]
+    let narrow = |mean: f64| mean as f32;
+    (0..width).map(mean).map(narrow).collect()
 }
 
 /// Brings a vector to length 1. One of zeros stays so.
@@ -72,14 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_are_pooled_by_column() {
-        let states = [1.0, 4.0, 3.0, 2.0];
-        assert_eq!(pool(&states, 2, Pooling::Mean), [2.0, 3.0]);
-        assert_eq!(pool(&states, 2, Pooling::Max), [3.0, 4.0]);
-        assert_eq!(pool(&states, 2, Pooling::First), [1.0, 4.0]);
-        assert_eq!(pool(&states, 2, Pooling::Last), [3.0, 2.0]);
-        let mut vector = [3.0, 4.0];
-        normalize(&mut vector);
-        assert_eq!(vector, [0.6, 0.8]);
+    fn means_are_taken_by_column() {
+        assert_eq!(mean(&[1.0, 4.0, 3.0, 2.0], 2), [2.0, 3.0]);
     }
 }

@@ -5,14 +5,16 @@ use std::cell::OnceCell;
 use apr_core::Escaped;
 use apr_graph::{Meaning, ValueId, ValueOrigin};
 use apr_infer::Tensor;
+use apr_ops::graph::SENTENCE_OUTPUT;
 use apr_registry::Error;
+use apr_source::sentence::{PoolingMode, Sentence};
 use serde::Serialize;
 use serde_json::Value as Json;
 
 use crate::error::{Remedy, RunError, RunResult};
-use crate::facts::Pooling;
 use crate::runner::{Prepared, Runner, task_of};
-use crate::scores::{largest, normalize, pool, sigmoid, softmax};
+use crate::scores::{largest, sigmoid, softmax};
+use crate::sentence::SentenceHead;
 use crate::tokens::Tokenizer;
 
 /// Most tokens of texts that are run together: as many as a long text has, which is what the memory
@@ -26,11 +28,18 @@ const BATCH: usize = 512;
 pub enum TextTask {
     /// One vector for the text.
     Embedding {
-        /// How the states of tokens became one vector: `mean`, `cls`, `max`, `last`, or `model`
-        /// where the graph does it.
-        pooling: &'static str,
-        /// Whether it was brought to length 1.
+        /// How the states of tokens became one vector: [`Pooling::name`](crate::Pooling::name),
+        /// several of them joined by `+`, or `model` where the graph does it.
+        pooling: String,
+        /// Whether it was brought to length 1; one that was cut to
+        /// [`RunOptions::dimensions`](crate::RunOptions::dimensions) is so before that.
         normalized: bool,
+        /// The prompt that was put before the text.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        prompt: String,
+        /// What compares two vectors, as the model says: `cosine`, `dot`, `euclidean`, `manhattan`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        similarity: Option<String>,
         /// The vector.
         vector: Vec<f32>,
     },
@@ -90,8 +99,10 @@ pub struct MaskToken {
 pub struct TextEncoder<'e> {
     part: Prepared<'e>,
     tokenizer: Tokenizer<'e>,
-    /// How vectors of tokens become one, and whether that is brought to length 1.
-    pooling: OnceCell<(Pooling, bool)>,
+    /// How vectors of tokens become one.
+    head: OnceCell<SentenceHead>,
+    /// How many tokens the prompt has.
+    prompt_len: OnceCell<usize>,
 }
 
 /// An output of the graph.
@@ -111,7 +122,7 @@ impl<'e> TextEncoder<'e> {
             return Err(RunError::request("the model has no text input"));
         }
         let tokenizer = Tokenizer::of(part.runner.reader, part.runner.host)?;
-        Ok(Self { part, tokenizer, pooling: OnceCell::new() })
+        Ok(Self { part, tokenizer, head: OnceCell::new(), prompt_len: OnceCell::new() })
     }
 
     /// Whether [`read`](Self::read) returns embeddings.
@@ -127,8 +138,8 @@ impl<'e> TextEncoder<'e> {
     /// one without a mask where the model fills masks; E003 where nothing is known of its outputs;
     /// those of [`Session::run`](apr_infer::Session::run).
     pub fn read(&self, text: &str) -> RunResult<TextTask> {
-        let ids = self.part.runner.text_ids(&self.tokenizer, text)?;
         let output = self.output()?;
+        let ids = self.ids(output.meaning, text)?;
         self.task(output.meaning, &self.run(output, &ids)?, &ids)
     }
 
@@ -139,7 +150,7 @@ impl<'e> TextEncoder<'e> {
     /// Those of [`read`](Self::read).
     pub fn read_all<T: AsRef<str>>(&self, texts: &[T]) -> RunResult<Vec<TextTask>> {
         let output = self.output()?;
-        let ids = |text: &T| self.part.runner.text_ids(&self.tokenizer, text.as_ref());
+        let ids = |text: &T| self.ids(output.meaning, text.as_ref());
         let ids = texts.iter().map(ids).collect::<RunResult<Vec<_>>>()?;
         let most = if self.takes_batches(output) { BATCH } else { 1 };
         let mut order: Vec<usize> = (0..ids.len()).collect();
@@ -156,12 +167,84 @@ impl<'e> TextEncoder<'e> {
         Ok(made.into_iter().flatten().collect())
     }
 
+    /// The tokens of a text, behind those of the prompt where vectors are made.
+    fn ids(&self, meaning: Meaning, text: &str) -> RunResult<Vec<i64>> {
+        let runner = &self.part.runner;
+        if meaning == Meaning::Logits {
+            return runner.text_ids(&self.tokenizer, text);
+        }
+        let mut text = format!("{}{text}", self.prompt()?);
+        if runner.facts.sentence().is_some_and(|sentence| sentence.lowercases) {
+            text = text.chars().flat_map(char::to_lowercase).collect();
+        }
+        runner.text_ids(&self.tokenizer, &text)
+    }
+
+    /// The prompt that is put before each text.
+    fn prompt(&self) -> RunResult<&str> {
+        let Runner { facts, options, .. } = self.part.runner;
+        let name = options.prompt_name.as_deref();
+        let Some(sentence) = facts.sentence() else {
+            return match name {
+                Some(_) => Err(RunError::request("the model has no prompts")),
+                None => Ok(""),
+            };
+        };
+        sentence.prompt(name).map_err(|names| {
+            let wanted = Escaped::short(name.unwrap_or_default());
+            let names: Vec<String> = names.iter().map(|name| Escaped(name).to_string()).collect();
+            RunError::request(match names.as_slice() {
+                [] => "the model has no prompts".to_owned(),
+                names => format!("the model has no prompt '{wanted}'; it has {}", names.join(", ")),
+            })
+        })
+    }
+
+    /// How many tokens of each text are those of the prompt, without what ends a text.
+    fn prompt_len(&self) -> RunResult<usize> {
+        if let Some(len) = self.prompt_len.get() {
+            return Ok(*len);
+        }
+        let len = match self.prompt()? {
+            "" => 0,
+            prompt => {
+                let vocabulary = self.tokenizer.vocabulary();
+                let ids = self.part.runner.text_ids(&self.tokenizer, prompt)?;
+                let last = ids.last().and_then(|id| vocabulary.token(*id));
+                let special = self.part.runner.facts.special_tokens();
+                let ends = special.iter().any(|(_, token)| Some(token) == last.as_ref());
+                ids.len() - usize::from(ends)
+            }
+        };
+        Ok(*self.prompt_len.get_or_init(|| len))
+    }
+
     /// The output that the head's answer is made of.
     fn output(&self) -> RunResult<Output<'_>> {
-        let order =
-            [Meaning::Logits, Meaning::HiddenStates, Meaning::EncoderStates, Meaning::Pooled];
         let found = |meaning| Some(Output { meaning, name: self.part.output(meaning)? });
-        order.into_iter().find_map(found).ok_or_else(|| {
+        let Runner { facts, options, .. } = self.part.runner;
+        if let Some(logits) = found(Meaning::Logits) {
+            let is_of_vectors = options.pooling.is_some()
+                || options.prompt_name.is_some()
+                || options.dimensions.is_some();
+            if is_of_vectors {
+                return Err(RunError::request(
+                    "the model returns labels or tokens: a pooling, a prompt of the model and a \
+                     number of dimensions are for vectors",
+                ));
+            }
+            return Ok(logits);
+        }
+        // What a file says of its own vectors counts where nothing else is said of them.
+        let is_said = options.pooling.is_some() || facts.sentence().is_some();
+        let own = self.part.body().outputs.iter().map(|id| self.part.body().value(*id));
+        let own = own
+            .filter(|value| value.name == SENTENCE_OUTPUT)
+            .map(|value| Output { meaning: Meaning::Pooled, name: &value.name })
+            .next();
+        let order = [Meaning::HiddenStates, Meaning::EncoderStates, Meaning::Pooled];
+        let found = own.filter(|_| !is_said).or_else(|| order.into_iter().find_map(found));
+        found.ok_or_else(|| {
             RunError::with_remedy("unknown meaning of the model's outputs", Remedy::Arrays)
         })
     }
@@ -187,10 +270,7 @@ impl<'e> TextEncoder<'e> {
             Meaning::Logits if made.rank() == 2 => self.classes(made),
             Meaning::Logits if self.fills_masks(made) => self.masks(made, ids),
             Meaning::Logits => self.token_labels(made, ids),
-            Meaning::Pooled => {
-                let vector = made.floats()?.into_owned();
-                Ok(TextTask::Embedding { pooling: "model", normalized: false, vector })
-            }
+            Meaning::Pooled => self.vector("model".to_owned(), false, made.floats()?.into_owned()),
             _ => self.embedding(made),
         }
     }
@@ -217,29 +297,55 @@ impl<'e> TextEncoder<'e> {
     }
 
     fn embedding(&self, states: &Tensor) -> RunResult<TextTask> {
-        let (pooling, normalized) = *self.pooling.get_or_init(|| self.find_pooling());
-        let width = states.shape().last().copied().unwrap_or_default();
-        let mut vector = pool(&states.floats()?, width, pooling);
-        if normalized {
-            normalize(&mut vector);
-        }
-
-        Ok(TextTask::Embedding { pooling: pooling.name(), normalized, vector })
+        let head = self.head()?;
+        // Prompts are cut with the texts they begin.
+        let prompt = if head.sentence().includes_prompt() { 0 } else { self.prompt_len()? };
+        let vectors = head.vectors(&self.part.runner, states.clone(), prompt)?;
+        let vector = vectors.into_iter().next().unwrap_or_default();
+        let pooling = head.sentence().pooling_name().unwrap_or_default();
+        self.vector(pooling, head.sentence().normalizes(), vector)
     }
 
-    fn find_pooling(&self) -> (Pooling, bool) {
+    /// The answer, cut to as many numbers as are asked for.
+    fn vector(
+        &self,
+        pooling: String,
+        normalized: bool,
+        mut vector: Vec<f32>,
+    ) -> RunResult<TextTask> {
+        let Runner { facts, options, .. } = self.part.runner;
+        if let Some(dimensions) = options.dimensions {
+            if dimensions > vector.len() {
+                return Err(RunError::request(format!(
+                    "{dimensions} dimensions are more than the {} of the model's vectors",
+                    vector.len()
+                )));
+            }
+            vector.truncate(dimensions);
+        }
+        let similarity = facts.sentence().and_then(|sentence| sentence.similarity.clone());
+        let prompt = self.prompt()?.to_owned();
+        Ok(TextTask::Embedding { pooling, normalized, prompt, similarity, vector })
+    }
+
+    fn head(&self) -> RunResult<&SentenceHead> {
+        if let Some(head) = self.head.get() {
+            return Ok(head);
+        }
         let runner = &self.part.runner;
-        let known = runner.facts.pooling();
-        match (runner.options.pooling, known) {
-            (Some(pooling), known) => (pooling, known.is_some_and(|(_, normalized)| normalized)),
-            (None, Some(known)) => known,
+        let sentence = match (runner.options.pooling, runner.facts.sentence()) {
+            (Some(mode), Some(known)) => known.clone().with_pooling(mode),
+            (Some(mode), None) => Sentence::pooled_by(mode),
+            (None, Some(known)) => known.clone(),
             (None, None) => {
                 runner
                     .host
                     .warn("no pooling configuration found: mean pooling", Some(Remedy::Pooling));
-                (Pooling::Mean, false)
+                Sentence::pooled_by(PoolingMode::Mean)
             }
-        }
+        };
+        let head = SentenceHead::new(runner, sentence)?;
+        Ok(self.head.get_or_init(|| head))
     }
 
     fn classes(&self, logits: &Tensor) -> RunResult<TextTask> {
@@ -323,11 +429,15 @@ impl Runner<'_> {
     /// [`RunError::Request`] for more, unless they are to be left out.
     pub fn text_ids(&self, tokenizer: &Tokenizer<'_>, text: &str) -> RunResult<Vec<i64>> {
         let most = self.facts.context().unwrap_or(usize::MAX);
-        let (ids, left_out) = tokenizer.encode_at_most(text, most)?;
+        // A table of vectors has none for what begins and ends a text.
+        let is_table = self.facts.sentence().is_some_and(Sentence::is_table);
+        let (ids, left_out) = match is_table {
+            true => (tokenizer.encode(text, false)?, 0),
+            false => tokenizer.encode_at_most(text, most)?,
+        };
 
         // Sentence encoders are meant to be given the beginning of longer texts.
-        let expected =
-            self.options.truncate || self.facts.file("sentence_bert_config.json").is_some();
+        let expected = self.options.truncate || self.facts.makes_embeddings();
         match left_out {
             0 => Ok(ids),
             _ if expected => {

@@ -3,7 +3,8 @@
 //!
 //! [`family_of`] finds the family that a checkpoint belongs to, or applies the one that a user
 //! asked for. [`naming`] gives its tensors their canonical names and gives the source's names back.
-//! [`companions`] reads the files that travel with the weights. An import asks all three, and so
+//! [`companions`] reads the files that travel with the weights, [`sentence`] those of
+//! sentence-transformers. An import asks all three, and so
 //! does whoever writes another program's format: both are built on this crate.
 //!
 //! ```
@@ -33,6 +34,7 @@ pub mod companions;
 pub mod exported;
 mod family;
 pub mod naming;
+pub mod sentence;
 mod source;
 
 pub use family::{Architecture, family_in, family_of, is_unpacked};

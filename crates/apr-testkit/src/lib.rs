@@ -9,6 +9,7 @@
 //! ```
 
 pub mod apr2;
+mod base64;
 pub mod corrupt;
 mod counting;
 pub mod excessive;
@@ -29,6 +30,7 @@ pub mod tmux;
 pub mod torch;
 pub mod written;
 
+pub use base64::from_base64;
 pub use counting::CountingSource;
 pub use folder::FolderInMemory;
 pub use peak::{PeakAlloc, asked_memory, peak_memory};

@@ -19,6 +19,7 @@
 
 pub mod gguf;
 mod merging;
+mod processor;
 mod vocabulary;
 
 pub use merging::{MergedPiece, Merging};

@@ -4,12 +4,16 @@
 //! The vocabulary comes as GGUF's keys, which every such tokenizer can be written as
 //! ([`tokenizer_key_values`](crate::gguf::tokenizer_key_values)). Neighbouring pieces are merged,
 //! those with the best score first, until no two of them make a token; a character that is no token
-//! becomes its bytes.
+//! becomes its bytes. The pieces of a SentencePiece file are cut as its library does, whatever their
+//! kind is.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
 use apr_core::{Array, Error, KeyValues, Result, Value};
+
+use crate::processor::Processor;
+use crate::vocabulary::SentencePiece;
 
 /// Stands for a space in a token.
 const SPACE: &str = "\u{2581}";
@@ -37,6 +41,8 @@ pub struct Merging {
     /// Tokens that are found in a text before anything else, those that begin alike with the
     /// longest first.
     spelled: Vec<usize>,
+    /// How SentencePiece cuts texts, for its own files.
+    processor: Option<Box<Processor>>,
 }
 
 impl Merging {
@@ -45,14 +51,39 @@ impl Merging {
     /// # Errors
     /// E003 for another kind of tokenizer, E001 where keys are missing.
     pub fn from_key_values(keys: &KeyValues) -> Result<Self> {
-        let key = |name: &str| keys.get(&format!("tokenizer.ggml.{name}"));
         let kind = keys.text("tokenizer.ggml.model").unwrap_or("none");
         if kind != "llama" {
             let message =
                 format!("texts are not cut into tokens yet for tokenizers of the kind '{kind}'");
             return Err(Error::version(message));
         }
+        Self::of_keys(keys)
+    }
 
+    /// The tokenizer of a SentencePiece file, with the settings that `keys` have for it. Texts are
+    /// cut as the library does, not as llama.cpp does. `None` where the pieces have other ids than
+    /// the tokens, as those of XLM-RoBERTa do.
+    ///
+    /// # Errors
+    /// E001 where keys are missing, and for a file that can't be understood.
+    pub fn from_sentencepiece(keys: &KeyValues, model: &[u8]) -> Result<Option<Self>> {
+        let model = SentencePiece::read(model).map_err(Error::format)?;
+        let mut merging = Self::of_keys(keys)?;
+        let count = model.pieces.len();
+        let own = merging.pieces.iter().take(count).map(String::as_str);
+        if !own.eq(model.pieces.iter().map(|piece| piece.text)) {
+            return Ok(None);
+        }
+        let Some(processor) = Processor::of(&model) else { return Ok(None) };
+        // The library knows what the user defined; what was added beside the file stays.
+        let kinds = &merging.kinds;
+        merging.spelled.retain(|at| *at >= count || SILENT.contains(&kinds[*at]));
+        merging.processor = Some(Box::new(processor));
+        Ok(Some(merging))
+    }
+
+    fn of_keys(keys: &KeyValues) -> Result<Self> {
+        let key = |name: &str| keys.get(&format!("tokenizer.ggml.{name}"));
         let missing =
             |name: &str| Error::format(format!("the key tokenizer.ggml.{name} is missing"));
         let Some(Value::Array(Array::String(pieces))) = key("tokens") else {
@@ -85,15 +116,21 @@ impl Merging {
         spelled.retain(|&at| !pieces[at].is_empty());
         spelled.sort_by_key(|&at| std::cmp::Reverse(pieces[at].len()));
 
-        // Where no keys say it, 1 begins a text and 2 ends it in llama.cpp.
+        // Where no keys say it, 1 begins a text and 2 ends it in llama.cpp; of Unigram, 1 ends it.
+        let is_unigram = keys.text("tokenizer.ggml.model") == Some("t5");
+        let or = |name: &str, default: Option<i64>| match key(name) {
+            Some(_) => id(name),
+            None => default,
+        };
         Ok(Self {
             spelled,
             ids: pieces.iter().cloned().zip(0..).collect(),
-            bos: if key("bos_token_id").is_some() { id("bos_token_id") } else { Some(1) },
-            eos: if key("eos_token_id").is_some() { id("eos_token_id") } else { Some(2) },
+            bos: or("bos_token_id", Some(1).filter(|_| !is_unigram)),
+            eos: or("eos_token_id", Some(if is_unigram { 1 } else { 2 })),
             unknown: id("unknown_token_id"),
-            adds_bos: flag("add_bos_token", true),
-            adds_eos: flag("add_eos_token", false),
+            adds_bos: flag("add_bos_token", !is_unigram),
+            adds_eos: flag("add_eos_token", is_unigram),
+            processor: None,
             adds_space: flag("add_space_prefix", true),
             pieces,
             kinds,
@@ -139,6 +176,11 @@ impl Merging {
 
     /// The tokens of a text without special ones, which begins at this character.
     fn plain(&self, text: &str, place: usize, made: &mut Vec<MergedPiece>) -> Result<()> {
+        if let Some(processor) = &self.processor {
+            made.extend(processor.pieces(text, place));
+            return Ok(());
+        }
+
         // Behind a special token, a text begins again.
         let prefix = if self.adds_space { SPACE } else { "" };
         let spaced = format!("{prefix}{}", text.replace(' ', SPACE));
@@ -392,5 +434,29 @@ mod tests {
         let mut keys = KeyValues::new();
         keys.push(&KeyValue::new("tokenizer.ggml.model", "gpt2")).unwrap();
         assert!(Merging::from_key_values(&keys).unwrap_err().message().contains("gpt2"));
+    }
+
+    /// `fixtures/sentencepiece/ids.json` has what `SentencePieceProcessor.encode` returns.
+    #[test]
+    fn pieces_of_a_sentencepiece_file_are_those_of_the_library() {
+        let file = std::fs::read(apr_testkit::locate::fixture("sentencepiece/ids.json")).unwrap();
+        let all: serde_json::Value = serde_json::from_slice(&file).unwrap();
+        let texts: Vec<&str> =
+            all["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+        for (name, case) in all["models"].as_object().unwrap() {
+            let model = crate::vocabulary::decode_base64(case["model"].as_str().unwrap()).unwrap();
+            let files = [("tokenizer.model".to_owned(), model.clone())];
+            let options = crate::gguf::Options::default();
+            let found = crate::gguf::tokenizer_key_values("llama", &files, None, &options).unwrap();
+            let keys: KeyValues = found.key_values.iter().collect();
+            let merging = Merging::from_sentencepiece(&keys, &model).unwrap().expect(name);
+            for (text, ids) in texts.iter().zip(case["ids"].as_array().unwrap()) {
+                let ids: Vec<i64> = serde_json::from_value(ids.clone()).unwrap();
+                assert_eq!(merging.encode(text, false).unwrap(), ids, "{name}: {text:?}");
+                let pieces = merging.pieces(text, false).unwrap();
+                let count = text.chars().count();
+                assert!(pieces.iter().all(|piece| piece.start <= piece.end && piece.end <= count));
+            }
+        }
     }
 }

@@ -132,10 +132,20 @@ impl<'a> GraphSettings<'a> {
     /// `numbers` are those of placeholders.
     #[must_use]
     pub fn option(&self, stack: &str, name: &str, numbers: &[(&str, u64)]) -> Option<Json> {
-        let own = self.table.stacks.get(stack).and_then(|stack| stack.options.get(name));
-        let alternatives = own.or_else(|| self.table.general.options.get(name))?;
+        let alternatives = self.alternatives(stack, name)?;
         let task = Some(self.task.as_str());
         self.model.dimensions.first_of(alternatives, numbers, task)?.to_json()
+    }
+
+    /// Whether the table has an option for a stack, or for all, also where it can't be computed.
+    #[must_use]
+    pub fn has_option(&self, stack: &str, name: &str) -> bool {
+        self.alternatives(stack, name).is_some()
+    }
+
+    fn alternatives(&self, stack: &str, name: &str) -> Option<&[Expression]> {
+        let own = self.table.stacks.get(stack).and_then(|stack| stack.options.get(name));
+        own.or_else(|| self.table.general.options.get(name)).map(Vec::as_slice)
     }
 
     /// The same as llama.cpp computes it, where the configuration is what a GGUF file leads to.

@@ -1,7 +1,7 @@
 //! Activations, by the names that configurations have for them (`ACT2FN` in transformers).
 
 use apr_core::Result;
-use apr_graph::ValueId;
+use apr_graph::{BodyBuilder, ValueId};
 
 use crate::model::BlockPosition;
 use crate::writer::Writer;
@@ -52,51 +52,82 @@ impl Activation {
 impl Writer<'_> {
     /// Applies an activation under a name.
     pub(crate) fn activate(&mut self, name: &str, activation: Activation, x: ValueId) -> ValueId {
-        match activation {
-            Activation::Relu => self.make("Relu", name, [x]),
-            Activation::Tanh => self.make("Tanh", name, [x]),
-            Activation::Sigmoid => self.make("Sigmoid", name, [x]),
-            Activation::Silu => self.scope(name, |w| w.gated_by_sigmoid(x, x)),
-            Activation::QuickGelu => self.scope(name, |w| {
-                let steep = w.scaled("steep", x, 1.702);
-                w.gated_by_sigmoid(x, steep)
-            }),
-            Activation::SquaredRelu => self.scope(name, |w| {
-                let positive = w.make("Relu", "positive", [x]);
-                w.make("Mul", "square", [positive, positive])
-            }),
-            Activation::Gelu => self.scope(name, |w| w.gelu(x)),
-            Activation::GeluTanh => self.scope(name, |w| w.gelu_tanh(x)),
-        }
+        write(self.body(), name, activation, x)
     }
+}
 
-    fn gated_by_sigmoid(&mut self, x: ValueId, gate: ValueId) -> ValueId {
-        let gate = self.make("Sigmoid", "gate", [gate]);
-        self.make("Mul", "product", [x, gate])
-    }
+/// Applies the activation that configurations of transformers call so, under a name; `None` where
+/// it is not known.
+pub fn activate(
+    body: &mut BodyBuilder,
+    name: &str,
+    activation: &str,
+    x: ValueId,
+) -> Option<ValueId> {
+    Some(write(body, name, Activation::named(activation)?, x))
+}
 
-    fn gelu(&mut self, x: ValueId) -> ValueId {
-        let root = self.float(std::f64::consts::SQRT_2);
-        let narrow = self.make("Div", "narrow", [x, root]);
-        let erf = self.make("Erf", "erf", [narrow]);
-        self.half_of(x, erf)
+fn write(body: &mut BodyBuilder, name: &str, activation: Activation, x: ValueId) -> ValueId {
+    match activation {
+        Activation::Relu => make(body, "Relu", name, [x]),
+        Activation::Tanh => make(body, "Tanh", name, [x]),
+        Activation::Sigmoid => make(body, "Sigmoid", name, [x]),
+        Activation::Silu => body.scope(name, |body| gated_by_sigmoid(body, x, x)),
+        Activation::QuickGelu => body.scope(name, |body| {
+            let steep = scaled(body, "steep", x, 1.702);
+            gated_by_sigmoid(body, x, steep)
+        }),
+        Activation::SquaredRelu => body.scope(name, |body| {
+            let positive = make(body, "Relu", "positive", [x]);
+            make(body, "Mul", "square", [positive, positive])
+        }),
+        Activation::Gelu => body.scope(name, |body| gelu(body, x)),
+        Activation::GeluTanh => body.scope(name, |body| gelu_tanh(body, x)),
     }
+}
 
-    fn gelu_tanh(&mut self, x: ValueId) -> ValueId {
-        let square = self.make("Mul", "square", [x, x]);
-        let cube = self.make("Mul", "cube", [square, x]);
-        let cubic = self.scaled("cubic", cube, 0.044_715);
-        let sum = self.make("Add", "sum", [x, cubic]);
-        let inner = self.scaled("inner", sum, (2.0 / std::f64::consts::PI).sqrt());
-        let tanh = self.make("Tanh", "tanh", [inner]);
-        self.half_of(x, tanh)
-    }
+fn make<const N: usize>(
+    body: &mut BodyBuilder,
+    op: &str,
+    name: &str,
+    inputs: [ValueId; N],
+) -> ValueId {
+    body.op(op, inputs).output(name)
+}
 
-    /// `x/2 (1 + y)`.
-    fn half_of(&mut self, x: ValueId, y: ValueId) -> ValueId {
-        let one = self.float(1.0);
-        let share = self.make("Add", "share", [y, one]);
-        let product = self.make("Mul", "product", [x, share]);
-        self.scaled("half", product, 0.5)
-    }
+/// The product with a number.
+#[expect(clippy::cast_possible_truncation, reason = "graphs compute in single precision")]
+fn scaled(body: &mut BodyBuilder, name: &str, x: ValueId, factor: f64) -> ValueId {
+    let factor = body.float(factor as f32);
+    make(body, "Mul", name, [x, factor])
+}
+
+fn gated_by_sigmoid(body: &mut BodyBuilder, x: ValueId, gate: ValueId) -> ValueId {
+    let gate = make(body, "Sigmoid", "gate", [gate]);
+    make(body, "Mul", "product", [x, gate])
+}
+
+fn gelu(body: &mut BodyBuilder, x: ValueId) -> ValueId {
+    let root = body.float(std::f32::consts::SQRT_2);
+    let narrow = make(body, "Div", "narrow", [x, root]);
+    let erf = make(body, "Erf", "erf", [narrow]);
+    half_of(body, x, erf)
+}
+
+fn gelu_tanh(body: &mut BodyBuilder, x: ValueId) -> ValueId {
+    let square = make(body, "Mul", "square", [x, x]);
+    let cube = make(body, "Mul", "cube", [square, x]);
+    let cubic = scaled(body, "cubic", cube, 0.044_715);
+    let sum = make(body, "Add", "sum", [x, cubic]);
+    let inner = scaled(body, "inner", sum, (2.0 / std::f64::consts::PI).sqrt());
+    let tanh = make(body, "Tanh", "tanh", [inner]);
+    half_of(body, x, tanh)
+}
+
+/// `x/2 (1 + y)`.
+fn half_of(body: &mut BodyBuilder, x: ValueId, y: ValueId) -> ValueId {
+    let one = body.float(1.0);
+    let share = make(body, "Add", "share", [y, one]);
+    let product = make(body, "Mul", "product", [x, share]);
+    scaled(body, "half", product, 0.5)
 }

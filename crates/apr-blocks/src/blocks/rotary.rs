@@ -52,9 +52,13 @@ impl Rotary {
         };
 
         let rotation = Rotation::of(place)?;
-        let share = rotation
-            .partial()
-            .map_or_else(|| place.number_or_none("rotary_share"), |share| Ok(Some(share)))?;
+        // Classes of other families turn whole heads, whatever the configuration says.
+        let share = match place.states("rotary_share") {
+            true => rotation
+                .partial()
+                .map_or_else(|| place.number_or_none("rotary_share"), |share| Ok(Some(share)))?,
+            false => None,
+        };
 
         // The fraction is cut off, as transformers does it.
         #[expect(
@@ -105,7 +109,7 @@ impl Writer<'_> {
         })
     }
 
-    /// Angles per position, `[dim / 2]`.
+    /// Angles per position, `[dim / 2]`, or `[batch, 1, 1, dim / 2]` where they depend on the text.
     fn inverse(&mut self, inverse: &Inverse, positions: ValueId) -> ValueId {
         match inverse {
             Inverse::Fixed(values) => self.body().constant(Constant::floats(values)),
@@ -145,11 +149,13 @@ impl Writer<'_> {
         }
     }
 
-    /// One more than the last position.
+    /// One more than the last position of each text, `[batch, 1, 1, 1]`: what a text is turned by
+    /// does not depend on those that it is computed with.
     fn text_length(&mut self, positions: ValueId) -> ValueId {
-        let last = self.largest("last_position", positions);
+        let last = self.largest_of_rows("last_position", positions);
         let one = self.float(1.0);
-        self.make("Add", "length", [last, one])
+        let length = self.make("Add", "length", [last, one]);
+        self.unsqueeze("length_of_text", length, &[2, 3])
     }
 
     /// Turns heads, `[batch, heads, sequence, head_dim]`.

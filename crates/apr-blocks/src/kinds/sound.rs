@@ -69,13 +69,13 @@ fn states_of_mel(w: &mut Writer<'_>, place: BlockPosition<'_>) -> Result<(Vec<Va
     let positions = place.size("max_positions")?;
     let shape = [Dim::symbol(BATCH), Dim::fixed(place.size("mels")?), Dim::fixed(2 * positions)];
     let mel = w.body().input("input_features", ElementType::F32, shape, Meaning::Mel);
-    let activation = Activation::of(place, "activation")?;
     let x = w.scope("embeddings", |w| -> Result<ValueId> {
         let mut x = mel;
         for (part, stride) in [("first_convolution", 1), ("second_convolution", 2)] {
             let convolution = Convolution { strides: vec![stride], padding: vec![1], groups: 1 };
             x = w.convolution(part, &convolution, x, &place.module(part)?)?;
-            x = w.activate(&format!("{part}_activation"), activation, x);
+            // Whisper's, whatever the activation of its layers is.
+            x = w.activate(&format!("{part}_activation"), Activation::Gelu, x);
         }
         let x = w.transpose("by_frame", x, [0, 2, 1]);
         let table = w.tensor(&place.module("positions")?)?;

@@ -1,6 +1,6 @@
 //! Arguments of `run`.
 
-use std::num::NonZeroU8;
+use std::num::{NonZeroU8, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -25,8 +25,8 @@ pub(crate) struct RunArgs {
         value_name = "NAME",
         conflicts_with_all = [
             "max_tokens", "temperature", "top_k", "top_p", "min_p", "repeat_penalty",
-            "presence_penalty", "logprobs", "seed", "pooling", "top", "beams", "length_penalty",
-            "subtitles", "fallback",
+            "presence_penalty", "logprobs", "seed", "pooling", "prompt_name", "dimensions", "top",
+            "beams", "length_penalty", "subtitles", "fallback",
         ],
     )]
     pub(crate) want: Vec<String>,
@@ -151,6 +151,13 @@ pub(crate) struct RunArgs {
     /// Pooling of token embeddings [default: the model's own, else mean]
     #[arg(long, value_name = "WAY")]
     pub(crate) pooling: Option<PoolingWay>,
+    /// Prompt of a sentence-transformers model that is put before each text, such as query
+    /// [default: the model's own]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) prompt_name: Option<String>,
+    /// Keep the first N numbers of each embedding (Matryoshka models)
+    #[arg(long, value_name = "N")]
+    pub(crate) dimensions: Option<NonZeroUsize>,
     /// Number of labels, answers or mask tokens to return
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) top: usize,
@@ -205,10 +212,20 @@ pub(crate) enum SubtitleFormat {
 /// How the vectors of tokens become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PoolingWay {
+    /// The mean of all tokens
     Mean,
+    /// The first token
     Cls,
+    /// The largest number of each dimension
     Max,
+    /// The last token
     Last,
+    /// The sum divided by the square root of the number of tokens
+    #[value(name = "mean_sqrt")]
+    MeanSqrt,
+    /// The mean weighted by position
+    #[value(name = "weighted_mean")]
+    WeightedMean,
 }
 
 /// A whole number, as `1000000000` or `1e9`.

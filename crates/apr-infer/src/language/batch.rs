@@ -16,7 +16,7 @@ pub struct Batch {
     /// Keys and values, in the order of the graph's inputs.
     values: Vec<Value>,
     /// Tokens of each text so far.
-    lengths: Vec<usize>,
+    texts: Vec<Vec<i64>>,
     /// Rows of keys and values of each text, those before shorter ones among them.
     rows: usize,
 }
@@ -25,13 +25,13 @@ impl Batch {
     /// Number of texts.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.lengths.len()
+        self.texts.len()
     }
 
     /// Whether there are no texts.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.lengths.is_empty()
+        self.texts.is_empty()
     }
 
     /// Goes on with these texts, in this order; one may be there several times, as the texts of a
@@ -40,9 +40,9 @@ impl Batch {
     /// # Panics
     /// When there is no such text.
     pub fn select(&mut self, texts: &[usize]) {
-        self.lengths = texts.iter().map(|text| self.lengths[*text]).collect();
+        self.texts = texts.iter().map(|text| self.texts[*text].clone()).collect();
         // What is before all of them goes.
-        let rows = self.lengths.iter().copied().max().unwrap_or(0);
+        let rows = self.texts.iter().map(Vec::len).max().unwrap_or(0);
         let before = self.rows - rows;
         self.rows = rows;
         let select = |value| match value {
@@ -83,7 +83,6 @@ impl LanguageModel<'_, '_> {
         if !self.takes_batches() {
             return Err(Error::version("the graph does not take several texts side by side"));
         }
-        let lengths: Vec<usize> = texts.iter().map(Memory::len).collect();
         let mut values = Vec::with_capacity(self.cache.len());
         for at in 0..self.cache.len() {
             let of = |memory: &Memory| match memory.values.get(at) {
@@ -93,8 +92,9 @@ impl LanguageModel<'_, '_> {
             let heads: Vec<CachedHeads> = texts.iter().map(of).collect::<Result<_>>()?;
             values.push(Value::Cached(CachedHeads::side_by_side(&heads)?));
         }
-        let rows = lengths.iter().copied().max().unwrap_or(0);
-        Ok(Batch { values, lengths, rows })
+        let rows = texts.iter().map(Memory::len).max().unwrap_or(0);
+        let texts = texts.iter().map(|memory| memory.tokens.clone()).collect();
+        Ok(Batch { values, texts, rows })
     }
 
     /// Adds texts to a batch.
@@ -114,7 +114,7 @@ impl LanguageModel<'_, '_> {
             _ => Err(Error::format("no keys and values of a text")),
         };
         batch.values = batch.values.iter().zip(&fresh.values).map(both).collect::<Result<_>>()?;
-        batch.lengths.extend(&fresh.lengths);
+        batch.texts.extend(fresh.texts);
         batch.rows = batch.rows.max(fresh.rows);
         Ok(())
     }
@@ -134,37 +134,76 @@ impl LanguageModel<'_, '_> {
         workers: &dyn Workers,
         tap: &mut dyn Tap,
     ) -> Result<Vec<Vec<f32>>> {
-        let Batch { values, lengths, rows } = batch;
-        let texts = lengths.len();
-        if texts == 0 || tokens.len() != texts {
-            return Err(Error::format(format!("{} tokens for {texts} texts", tokens.len())));
+        let count = batch.len();
+        if count == 0 || tokens.len() != count {
+            return Err(Error::format(format!("{} tokens for {count} texts", tokens.len())));
         }
+        let is_turned = |text: &usize| {
+            let past = batch.texts[*text].len();
+            self.switches(past, past + 1)
+        };
+        let (turned, kept): (Vec<usize>, Vec<usize>) = (0..count).partition(is_turned);
+        if turned.is_empty() {
+            return self.step(batch, tokens, workers, tap);
+        }
+
+        // Texts that are computed again leave the others, and come back behind them.
+        let mut fresh = Vec::with_capacity(turned.len());
+        let mut made = Vec::with_capacity(turned.len());
+        for text in &turned {
+            let mut memory = Memory::default();
+            let all = [&batch.texts[*text][..], &[tokens[*text]]].concat();
+            made.push(self.next(&mut memory, &all, workers, tap)?);
+            fresh.push(memory);
+        }
+        batch.select(&kept);
+        let mut logits = Vec::with_capacity(count);
+        if !kept.is_empty() {
+            let tokens: Vec<i64> = kept.iter().map(|text| tokens[*text]).collect();
+            logits = self.step(batch, &tokens, workers, tap)?;
+        }
+        self.join(batch, &fresh)?;
+        logits.extend(made);
+        let order = || kept.iter().chain(&turned);
+        let mut places = vec![0; count];
+        order().enumerate().for_each(|(place, text)| places[*text] = place);
+        batch.select(&places);
+        Ok(places.iter().map(|place| std::mem::take(&mut logits[*place])).collect())
+    }
+
+    /// The logits of what follows each text, none of which is computed again.
+    fn step(
+        &self,
+        batch: &mut Batch,
+        tokens: &[i64],
+        workers: &dyn Workers,
+        tap: &mut dyn Tap,
+    ) -> Result<Vec<Vec<f32>>> {
+        let Batch { values, texts, rows } = batch;
+        let count = texts.len();
         let total = *rows + 1;
-        let column = |values: Vec<i64>| Tensor::new(vec![texts, 1], values).map(Value::from);
+        let column = |values: Vec<i64>| Tensor::new(vec![count, 1], values).map(Value::from);
         let mut inputs = vec![(self.tokens.clone(), column(tokens.to_vec())?)];
         if let Some(mask) = &self.mask {
-            let of = |length: &usize| {
-                let before = std::iter::repeat_n(0, *rows - length);
-                before.chain(std::iter::repeat_n(1, length + 1))
+            let of = |text: &Vec<i64>| {
+                let before = std::iter::repeat_n(0, *rows - text.len());
+                before.chain(std::iter::repeat_n(1, text.len() + 1))
             };
-            let values: Vec<i64> = lengths.iter().flat_map(of).collect();
-            inputs.push((mask.clone(), Tensor::new(vec![texts, total], values)?.into()));
+            let values: Vec<i64> = texts.iter().flat_map(of).collect();
+            inputs.push((mask.clone(), Tensor::new(vec![count, total], values)?.into()));
         }
         if let Some(positions) = &self.positions {
-            let at = lengths.iter().map(|length| *length as i64).collect();
+            let at = texts.iter().map(|text| text.len() as i64).collect();
             inputs.push((positions.clone(), column(at)?));
         }
         let kept = std::mem::take(values);
-        let lengths = std::mem::take(lengths);
+        let mut texts = std::mem::take(texts);
         let outputs = self.outputs(inputs, kept, true, workers, tap)?;
         let (logits, kept) = outputs;
         let logits = logits.ok_or_else(|| Error::format("no logits"))?;
         let logits = logits.floats()?;
-        *batch = Batch {
-            values: kept,
-            lengths: lengths.into_iter().map(|length| length + 1).collect(),
-            rows: total,
-        };
-        Ok(logits.chunks_exact(logits.len() / texts).map(<[f32]>::to_vec).collect())
+        texts.iter_mut().zip(tokens).for_each(|(text, token)| text.push(*token));
+        *batch = Batch { values: kept, texts, rows: total };
+        Ok(logits.chunks_exact(logits.len() / count).map(<[f32]>::to_vec).collect())
     }
 }

@@ -1,8 +1,9 @@
 //! Texts as the tokens of a model, and tokens as text.
 //!
 //! A tokenizer comes as `tokenizer.json`, as the files of older libraries, or as the keys of a GGUF
-//! file. SentencePiece's BPE in a GGUF file is cut as llama.cpp does ([`Merging`]); everything else
-//! becomes a `tokenizer.json`, which the `tokenizers` library runs.
+//! file. SentencePiece's BPE in a GGUF file is cut as llama.cpp does, and the pieces of a
+//! SentencePiece file as that library does ([`Merging`]); everything else becomes a
+//! `tokenizer.json`, which the `tokenizers` library runs.
 
 #[cfg(feature = "text")]
 mod bounds;
@@ -21,7 +22,7 @@ mod stream;
 use std::sync::Arc;
 
 use apr_core::{CheckpointReader, Error, KeyValues, Result};
-use apr_tokenizer::gguf::{Options, tokenizer_file, tokenizer_key_values};
+use apr_tokenizer::gguf::{Options, sentencepiece_file, tokenizer_file, tokenizer_key_values};
 use apr_tokenizer::{MergedPiece, Merging};
 
 use serde::Serialize;
@@ -87,6 +88,13 @@ impl TokenizerSource {
         }
 
         let keys: KeyValues = found.key_values.iter().collect();
+        if let Some((name, model)) = sentencepiece_file(&self.files)
+            && let Some(merging) =
+                Merging::from_sentencepiece(&keys, model).map_err(|error| error.in_file(name))?
+        {
+            // What llama.cpp does otherwise is of no matter here.
+            return Ok(Some((TextTokens(TokenizerKind::Merging(Box::new(merging))), Vec::new())));
+        }
         let (tokens, mut warnings) = from_keys(&keys)?;
         warnings.splice(0..0, found.warnings);
         Ok(Some((tokens, warnings)))

@@ -2,12 +2,18 @@
 
 use apr_arch::FamilyModel;
 use apr_blocks::{GraphOptions, Graphs, graphs};
+use apr_graph::{infer, upgrade};
 use apr_registry::Result;
 use apr_source::Source;
+use apr_source::sentence::Sentence;
 use apr_view::check_decodable;
 
 use super::about;
+use super::sentence::{SENTENCE_OUTPUT, add_sentence};
 use crate::tied::with_untied;
+
+/// The lowest version of operators that modules are written in; older ones are converted.
+const OLDEST: i64 = 17;
 
 /// Graphs that use every tensor of the checkpoint which the outputs depend on.
 pub(crate) struct BoundGraphs {
@@ -22,6 +28,57 @@ pub(crate) struct BoundGraphs {
 /// E001 when the graphs leave out tensors that the outputs depend on, and those of [`graphs`]; E002
 /// and E007 when tensors that are tied can't be compared.
 pub(crate) fn bound_graphs(
+    source: &Source<'_>,
+    family: &FamilyModel<'_>,
+    options: &GraphOptions,
+) -> Result<BoundGraphs> {
+    let Some(sentence) = exported_sentence(source, options)? else {
+        return run_graphs(source, family, options);
+    };
+    // The modules are written with operators of what their graph is written in.
+    let own_task = options.task.clone().or_else(|| Some(String::new()));
+    let written = GraphOptions {
+        opset: options.opset.max(OLDEST),
+        is_own_task: options.is_own_task || options.task.is_none(),
+        task: own_task,
+        ..options.clone()
+    };
+    let mut bound = run_graphs(source, family, &written)?;
+    for part in &mut bound.graphs.parts {
+        if !add_sentence(&mut part.graph, source.reader(), &sentence)? {
+            bound.warnings.push(format!(
+                "the graph has no output {SENTENCE_OUTPUT}: it does not make vectors of tokens \
+                 that a mask goes with"
+            ));
+        } else if !sentence.includes_prompt() {
+            bound.warnings.push(format!(
+                "{SENTENCE_OUTPUT} counts the tokens of prompts, which the model leaves out \
+                 (include_prompt): no input of the graph tells them apart"
+            ));
+        }
+        if written.opset != options.opset {
+            infer(&mut part.graph);
+            part.graph = upgrade(&part.graph, options.opset)?;
+        }
+    }
+    Ok(bound)
+}
+
+/// The modules of a model of sentence-transformers, where the task asks for vectors.
+fn exported_sentence(source: &Source<'_>, options: &GraphOptions) -> Result<Option<Sentence>> {
+    match options.task.as_deref() {
+        None | Some("" | "feature-extraction" | "sentence-similarity") => {
+            Ok(Sentence::of(source.reader())?.filter(Sentence::makes_embeddings))
+        }
+        Some(_) => Ok(None),
+    }
+}
+
+/// The graphs of a model without what modules of sentence-transformers make of their outputs.
+///
+/// # Errors
+/// Those of [`bound_graphs`].
+pub(crate) fn run_graphs(
     source: &Source<'_>,
     family: &FamilyModel<'_>,
     options: &GraphOptions,

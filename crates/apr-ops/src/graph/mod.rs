@@ -4,6 +4,7 @@ mod bound;
 mod difference;
 mod report;
 mod runnable;
+mod sentence;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,12 +22,13 @@ use apr_view::check_decodable;
 use apr_view::{View, named};
 use serde::Serialize;
 
-pub(crate) use bound::{BoundGraphs, bound_graphs};
+pub(crate) use bound::{BoundGraphs, bound_graphs, run_graphs};
 pub use difference::{NodeChange, StructureDiff};
 pub use report::{
     CostReport, EndReport, GraphReport, PartReport, PartSummary, ReportOptions, report, summaries,
 };
 pub use runnable::{Runnable, with_graphs};
+pub use sentence::{SENTENCE_INPUTS, SENTENCE_OUTPUT, sentence_graph};
 
 use crate::import::restore;
 use crate::inline::ValidationConfig;

@@ -6,7 +6,8 @@ use apr_registry::{CheckpointReader, Error, Result};
 use apr_source::Source;
 use apr_source::naming::canonical;
 
-use super::{BoundGraphs, bound_graphs, for_graphs, without_family};
+use super::sentence::table_graph;
+use super::{BoundGraphs, for_graphs, run_graphs, without_family};
 use crate::own_graph::own_graphs;
 
 /// A graph that can run.
@@ -62,10 +63,15 @@ pub fn with_graphs<R, E: From<Error>>(
             Err(_) => {}
         }
     }
+    if source.family()?.is_none()
+        && let Some(graph) = table_graph(source.reader())?
+    {
+        return then(source.reader(), &[Runnable::new("model".to_owned(), graph)]);
+    }
     let view = for_graphs(source)?;
     let restored = source.through(&view);
     let Some(family) = restored.family()? else { return Err(without_family(source).into()) };
-    let BoundGraphs { graphs, warnings } = bound_graphs(&restored, family, options)?;
+    let BoundGraphs { graphs, warnings } = run_graphs(&restored, family, options)?;
     let parts = graphs.parts.into_iter();
     let mut parts: Vec<Runnable> =
         parts.map(|part| Runnable::new(part.name.to_owned(), part.graph)).collect();

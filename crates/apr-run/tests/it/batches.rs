@@ -6,7 +6,7 @@ use std::fs;
 use apr_run::{
     Completion, GenerateOptions, GenerationOptions, Generator, NoHost, Prompt, RunOptions, Runner,
 };
-use apr_testkit::{FolderInMemory, locate};
+use apr_testkit::{FolderInMemory, from_base64, locate};
 use serde_json::{Value, json};
 
 use crate::support::{folder, with_model, with_options};
@@ -143,4 +143,53 @@ fn a_prompt_that_is_wrong_stops_all_before_the_first_text() {
         assert!(made.is_err());
         assert_eq!(count, 0);
     });
+}
+
+/// `longrope.json` has what transformers adds to each prompt alone, some of which grow beyond the
+/// length at which LongRoPE turns all tokens otherwise.
+#[test]
+fn texts_that_grow_beyond_the_switch_of_longrope_are_read_again_and_apart() {
+    let cases = fs::read(locate::fixture("run/longrope.json")).expect("the fixture");
+    let cases: Value = serde_json::from_slice(&cases).expect("JSON");
+    let tokens = |case: &Value, key: &str| -> Vec<i64> {
+        serde_json::from_value(case[key].clone()).expect("tokens")
+    };
+    let cases = cases.as_array().expect("cases");
+    let given: Vec<Vec<i64>> = cases.iter().map(|case| tokens(case, "given")).collect();
+    let added: Vec<Vec<i64>> = cases.iter().map(|case| tokens(case, "added")).collect();
+    let prompts: Vec<Prompt<'_>> = given.iter().map(|given| Prompt::Tokens(given)).collect();
+    with_model(&folder("run/tiny-longrope", &[]), &NoHost, |runner| {
+        for most in [1, 2, 5] {
+            let made = generator(runner, 24).generate_all(&prompts, most, &mut |_, _| Ok(()));
+            let made: Vec<Vec<i64>> =
+                made.expect("texts").into_iter().map(|completion| completion.added).collect();
+            assert_eq!(made, added, "{most} side by side");
+        }
+    });
+}
+
+/// `ignored.json` has what transformers adds where a configuration states what its class does
+/// nothing with.
+#[test]
+fn what_a_class_of_transformers_ignores_is_ignored() {
+    let cases = fs::read(locate::fixture("run/ignored.json")).expect("the fixture");
+    let cases: Value = serde_json::from_slice(&cases).expect("JSON");
+    for (name, case) in cases.as_object().expect("cases") {
+        let weights = case["weights"].as_str().expect("base64");
+        let folder = FolderInMemory(
+            [
+                ("model.safetensors".to_owned(), from_base64(weights)),
+                ("config.json".to_owned(), case["config"].to_string().into_bytes()),
+            ]
+            .into(),
+        );
+        let tokens =
+            |key: &str| -> Vec<i64> { serde_json::from_value(case[key].clone()).expect("tokens") };
+        with_model(&folder, &NoHost, |runner| {
+            let made = generator(runner, 16)
+                .generate(Prompt::Tokens(&tokens("given")), &mut |_| Ok(()))
+                .expect("a completion");
+            assert_eq!(made.added, tokens("added"), "{name}");
+        });
+    }
 }

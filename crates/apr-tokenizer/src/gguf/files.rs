@@ -45,10 +45,17 @@ impl<'a> Files<'a> {
     /// The pieces of a SentencePiece model. Some models call a list of ranks `tokenizer.model` too;
     /// that is another format.
     pub(super) fn sentencepiece(self) -> Option<&'a [u8]> {
-        ["tokenizer.model", "spiece.model", "spm.model"]
-            .into_iter()
-            .find_map(|name| self.bytes(name).filter(|bytes| !vocabulary::is_ranks(bytes)))
+        sentencepiece_file(self.0).map(|(_, bytes)| bytes)
     }
+}
+
+/// Returns the SentencePiece model among the files of a model, and its name.
+#[must_use]
+pub fn sentencepiece_file(files: &[(String, Vec<u8>)]) -> Option<(&'static str, &[u8])> {
+    let of = |name| Some((name, Files(files).bytes(name)?));
+    ["tokenizer.model", "spiece.model", "spm.model"]
+        .into_iter()
+        .find_map(|name| of(name).filter(|(_, bytes)| !vocabulary::is_ranks(bytes)))
 }
 
 /// # Errors

@@ -39,6 +39,7 @@ use files::Files;
 use hugging_face::TokenizerJson;
 
 pub use context::{Options, Tokenizer};
+pub use files::sentencepiece_file;
 pub use rebuild::tokenizer_json::{Added, Ids, Model, OwnedIds, TokenizerFile, unknown_merges};
 pub use rebuild::{NamedFiles, tokenizer_file, tokenizer_files};
 

@@ -23,6 +23,14 @@ pub(super) fn from_sentencepiece(context: &mut Context<'_>, bytes: &[u8]) -> Res
         return unigram::from_sentencepiece(context, &model);
     }
 
+    if model.kind() != "BPE" {
+        context.warn(format!(
+            "llama.cpp has no SentencePiece models of the type {}, and merges pieces instead: \
+             most texts get other ids",
+            model.kind()
+        ));
+    }
+
     if model.removes_spaces {
         context.warn(
             "llama.cpp keeps spaces around a text and several in a row, SentencePiece \

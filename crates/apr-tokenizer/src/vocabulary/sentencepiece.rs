@@ -5,9 +5,10 @@
 //! SentencePiece  1: piece, text    2: score, float    3: type (1 normal, 2 unknown, 3 control,
 //!                                                     4 user defined, 5 unused, 6 byte)
 //! TrainerSpec    3: model_type (1 Unigram, 2 BPE, 3 word, 4 char)
+//!                24: treat_whitespace_as_suffix    35: byte_fallback
 //!                40 to 43: ids of unk, bos, eos and pad, below 0 for none
 //! NormalizerSpec 2: precompiled_charsmap, bytes    3: add_dummy_prefix
-//!                4: remove_extra_whitespaces
+//!                4: remove_extra_whitespaces    5: escape_whitespaces
 //! ```
 //!
 //! A piece's id is its position.
@@ -29,6 +30,8 @@ pub(crate) struct SentencePiece<'a> {
     pub(crate) adds_prefix: bool,
     /// Whether spaces around a text, and all but one of several within, are left out.
     pub(crate) removes_spaces: bool,
+    /// Whether a space is `▁` in pieces.
+    pub(crate) escapes_spaces: bool,
 }
 
 /// A token.
@@ -49,6 +52,7 @@ impl<'a> SentencePiece<'a> {
             charsmap: &[],
             adds_prefix: true,
             removes_spaces: true,
+            escapes_spaces: true,
         };
 
         for field in Fields(bytes) {
@@ -77,6 +81,7 @@ impl<'a> SentencePiece<'a> {
                 (2, Wire::Bytes(charsmap)) => self.charsmap = charsmap,
                 (3, Wire::Varint(value)) => self.adds_prefix = value != 0,
                 (4, Wire::Varint(value)) => self.removes_spaces = value != 0,
+                (5, Wire::Varint(value)) => self.escapes_spaces = value != 0,
                 _ => {}
             }
         }
@@ -86,6 +91,21 @@ impl<'a> SentencePiece<'a> {
     /// Whether pieces are chosen by their probability, not merged by their scores.
     pub(crate) fn is_unigram(&self) -> bool {
         self.trainer.as_ref().is_some_and(|trainer| trainer.model_type() == "Unigram")
+    }
+
+    /// What the pieces were trained as: `Unigram`, `BPE`, `Word` or `Char`.
+    pub(crate) fn kind(&self) -> &'static str {
+        self.trainer.as_ref().map_or("Unigram", TrainerSpec::model_type)
+    }
+
+    /// Whether what is no piece becomes bytes.
+    pub(crate) fn falls_back_to_bytes(&self) -> bool {
+        self.trainer.as_ref().is_some_and(|trainer| trainer.byte_fallback)
+    }
+
+    /// Whether a word ends with its space, and does not begin with it.
+    pub(crate) fn is_suffix(&self) -> bool {
+        self.trainer.as_ref().is_some_and(|trainer| trainer.is_suffix)
     }
 
     /// Ids of unk, bos, eos and pad that the trainer was given and trained a piece for.
@@ -145,16 +165,21 @@ pub(super) fn from_model(bytes: &[u8]) -> Result<Tokenizer, String> {
 #[derive(Debug)]
 struct TrainerSpec {
     model_type: u64,
+    byte_fallback: bool,
+    is_suffix: bool,
     /// Of unk, bos, eos and pad, in the order of their fields.
     ids: [i64; 4],
 }
 
 impl TrainerSpec {
     fn read(message: &[u8]) -> Result<Self, String> {
-        let mut spec = Self { model_type: 1, ids: [0, 1, 2, -1] };
+        let mut spec =
+            Self { model_type: 1, byte_fallback: false, is_suffix: false, ids: [0, 1, 2, -1] };
         for field in Fields(message) {
             match field? {
                 (3, Wire::Varint(value)) => spec.model_type = value,
+                (24, Wire::Varint(value)) => spec.is_suffix = value != 0,
+                (35, Wire::Varint(value)) => spec.byte_fallback = value != 0,
                 // An id below zero is stored as the two's complement of 64 bits.
                 (field, Wire::Varint(value)) => {
                     let id = usize::try_from(field)

@@ -92,6 +92,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
         if args.part.is_none() && goes_on && args.want.is_empty() && runner.has_decoder() {
             let transcribes = !given.sounds.is_empty();
             check_options(args, transcribes, !transcribes)?;
+            check_vectors(args, false)?;
             return match (transcribes, Transcriber::fits(runner)) {
                 (true, _) => transcription::run(&job, &given.sounds),
                 (false, false) => completion::run_pair(&job, &given.texts),
@@ -112,6 +113,8 @@ fn options(args: &RunArgs, context: &Context) -> RunOptions {
     options.seed = args.seed.unwrap_or_default();
     options.truncate = args.truncate;
     options.pooling = args.pooling.map(Into::into);
+    options.prompt_name.clone_from(&args.prompt_name);
+    options.dimensions = args.dimensions.map(NonZeroUsize::get);
     options.no_answer = args.no_answer;
     options.top = args.top;
     options.cache_type = args.cache_type.map(Into::into).unwrap_or_default();
@@ -150,6 +153,8 @@ fn dispatch(job: &Job<'_>, given: &Given, part: Prepared<'_>) -> Outcome {
     let writes = has_text && (part.generates() || given.texts.is_empty());
     let wants = !job.args.want.is_empty();
     check_options(job.args, false, writes && !wants)?;
+    let is_read = has_text && given.sounds.is_empty() && !part.answers_questions();
+    check_vectors(job.args, is_read && !writes && !wants)?;
     let has_answers = writes && !wants || !given.sounds.is_empty();
     if job.args.separator.is_some() && !has_answers {
         let message = "--separator applies to generated text, and this model generates none";
@@ -230,6 +235,18 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
     Ok(())
 }
 
+/// Refuses options of embeddings where texts do not become any.
+fn check_vectors(args: &RunArgs, embeds: bool) -> Outcome {
+    let is_asked =
+        args.pooling.is_some() || args.prompt_name.is_some() || args.dimensions.is_some();
+    match is_asked && !embeds {
+        true => Err(Failure::Usage(
+            "--pooling, --prompt-name and --dimensions apply to embeddings of texts".to_owned(),
+        )),
+        false => Ok(()),
+    }
+}
+
 /// Refuses tokens that the model does not have.
 pub(super) fn check_vocabulary(tokens: &[i64], facts: &Facts) -> Outcome {
     let Some(size) = facts.vocabulary() else { return Ok(()) };
@@ -250,6 +267,8 @@ impl From<PoolingWay> for Pooling {
             PoolingWay::Cls => Self::First,
             PoolingWay::Max => Self::Max,
             PoolingWay::Last => Self::Last,
+            PoolingWay::MeanSqrt => Self::MeanSqrt,
+            PoolingWay::WeightedMean => Self::WeightedMean,
         }
     }
 }

@@ -70,9 +70,14 @@ pub(super) fn render_labels(out: &mut dyn Write, labels: &[Label]) -> io::Result
 
 fn render(out: &mut dyn Write, made: &TextTask) -> io::Result<()> {
     match made {
-        TextTask::Embedding { pooling, normalized, vector } => {
+        TextTask::Embedding { pooling, normalized, prompt, vector, .. } => {
             let length = if *normalized { ", of length 1" } else { "" };
-            writeln!(out, "{DIM}{} numbers, pooling {pooling}{length}{DIM:#}", vector.len())?;
+            let prompt = match prompt.as_str() {
+                "" => String::new(),
+                prompt => format!(", prompt {}", Escaped::short(prompt)),
+            };
+            let count = vector.len();
+            writeln!(out, "{DIM}{count} numbers, pooling {pooling}{length}{prompt}{DIM:#}")?;
             let shown: Vec<String> = vector.iter().take(SHOWN).map(ToString::to_string).collect();
             let more = vector.len() - shown.len();
             let more =

@@ -223,6 +223,7 @@ const STATEMENTS: &[&str] = &[
     "--key is not a key of `apr keygen --for encryption`",
     // For graphs that ONNX has no operators for in this version; which others do is not known.
     "another --opset or --precision may do",
+    "--pooling, --prompt-name and --dimensions apply to embeddings of texts",
     // Causes and remedies of a whole class of errors; each error of it names what helps.
     "a low --max-memory or APR_RAM_LIMIT",
     "a low --max-work",

@@ -1,0 +1,559 @@
+//! How sentence-transformers makes one vector of a text: `modules.json` and the files that it
+//! names.
+//!
+//! This is the only reader of them. Whoever runs a model, writes it as ONNX or GGUF, or describes
+//! it asks [`Sentence::of`].
+
+use std::collections::BTreeMap;
+
+use apr_core::{CheckpointReader, Error, Escaped, Limits, Result};
+use apr_view::{check_decodable, values};
+use serde_json::{Map, Value};
+
+/// The modules of a sentence-transformers model, one after the other, and its settings.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Sentence {
+    /// What each module computes.
+    pub modules: Vec<Module>,
+    /// Texts that are put before what is encoded, by name.
+    pub prompts: BTreeMap<String, String>,
+    /// The prompt that is put before every text unless another one is asked for.
+    pub default_prompt: Option<String>,
+    /// What compares two vectors: `cosine`, `dot`, `euclidean`, `manhattan`.
+    pub similarity: Option<String>,
+    /// Most tokens of a text: more are left out.
+    pub max_tokens: Option<u64>,
+    /// Whether texts are brought to lower case, whatever the tokenizer does.
+    pub lowercases: bool,
+    /// The class, where it is not that of sentence embeddings: `SparseEncoder`, `CrossEncoder`,
+    /// `MultiVectorEncoder`.
+    pub other_class: Option<String>,
+}
+
+/// A module.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Module {
+    /// The model itself, without a head: vectors of tokens.
+    Transformer,
+    /// A table of vectors, whose mean over the tokens is the vector of the text.
+    StaticEmbedding,
+    /// Vectors of tokens become one.
+    Pooling {
+        /// Each makes a vector; they are joined in this order.
+        modes: Vec<PoolingMode>,
+        /// Whether the tokens of a prompt count.
+        include_prompt: bool,
+    },
+    /// A product with a matrix, and an activation.
+    Dense {
+        /// Name of the folder with its weights.
+        folder: String,
+        /// Where it reads.
+        from: Slot,
+        /// Where it writes.
+        to: Slot,
+        /// The name of the activation in configurations of transformers; `None` for none.
+        activation: Option<&'static str>,
+        /// Whether its input is added, through a matrix of its own where the widths differ.
+        residual: bool,
+    },
+    /// Length 1.
+    Normalize {
+        /// Where it reads.
+        from: Slot,
+        /// Where it writes.
+        to: Slot,
+    },
+    /// Layer normalization.
+    LayerNorm {
+        /// Name of the folder with its weights.
+        folder: String,
+    },
+    /// What is left out when a model is used.
+    Dropout,
+    /// A module that is not known, or a setting of one.
+    Unsupported(
+        /// What it is, for messages.
+        String,
+    ),
+}
+
+/// What modules read and write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slot {
+    /// Vectors of tokens, `[batch, tokens, width]`.
+    Tokens,
+    /// Vectors of texts, `[batch, width]`.
+    Sentence,
+}
+
+/// How the vectors of tokens become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PoolingMode {
+    /// The mean of all.
+    Mean,
+    /// That of the first token, which some models train for it.
+    First,
+    /// The largest number of each dimension.
+    Max,
+    /// That of the last token.
+    Last,
+    /// The sum, divided by the square root of the number of tokens.
+    MeanSqrt,
+    /// The mean, in which the second token counts twice as much as the first, and so on.
+    WeightedMean,
+}
+
+impl PoolingMode {
+    /// The name that people type.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mean => "mean",
+            Self::First => "cls",
+            Self::Max => "max",
+            Self::Last => "last",
+            Self::MeanSqrt => "mean_sqrt",
+            Self::WeightedMean => "weighted_mean",
+        }
+    }
+
+    /// By the name in `pooling_mode`.
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "mean" => Self::Mean,
+            "cls" => Self::First,
+            "max" => Self::Max,
+            "lasttoken" => Self::Last,
+            "mean_sqrt_len_tokens" => Self::MeanSqrt,
+            "weightedmean" => Self::WeightedMean,
+            _ => return None,
+        })
+    }
+
+    /// By llama.cpp's number of it (`enum llama_pooling_type`); 0 is none, 4 that of rerankers.
+    #[must_use]
+    pub const fn of_gguf(number: i64) -> Option<Self> {
+        match number {
+            1 => Some(Self::Mean),
+            2 => Some(Self::First),
+            3 => Some(Self::Last),
+            _ => None,
+        }
+    }
+
+    /// llama.cpp's number of it; `None` where llama.cpp does not pool so.
+    #[must_use]
+    pub const fn gguf(self) -> Option<u32> {
+        match self {
+            Self::Mean => Some(1),
+            Self::First => Some(2),
+            Self::Last => Some(3),
+            _ => None,
+        }
+    }
+}
+
+/// Flags of versions before 6, in the order in which their vectors are joined.
+const FLAGS: [(&str, PoolingMode); 6] = [
+    ("pooling_mode_cls_token", PoolingMode::First),
+    ("pooling_mode_max_tokens", PoolingMode::Max),
+    ("pooling_mode_mean_tokens", PoolingMode::Mean),
+    ("pooling_mode_mean_sqrt_len_tokens", PoolingMode::MeanSqrt),
+    ("pooling_mode_weightedmean_tokens", PoolingMode::WeightedMean),
+    ("pooling_mode_lasttoken", PoolingMode::Last),
+];
+
+/// Settings of the first module, by the names that sentence-transformers has had for the file.
+const TRANSFORMER: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+
+/// The list of modules.
+pub const MODULES: &str = "modules.json";
+
+/// Prompts, and what compares vectors.
+pub const SETTINGS: &str = "config_sentence_transformers.json";
+
+/// A tensor that a module is made of.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct ModuleTensor {
+    /// Dimensions, outermost first.
+    pub shape: Vec<u64>,
+    /// Its numbers.
+    pub values: Vec<f32>,
+}
+
+impl Sentence {
+    /// Reads `modules.json` and what it names; `None` where the model has no modules.
+    ///
+    /// A module that is not known is [`Module::Unsupported`]: who computes with it ends with
+    /// [`check`](Self::check).
+    ///
+    /// # Errors
+    /// E001 where a file is no JSON or a list is malformed, E007 and E008 when one can't be read.
+    pub fn of(reader: &dyn CheckpointReader) -> Result<Option<Self>> {
+        let Some(modules) = json(reader, MODULES)? else { return Ok(None) };
+        let malformed = |why: &str| Error::format(why).in_file(MODULES);
+        let listed = modules.as_array().ok_or_else(|| malformed("it is not a list of modules"))?;
+        let mut sentence = Self::default();
+        for entry in listed {
+            let text = |key: &str| entry.get(key).and_then(Value::as_str);
+            let class = text("type").ok_or_else(|| malformed("a module has no 'type'"))?;
+            let folder = text("path").unwrap_or_default().trim_end_matches('/');
+            sentence.modules.push(module(reader, class, folder)?);
+        }
+
+        let settings = object(reader, SETTINGS)?.unwrap_or_default();
+        let text = |key: &str| settings.get(key).and_then(Value::as_str).map(str::to_owned);
+        sentence.similarity = text("similarity_fn_name");
+        sentence.default_prompt = text("default_prompt_name");
+        sentence.other_class = text("model_type").filter(|class| class != "SentenceTransformer");
+        if let Some(Value::Object(prompts)) = settings.get("prompts") {
+            // Null stands for a prompt that training did not set.
+            let prompt =
+                |(name, text): (&String, &Value)| Some((name.clone(), text.as_str()?.to_owned()));
+            sentence.prompts = prompts.iter().filter_map(prompt).collect();
+        }
+        if let Some(name) = &sentence.default_prompt
+            && !sentence.prompts.contains_key(name)
+        {
+            let message = format!("'prompts' has no '{}', the default one", Escaped(name));
+            return Err(Error::format(message).in_file(SETTINGS));
+        }
+        if !sentence.is_table() {
+            sentence.read_transformer(reader)?;
+        }
+        Ok(Some(sentence))
+    }
+
+    /// The modules that a GGUF file has by its type of pooling. llama.cpp brings vectors to length
+    /// 1 where it is asked for embeddings.
+    #[must_use]
+    pub fn of_gguf(pooling: i64) -> Option<Self> {
+        let mode = PoolingMode::of_gguf(pooling)?;
+        let pooling = Module::Pooling { modes: vec![mode], include_prompt: true };
+        let normalize = Module::Normalize { from: Slot::Sentence, to: Slot::Sentence };
+        let modules = vec![Module::Transformer, pooling, normalize];
+        Some(Self { modules, ..Self::default() })
+    }
+
+    /// Those of a model that says nothing of them, for vectors pooled in this way.
+    #[must_use]
+    pub fn pooled_by(mode: PoolingMode) -> Self {
+        let pooling = Module::Pooling { modes: vec![mode], include_prompt: true };
+        Self { modules: vec![Module::Transformer, pooling], ..Self::default() }
+    }
+
+    /// The same with another way to pool.
+    #[must_use]
+    pub fn with_pooling(mut self, mode: PoolingMode) -> Self {
+        for module in &mut self.modules {
+            if let Module::Pooling { modes, .. } = module {
+                *modes = vec![mode];
+            }
+        }
+        self
+    }
+
+    fn read_transformer(&mut self, reader: &dyn CheckpointReader) -> Result<()> {
+        let found = TRANSFORMER.iter().map(|name| object(reader, name));
+        let settings = found.collect::<Result<Vec<_>>>()?.into_iter().flatten().next();
+        let settings = settings.unwrap_or_default();
+        self.lowercases = settings.get("do_lower_case").and_then(Value::as_bool).unwrap_or(false);
+        let size = |value: Option<&Value>| value.and_then(Value::as_u64).filter(|size| *size > 0);
+        let text = settings.get("processing_kwargs").and_then(|kwargs| kwargs.get("text"));
+        let own = text.and_then(|text| size(text.get("max_length")));
+        self.max_tokens = own.or_else(|| size(settings.get("max_seq_length")));
+        if self.max_tokens.is_none() {
+            // Version 6 leaves it to the tokenizer. One without a limit has a huge number there.
+            let tokenizer = object(reader, "tokenizer_config.json")?.unwrap_or_default();
+            let most = size(tokenizer.get("model_max_length"));
+            self.max_tokens = most.filter(|most| *most < 1 << 32);
+        }
+        Ok(())
+    }
+
+    /// Whether they make vectors of what a model without a head computes.
+    #[must_use]
+    pub fn makes_embeddings(&self) -> bool {
+        let pools = |module: &Module| matches!(module, Module::Pooling { .. });
+        self.other_class.is_none()
+            && match self.modules.as_slice() {
+                [Module::Transformer, rest @ ..] => rest.iter().any(pools),
+                [Module::StaticEmbedding, ..] => true,
+                _ => false,
+            }
+    }
+
+    /// Whether the vectors of tokens are those of a table, and no model computes them.
+    #[must_use]
+    pub fn is_table(&self) -> bool {
+        self.modules.first() == Some(&Module::StaticEmbedding)
+    }
+
+    /// Checks that all modules are known.
+    ///
+    /// # Errors
+    /// E003, with the name of the first that is not.
+    pub fn check(&self) -> Result<()> {
+        let unknown = self.modules.iter().find_map(|module| match module {
+            Module::Unsupported(what) => Some(what),
+            _ => None,
+        });
+        match unknown {
+            Some(what) => Err(Error::version(what.clone()).in_file(MODULES)),
+            None => Ok(()),
+        }
+    }
+
+    /// The ways to pool, joined by `+`, as reports show them; `None` without a pooling.
+    #[must_use]
+    pub fn pooling_name(&self) -> Option<String> {
+        self.modules.iter().find_map(|module| match module {
+            Module::Pooling { modes, .. } => {
+                Some(modes.iter().map(|mode| mode.name()).collect::<Vec<_>>().join("+"))
+            }
+            Module::StaticEmbedding => Some(PoolingMode::Mean.name().to_owned()),
+            _ => None,
+        })
+    }
+
+    /// Whether the vectors have length 1.
+    #[must_use]
+    pub fn normalizes(&self) -> bool {
+        let last = self.modules.iter().rev().find(|module| **module != Module::Dropout);
+        matches!(last, Some(Module::Normalize { to: Slot::Sentence, .. }))
+    }
+
+    /// Whether the tokens of a prompt count in the vector of a text.
+    #[must_use]
+    pub fn includes_prompt(&self) -> bool {
+        let leaves_out =
+            |module: &Module| matches!(module, Module::Pooling { include_prompt: false, .. });
+        !self.modules.iter().any(leaves_out)
+    }
+
+    /// The prompt of this name, or the default one; no text where there is none.
+    ///
+    /// # Errors
+    /// The names of all prompts, where none has this one.
+    pub fn prompt(&self, name: Option<&str>) -> std::result::Result<&str, Vec<&str>> {
+        let Some(name) = name.or(self.default_prompt.as_deref()) else { return Ok("") };
+        let found = self.prompts.get(name).map(String::as_str);
+        found.ok_or_else(|| self.prompts.keys().map(String::as_str).collect())
+    }
+}
+
+/// What a module computes, by its class of Python.
+fn module(reader: &dyn CheckpointReader, class: &str, folder: &str) -> Result<Module> {
+    let name = class.rsplit('.').next().unwrap_or(class);
+    let path = |file: &str| match folder {
+        "" => file.to_owned(),
+        folder => format!("{folder}/{file}"),
+    };
+    let unsupported = |why: &str| {
+        let why = if why.is_empty() { String::new() } else { format!(", {why}") };
+        let (name, class) = (Escaped::short(name), Escaped::short(class));
+        Ok(Module::Unsupported(format!(
+            "the sentence-transformers module '{name}' ({class}{why}) is not supported"
+        )))
+    };
+    // A class of other authors computes what their code says, whatever its name is.
+    if !class.starts_with("sentence_transformers.") {
+        return unsupported("the class is not part of sentence-transformers");
+    }
+    let settings = || Ok(object(reader, &path("config.json"))?.unwrap_or_default());
+    let slots = |settings: &Map<String, Value>| {
+        let slot = |key: &str| match settings.get(key).and_then(Value::as_str) {
+            None => Ok(None),
+            Some("token_embeddings") => Ok(Some(Slot::Tokens)),
+            Some("sentence_embedding") => Ok(Some(Slot::Sentence)),
+            Some(other) => Err(format!("with {key} '{}'", Escaped::short(other))),
+        };
+        let from = slot("module_input_name")?.unwrap_or(Slot::Sentence);
+        Ok::<_, String>((from, slot("module_output_name")?.unwrap_or(from)))
+    };
+    match name {
+        // Until version 2, the model itself was in a folder of its own.
+        "Transformer" if !folder.is_empty() => unsupported("with its files in a folder"),
+        "Transformer" => Ok(Module::Transformer),
+        "StaticEmbedding" => Ok(Module::StaticEmbedding),
+        "Dropout" => Ok(Module::Dropout),
+        "LayerNorm" => Ok(Module::LayerNorm { folder: folder.to_owned() }),
+        "Normalize" => match slots(&settings()?) {
+            Ok((from, to)) => Ok(Module::Normalize { from, to }),
+            Err(why) => unsupported(&why),
+        },
+        "Pooling" => {
+            let settings = settings()?;
+            let include = settings.get("include_prompt").and_then(Value::as_bool);
+            match pooling_modes(&settings) {
+                Ok(modes) => Ok(Module::Pooling { modes, include_prompt: include.unwrap_or(true) }),
+                Err(why) => unsupported(&why),
+            }
+        }
+        "Dense" => {
+            let settings = settings()?;
+            let residual = settings.get("use_residual").and_then(Value::as_bool).unwrap_or(false);
+            let (from, to) = match slots(&settings) {
+                Ok(slots) => slots,
+                Err(why) => return unsupported(&why),
+            };
+            match activation(&settings) {
+                Ok(activation) => {
+                    let folder = folder.to_owned();
+                    Ok(Module::Dense { folder, from, to, activation, residual })
+                }
+                Err(why) => unsupported(&why),
+            }
+        }
+        _ => unsupported(""),
+    }
+}
+
+/// The ways to pool that the settings of a module name, or why they are not known.
+fn pooling_modes(settings: &Map<String, Value>) -> std::result::Result<Vec<PoolingMode>, String> {
+    let named = |name: &Value| {
+        let known = name.as_str().and_then(PoolingMode::named);
+        known.ok_or_else(|| format!("with pooling_mode {}", Escaped::short(&name.to_string())))
+    };
+    match settings.get("pooling_mode") {
+        Some(Value::Array(names)) if !names.is_empty() => names.iter().map(named).collect(),
+        Some(name) if !name.is_null() => Ok(vec![named(name)?]),
+        _ => {
+            let is_set = |flag: &str| settings.get(flag).and_then(Value::as_bool) == Some(true);
+            let set: Vec<PoolingMode> =
+                FLAGS.iter().filter(|(flag, _)| is_set(flag)).map(|(_, mode)| *mode).collect();
+            Ok(if set.is_empty() { vec![PoolingMode::Mean] } else { set })
+        }
+    }
+}
+
+/// The activation of a dense module, by its class of torch, or why it is not known.
+fn activation(settings: &Map<String, Value>) -> std::result::Result<Option<&'static str>, String> {
+    let class = match settings.get("activation_function") {
+        None => "torch.nn.modules.activation.Tanh",
+        Some(class) => class.as_str().unwrap_or_default(),
+    };
+    let name = class.strip_prefix("torch.nn.").and_then(|path| path.rsplit('.').next());
+    Ok(match name {
+        Some("Identity") => None,
+        Some("Tanh") => Some("tanh"),
+        Some("ReLU") => Some("relu"),
+        Some("GELU") => Some("gelu"),
+        Some("Sigmoid") => Some("sigmoid"),
+        Some("SiLU") => Some("silu"),
+        _ => return Err(format!("with the activation '{}'", Escaped::short(class))),
+    })
+}
+
+/// A tensor of a module's own file, which travels with the model.
+///
+/// # Errors
+/// E001 where the file or the tensor is missing, and whatever reading them ends with.
+pub fn module_tensor(
+    reader: &dyn CheckpointReader,
+    folder: &str,
+    names: &[&str],
+    limits: &Limits,
+) -> Result<ModuleTensor> {
+    find_module_tensor(reader, folder, names, limits)?.ok_or_else(|| {
+        let message = format!("the weights of the module lack '{}'", names.join("' and '"));
+        Error::format(message).in_file(folder)
+    })
+}
+
+/// The same for one that a module need not have.
+///
+/// # Errors
+/// E001 where the file is missing, and whatever reading it ends with.
+pub fn find_module_tensor(
+    reader: &dyn CheckpointReader,
+    folder: &str,
+    names: &[&str],
+    limits: &Limits,
+) -> Result<Option<ModuleTensor>> {
+    const FILES: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
+    for file in FILES {
+        let path = format!("{folder}/{file}");
+        let Some(bytes) = companion(reader, &path)? else { continue };
+        let weights = apr_registry::open(bytes, &path, limits)?;
+        check_decodable(&*weights).map_err(|error| error.in_file(&path))?;
+        let position =
+            weights.tensors().iter().position(|info| names.contains(&info.name.as_str()));
+        let Some(position) = position else { return Ok(None) };
+        let info = &weights.tensors()[position];
+        let mut bytes = vec![0; usize::try_from(info.byte_len()?).unwrap_or(usize::MAX)];
+        weights.read_tensor(position, 0, &mut bytes).map_err(|error| error.in_file(&path))?;
+        let shape = info.shape.dims().to_vec();
+        let row = shape.last().and_then(|row| usize::try_from(*row).ok()).unwrap_or(1);
+        let mut numbers = Vec::new();
+        values::decode(info.dtype, &bytes, row, &mut numbers);
+        return Ok(Some(ModuleTensor { shape, values: numbers }));
+    }
+    let message = format!("the module has no weights: no {}", FILES.join(" and no "));
+    Err(Error::format(message).in_file(folder))
+}
+
+fn companion(reader: &dyn CheckpointReader, name: &str) -> Result<Option<Vec<u8>>> {
+    let position = reader.companions().iter().position(|companion| companion.name == name);
+    position.map(|position| reader.read_companion(position)).transpose()
+}
+
+fn json(reader: &dyn CheckpointReader, name: &str) -> Result<Option<Value>> {
+    let Some(bytes) = companion(reader, name)? else { return Ok(None) };
+    // RFC 8259 lets readers skip a byte order mark, but serde_json does not.
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+    match serde_json::from_slice(bytes) {
+        Ok(value) => Ok(Some(value)),
+        Err(error) => Err(Error::format(format!("not valid JSON: {error}")).in_file(name)),
+    }
+}
+
+fn object(reader: &dyn CheckpointReader, name: &str) -> Result<Option<Map<String, Value>>> {
+    match json(reader, name)? {
+        None => Ok(None),
+        Some(Value::Object(object)) => Ok(Some(object)),
+        Some(_) => Err(Error::format("it is JSON, but not an object").in_file(name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn modes(settings: &Value) -> std::result::Result<Vec<PoolingMode>, String> {
+        pooling_modes(settings.as_object().expect("an object"))
+    }
+
+    /// `_convert_legacy_pooling_kwargs` of sentence-transformers 6.2.
+    #[test]
+    fn older_and_newer_keys_name_the_way_to_pool() {
+        use PoolingMode::{First, Last, Max, Mean, WeightedMean};
+        assert_eq!(modes(&json!({ "pooling_mode": "lasttoken" })), Ok(vec![Last]));
+        assert_eq!(modes(&json!({ "pooling_mode": ["max", "cls"] })), Ok(vec![Max, First]));
+        let older = json!({
+            "pooling_mode_weightedmean_tokens": true, "pooling_mode_mean_tokens": false,
+            "pooling_mode_cls_token": true,
+        });
+        assert_eq!(modes(&older), Ok(vec![First, WeightedMean]));
+        let both = json!({ "pooling_mode": "max", "pooling_mode_cls_token": true });
+        assert_eq!(modes(&both), Ok(vec![Max]));
+        assert_eq!(modes(&json!({ "pooling_mode_cls_token": false })), Ok(vec![Mean]));
+        assert_eq!(modes(&json!({})), Ok(vec![Mean]));
+        assert!(modes(&json!({ "pooling_mode": "median" })).is_err());
+    }
+}
