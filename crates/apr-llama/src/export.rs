@@ -128,7 +128,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
         warnings.push(unstretched(&kind, &facts.config));
     }
 
-    if let Some(sentence) = &facts.sentence {
+    if let Some(sentence) = facts.sentence.as_ref().filter(|it| it.makes_embeddings()) {
         let not_held = not_held(sentence, &keys);
         if !not_held.is_empty() {
             let names: Vec<&str> = not_held.iter().map(|loss| loss.name.as_str()).collect();

@@ -77,7 +77,7 @@ impl Facts {
                 .unwrap_or_default(),
             license: found("license").and_then(|license| license.as_str().map(str::to_owned)),
             name: found("model_name").and_then(|name| name.as_str().map(str::to_owned)),
-            sentence: Sentence::of(reader)?.filter(Sentence::makes_embeddings),
+            sentence: Sentence::of(reader)?,
         })
     }
 

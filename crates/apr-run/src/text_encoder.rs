@@ -159,8 +159,18 @@ impl<'e> TextEncoder<'e> {
         for alike in order.chunk_by(|one, other| ids[*one].len() == ids[*other].len()) {
             for batch in alike.chunks((most / ids[alike[0]].len().max(1)).max(1)) {
                 let rows: Vec<&[i64]> = batch.iter().map(|text| &ids[*text][..]).collect();
-                for (text, row) in batch.iter().zip(self.run_batch(output, &rows)?) {
-                    made[*text] = Some(self.task(output.meaning, &row, &ids[*text])?);
+                let values = self.run_batch(output, &rows)?;
+                let tasks: Vec<TextTask> = match output.meaning {
+                    Meaning::HiddenStates | Meaning::EncoderStates => self.embeddings(&values)?,
+                    meaning => {
+                        let tasks = values.iter().zip(&rows);
+                        tasks
+                            .map(|(value, ids)| self.task(meaning, value, ids))
+                            .collect::<RunResult<_>>()?
+                    }
+                };
+                for (text, task) in batch.iter().zip(tasks) {
+                    made[*text] = Some(task);
                 }
             }
         }
@@ -271,7 +281,10 @@ impl<'e> TextEncoder<'e> {
             Meaning::Logits if self.fills_masks(made) => self.masks(made, ids),
             Meaning::Logits => self.token_labels(made, ids),
             Meaning::Pooled => self.vector("model".to_owned(), false, made.floats()?.into_owned()),
-            _ => self.embedding(made),
+            _ => {
+                let made = self.embeddings(std::slice::from_ref(made))?.into_iter().next();
+                made.ok_or_else(|| Error::format("the model makes no vector").into())
+            }
         }
     }
 
@@ -296,14 +309,22 @@ impl<'e> TextEncoder<'e> {
         each.map(|row| Ok(Tensor::new(of_one.clone(), row.to_vec())?)).collect()
     }
 
-    fn embedding(&self, states: &Tensor) -> RunResult<TextTask> {
+    /// The vectors of texts of one number of tokens, by the vectors of their tokens.
+    fn embeddings(&self, states: &[Tensor]) -> RunResult<Vec<TextTask>> {
         let head = self.head()?;
+        let shapes = states.first().map(Tensor::shape).unwrap_or_default();
+        let shape = [&[states.len()], shapes.get(1..).unwrap_or_default()].concat();
+        let mut numbers = Vec::new();
+        for of_one in states {
+            numbers.extend_from_slice(&of_one.floats()?);
+        }
+        let states = Tensor::new(shape, numbers)?;
         // Prompts are cut with the texts they begin.
         let prompt = if head.sentence().includes_prompt() { 0 } else { self.prompt_len()? };
-        let vectors = head.vectors(&self.part.runner, states.clone(), prompt)?;
-        let vector = vectors.into_iter().next().unwrap_or_default();
+        let vectors = head.vectors(&self.part.runner, states, prompt)?;
         let pooling = head.sentence().pooling_name().unwrap_or_default();
-        self.vector(pooling, head.sentence().normalizes(), vector)
+        let normalized = head.sentence().normalizes();
+        vectors.into_iter().map(|vector| self.vector(pooling.clone(), normalized, vector)).collect()
     }
 
     /// The answer, cut to as many numbers as are asked for.

@@ -202,7 +202,7 @@ fn absurd_configurations_end_in_a_graph_or_an_error() {
 
 #[test]
 fn rotary_positions_wider_than_a_head_are_refused() {
-    let case = Case::named("llama").with("partial_rotary_factor", json!(1.5)).with(
+    let case = Case::named("phi").with("partial_rotary_factor", json!(1.5)).with(
         "rope_parameters",
         json!({ "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.5 }),
     );

@@ -104,6 +104,16 @@ fn an_onnx_file_has_the_vectors_of_texts_as_an_output() {
 }
 
 #[test]
+fn what_an_onnx_file_leaves_to_its_caller_is_said() {
+    let (_, cases) = cases();
+    let case = |name: &str| &cases.iter().find(|(it, _)| it == name).expect("a case").1;
+    let sandbox = Sandbox::new();
+    write(&sandbox, "m", case("6-prompt_apart"));
+    let run = sandbox.apr("convert m -o m.onnx").ok();
+    run.says(&["the default prompt 'query' is to be put before a text", "include_prompt"]);
+}
+
+#[test]
 fn a_gguf_file_has_one_way_to_pool_and_what_it_lacks_is_said() {
     let (texts, cases) = cases();
     let case = |name: &str| &cases.iter().find(|(it, _)| it == name).expect("a case").1;

@@ -3,7 +3,7 @@
 use apr_arch::FamilyModel;
 use apr_blocks::{GraphOptions, Graphs, graphs};
 use apr_graph::{infer, upgrade};
-use apr_registry::Result;
+use apr_registry::{Escaped, Result};
 use apr_source::Source;
 use apr_source::sentence::Sentence;
 use apr_view::check_decodable;
@@ -54,6 +54,15 @@ pub(crate) fn bound_graphs(
             bound.warnings.push(format!(
                 "{SENTENCE_OUTPUT} counts the tokens of prompts, which the model leaves out \
                  (include_prompt): no input of the graph tells them apart"
+            ));
+        }
+        if let Some(name) = sentence.default_prompt.as_deref()
+            && sentence.prompts.get(name).is_some_and(|prompt| !prompt.is_empty())
+        {
+            bound.warnings.push(format!(
+                "{SENTENCE_OUTPUT} is that of the tokens that are given: the default prompt '{}' \
+                 is to be put before a text",
+                Escaped::short(name)
             ));
         }
         if written.opset != options.opset {
