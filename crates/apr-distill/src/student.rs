@@ -116,7 +116,8 @@ pub fn cuts(source: &Source<'_>, config: &Map<String, Json>, size: &Size) -> Res
                 let asked = keys.iter().find_map(|key| asked.get(*key)?.as_u64());
                 match (own, asked) {
                     (Some(own), Some(asked)) if asked > own => Err(Error::format(format!(
-                        "the student has {asked} {what}, and the teacher {own}: the student must be smaller"
+                        "the student has {asked} {what}, and the teacher {own}: the student must \
+                         be smaller"
                     ))),
                     (Some(own), Some(asked)) => Ok(own - asked),
                     _ => Ok(0),

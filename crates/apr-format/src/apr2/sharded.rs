@@ -284,7 +284,8 @@ impl ShardedApr2 {
                 let (manifest, told, expected) =
                     (Escaped::short(&self.name), &info.shape, info.dtype);
                 let message = format!(
-                    "it is {dtype} of shape {shape}, but {manifest} states {expected} of shape {told}"
+                    "it is {dtype} of shape {shape}, but {manifest} states {expected} of shape \
+                     {told}"
                 );
                 return Err(Error::corrupt(message)
                     .for_tensor(&info.name)

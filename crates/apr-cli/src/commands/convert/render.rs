@@ -282,8 +282,8 @@ fn render_rest_of_quantization(
             let others = counted(others as u64, "tensor");
             writeln!(
                 out,
-                "  {others} of another type than requested; {DIM}-v lists them, the reasons and the \
-                 largest errors{DIM:#}"
+                "  {others} of another type than requested; {DIM}-v lists them, the reasons and \
+                 the largest errors{DIM:#}"
             )
         }
     }
