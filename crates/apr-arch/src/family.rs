@@ -170,9 +170,7 @@ impl Family {
         if let Some(index) =
             pattern.indices().iter().find(|index| !self.indices.contains_key(*index))
         {
-            return Err(Error::format(format!(
-                "[indices] does not say how many {index} there are"
-            )));
+            return Err(Error::format(format!("[indices] does not state the number of {index}")));
         }
         let mut written = BTreeMap::from([(CANONICAL.to_owned(), pattern.clone())]);
         let mut understand = |convention: &str, pattern: Pattern| {

@@ -160,7 +160,7 @@ impl Archive {
     ) -> Result<()> {
         if let Some((_, name)) = found.twice() {
             odd.push(format!(
-                "two entries are named '{}', and loaders differ in which one they read",
+                "two entries have the name '{}', and loaders differ in which one they read",
                 Escaped::short(name)
             ));
         }

@@ -240,7 +240,9 @@ impl<'p> BlockPosition<'p> {
 
     /// An option that has a value which no block knows.
     pub(crate) fn unknown(self, option: &str, value: &str) -> Error {
-        Error::version(self.error(option, &format!("is '{value}', which no block knows")).message())
+        Error::version(
+            self.error(option, &format!("is '{value}', which no block supports")).message(),
+        )
     }
 
     /// What the function of a layer is called.

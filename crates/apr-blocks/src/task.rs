@@ -116,7 +116,7 @@ pub(crate) fn class_of<'a>(model: &FamilyModel<'_>, asked: &'a str) -> Result<Co
             false => task.name.to_owned(),
         });
         let message = format!(
-            "no task '{asked}'; tasks are {}, or the end of a class such as CausalLM",
+            "unknown task '{asked}'; tasks are {}, or the end of a class such as CausalLM",
             names.join(", ")
         );
         return Err(Error::format(message));

@@ -67,6 +67,9 @@ pub(crate) fn strong(text: &str) -> String {
 /// Warnings that were shown, for reports that say nothing of them by themselves.
 static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// Warnings about the command, which each of several reports has.
+static SHARED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
 /// Folders that were made for outputs, for reports that do not list them by themselves.
 static MADE_FOLDERS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -119,7 +122,7 @@ pub(crate) fn set_command(words: String) {
 
 /// Writes a report as JSON, with the warnings that were shown, and the folders that were made, that
 /// it does not list by itself: indented; or on one line where it is one of several, of which each
-/// has its own.
+/// has its own and those of the command.
 pub(crate) fn write_document<R: Document>(
     out: &mut dyn Write,
     report: &R,
@@ -132,7 +135,9 @@ pub(crate) fn write_document<R: Document>(
         };
         list.lock().map(noted).unwrap_or_default()
     };
-    let (mut warnings, mut made_folders) = (noted(&WARNINGS), noted(&MADE_FOLDERS));
+    let mut warnings = SHARED.lock().map(|shared| shared.clone()).unwrap_or_default();
+    warnings.extend(noted(&WARNINGS));
+    let mut made_folders = noted(&MADE_FOLDERS);
     // Reports are kept as they are where nothing is added to them: a value has no order of keys.
     let own = match warnings.is_empty() && made_folders.is_empty() {
         true => None,
@@ -262,6 +267,13 @@ impl Printer {
         }
         if self.level >= Level::Warn {
             let _ = writeln!(anstream::stderr(), "{ODD}warning{ODD:#}: {}", Escaped(&message));
+        }
+    }
+
+    /// Gives the warnings so far, which are about the command, to each of several reports.
+    pub(crate) fn share_warnings(&self) {
+        if let (Ok(mut warnings), Ok(mut shared)) = (WARNINGS.lock(), SHARED.lock()) {
+            shared.append(&mut warnings);
         }
     }
 

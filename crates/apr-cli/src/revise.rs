@@ -162,5 +162,5 @@ impl Changing {
 /// Makes changes that never move a tensor.
 pub(crate) fn revise(reader: &Apr2Reader, changes: &Changes) -> Outcome<Revision> {
     let revision = reader.revise(changes)?;
-    revision.ok_or_else(|| Failure::General("the header has no room for the change".to_owned()))
+    revision.ok_or_else(|| Failure::General("the header has no space for the change".to_owned()))
 }

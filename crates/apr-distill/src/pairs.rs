@@ -275,7 +275,7 @@ impl<'r, 't> Reading<'r, 't> {
                     (states, begin, tokens, is_cut)
                 }
                 (Encoder::Sound(_), _) => {
-                    return Err(Error::format("the model reads sounds").into());
+                    return Err(Error::format("the model reads audio").into());
                 }
             };
         let first_label = begin.len();
@@ -300,7 +300,7 @@ fn of_speech(text: &str) -> String {
 fn begin(runner: &Runner<'_>) -> RunResult<Vec<i64>> {
     let facts = runner.facts();
     let start = facts.decoder_start().ok_or_else(|| {
-        Error::version("the configuration does not say which token a decoder's text begins with")
+        Error::version("the configuration does not state the decoder's start token")
     })?;
     let forced = ["generation_config.json", "config.json"]
         .iter()

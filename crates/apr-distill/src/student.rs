@@ -78,7 +78,7 @@ pub fn cuts(source: &Source<'_>, config: &Map<String, Json>, size: &Size) -> Res
     let has_encoder = model.has_encoder_and_decoder();
     let counted = if has_encoder { LayerStack::Decoder } else { LayerStack::Only };
     let layers = count(counted.dimension())
-        .ok_or_else(|| Error::format("the configuration does not say how many layers there are"))?;
+        .ok_or_else(|| Error::format("the configuration does not state the number of layers"))?;
     let own = |keys: &[&str]| keys.iter().find_map(|key| config.get(*key)?.as_u64());
 
     let mut cuts = Cuts::default();
@@ -116,7 +116,8 @@ pub fn cuts(source: &Source<'_>, config: &Map<String, Json>, size: &Size) -> Res
                 let asked = keys.iter().find_map(|key| asked.get(*key)?.as_u64());
                 match (own, asked) {
                     (Some(own), Some(asked)) if asked > own => Err(Error::format(format!(
-                        "the student has {asked} {what}, and the teacher {own}: it must be smaller"
+                        "the student has {asked} {what}, and the teacher {own}: the student must \
+                         be smaller"
                     ))),
                     (Some(own), Some(asked)) => Ok(own - asked),
                     _ => Ok(0),
@@ -175,7 +176,7 @@ fn check_same(
 pub fn kept_layers(layers: u64, kept: u64) -> Result<Vec<u64>> {
     if kept == 0 || kept > layers {
         return Err(Error::format(format!(
-            "a student of {kept} layers can't begin with those of a teacher of {layers}"
+            "a student of {kept} layers can't begin with the layers of a teacher of {layers}"
         )));
     }
     let (last, gaps) = (layers - 1, (kept - 1).max(1));

@@ -56,7 +56,7 @@ impl Goal {
         let shape = value.shape().unwrap_or_default();
         let width = shape.last().and_then(Dim::size).and_then(|size| usize::try_from(size).ok());
         let width = width.ok_or_else(|| {
-            RunError::request(format!("how many numbers '{}' has is not known", value.name))
+            RunError::request(format!("the number of values of '{}' is unknown", value.name))
         })?;
         let kept = if is_logits && width > WHOLE { KEPT } else { width };
         Ok(Self {

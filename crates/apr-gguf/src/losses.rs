@@ -78,7 +78,7 @@ pub(crate) fn losses(metadata: &Metadata, pairs: &KeyValues, tensors: &[TensorIn
 fn lost_network(network: &Map<String, Json>, derived: &Metadata, tied: bool) -> Option<Loss> {
     let names = lost(network, derived, tied);
     let what = format!("hyperparameters: {}", names.join(", "));
-    let why = "GGUF has no key for what it names".into();
+    let why = "GGUF has no key for it".into();
     (!names.is_empty()).then(|| Loss { name: keys::ARCHITECTURE.into(), what, why })
 }
 

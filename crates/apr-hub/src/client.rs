@@ -229,7 +229,7 @@ impl Client {
         if !text(&headers, "content-encoding")
             .is_none_or(|encoding| encoding.eq_ignore_ascii_case("identity"))
         {
-            let message = "the server compresses what it sends, though it was asked not to";
+            let message = "the server compresses its answers despite the request not to";
             return Err(Trouble::Final(
                 Error::io(IoCause::Other, message).in_file(shown_url(&url)),
             ));

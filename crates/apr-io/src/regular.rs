@@ -34,7 +34,7 @@ pub(crate) fn open_own(path: &Path) -> io::Result<Option<File>> {
     Ok(file.metadata()?.is_file().then_some(file))
 }
 
-const FOLDER: &str = "this is a folder, where a regular file is needed";
+const FOLDER: &str = "this is a folder, and a regular file is required";
 
 const STREAM: &str = "this is a pipe or a device, where a regular file is needed; a model is read \
                       from standard input as `-`: `< PIPE`";

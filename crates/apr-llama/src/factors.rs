@@ -41,8 +41,9 @@ pub(super) fn add_factors(
         None => Ok(Some(Loss {
             name: "rope_freqs.weight".to_owned(),
             what: "left out".to_owned(),
-            why: "config.json has no place for factors beside positions that are stretched by YaRN"
-                .to_owned(),
+            why:
+                "config.json has no place for factors next to positions that are stretched by YaRN"
+                    .to_owned(),
         })),
     }
 }

@@ -93,10 +93,7 @@ pub fn restore_to<'a>(
     let described = described
         .ok_or_else(|| Error::format("it has no keys of a GGUF file to make a config.json of"))?;
     let family = described.family(families, architecture).ok_or_else(|| {
-        Error::format(format!(
-            "'{}' is not an architecture of GGUF that apr knows",
-            described.architecture
-        ))
+        Error::format(format!("'{}' is an unknown GGUF architecture", described.architecture))
     })?;
     let mut config = described.config(family);
     let window = missing_window(&described, family, &mut config);
@@ -258,7 +255,7 @@ impl ImportPlan<'_, '_> {
 
         let info = &self.reader.tensors()[position];
         let unknown =
-            || Error::format("the keys do not say what it is a part of").for_tensor(&info.name);
+            || Error::format("the keys do not state what it is a part of").for_tensor(&info.name);
         let mut parts = Vec::with_capacity(names.len());
         for (name, part) in names.iter().zip(positions) {
             let alone = || Error::format(format!("{name} is missing, which goes together with it"));
@@ -309,7 +306,7 @@ impl ImportPlan<'_, '_> {
 
         if self.model.parts_of(stack).is_some_and(|parts| parts != count) {
             let why = format!(
-                "its shape is {}, but the model's keys tell another number of parts",
+                "its shape is {}, but the model's keys state another number of parts",
                 info.shape
             );
             return Err(Error::format(why).for_tensor(&info.name));

@@ -178,7 +178,7 @@ fn target(
         return Ok(Err(format!("factors are f32, f16 or bf16, not {dtype}")));
     }
     let Some(sides @ (rows, columns)) = sides(info) else {
-        return Ok(Err(format!("its shape {} is not that of a matrix", info.shape)));
+        return Ok(Err(format!("its shape {} is not a matrix", info.shape)));
     };
 
     let info = TensorInfo { dtype, ..info.clone() };

@@ -314,7 +314,7 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
             if source.layers.end > layers {
                 let (first, end) = (source.layers.start, source.layers.end);
                 return Err(Error::format(format!(
-                    "slice {at} wants layers {first} to {end}, of {layers} that there are"
+                    "slice {at} takes layers {first} to {end}, but there are {layers}"
                 ))
                 .in_file(&*opened.label));
             }

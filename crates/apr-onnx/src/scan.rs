@@ -109,7 +109,7 @@ impl Scan {
         if !self.python.is_empty() {
             let operators = listed(&self.python);
             warnings.push(format!(
-                "it has operators that run Python where the model is loaded: {operators}"
+                "it has operators that run Python when the model is loaded: {operators}"
             ));
         }
 

@@ -148,7 +148,10 @@ impl std::fmt::Display for Violation {
                 write!(f, "{} of {} values are infinite", grouped(*count), grouped(*of))
             }
             Self::Checksum { stated, found } => {
-                write!(f, "the CRC-32 of its bytes is {found:#010x}, the file says {stated:#010x}")
+                write!(
+                    f,
+                    "the CRC-32 of its bytes is {found:#010x}, the file states {stated:#010x}"
+                )
             }
             Self::Quants { count, dtype } => {
                 write!(

@@ -324,7 +324,7 @@ impl LayerPlan {
         let (mut configuration, mut changed) =
             Configuration::changed(&*base, &mut metadata, change)?;
         if changed.is_empty() {
-            return Err(Error::format("no configuration says how many layers the model has"));
+            return Err(Error::format("no configuration states the number of layers"));
         }
         if of_decoder {
             let change = |settings: &mut Map<String, Value>| number_anew(settings, dropped);

@@ -216,7 +216,7 @@ pub fn plan_widths<P: Pipeline>(
     }
     let dimension = |name: &str| {
         model.dimension(name).filter(|count| *count > 0).ok_or_else(|| {
-            Error::format(format!("{title} models do not say how many {name} they have"))
+            Error::format(format!("{title} models do not state their number of {name}"))
         })
     };
     if model.layer_stack() == Some(LayerStack::Decoder) {
@@ -447,7 +447,7 @@ impl WidthPlan {
         let mut metadata = base.metadata().clone();
         let (configuration, changed) = Configuration::changed(&*base, &mut metadata, count_anew)?;
         if changed.is_empty() {
-            return Err(Error::format("no configuration says how many heads or neurons there are"));
+            return Err(Error::format("no configuration states the number of heads or neurons"));
         }
         report.configuration = changed;
 

@@ -48,7 +48,8 @@ impl<'a> Rest<'a> {
         let mut position = start;
         while position < end {
             if self.looks == 0 {
-                let message = "there is more beside the checkpoint's pickle than is looked through";
+                let message =
+                    "there are more entries next to the checkpoint's pickle than are examined";
                 return Err(Error::memory(message).at(start));
             }
             self.looks -= 1;

@@ -221,7 +221,7 @@ fn picture((width, height): (u32, u32), max_memory: u64) -> Result<Vec<u8>, NotR
     let file = if bytes <= max_memory / 4 { bmp(width, height, &mut pixel) } else { None };
     file.ok_or_else(|| NotRun {
         is_broken: false,
-        why: format!("a picture of {width} x {height} pixels exceeds the memory limit"),
+        why: format!("an image of {width} x {height} pixels exceeds the memory limit"),
     })
 }
 

@@ -67,7 +67,7 @@ impl Windows {
             }
         }
         let (tokens, bos) = found.ok_or_else(|| {
-            Error::version("missing tokenizer: put tokenizer.json beside the model's config.json")
+            Error::version("missing tokenizer: put tokenizer.json next to the model's config.json")
         })?;
         let most = models.iter().filter_map(|model| model.facts().context()).min();
         Self::of_tokens(tokens, bos, most, options)

@@ -108,7 +108,7 @@ pub fn importance_from_csv(bytes: &[u8]) -> Result<ColumnStatistics> {
 
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "importance is f32; what is beyond it becomes infinite"
+        reason = "importance is f32; larger values become infinite"
     )]
     let mean = |column: &Column| ((column.squares / samples as f64) as f32).min(f32::MAX);
     Ok(ColumnStatistics {

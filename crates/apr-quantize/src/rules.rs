@@ -347,10 +347,10 @@ impl<'a> Rules<'a> {
         match layer(name).map(u64::from) {
             Some(layer) if layer < layers => Ok(layer),
             Some(layer) => {
-                Err(Error::format(format!("the name says layer {layer}, but there are {layers}")))
+                Err(Error::format(format!("the name has layer {layer}, but there are {layers}")))
             }
             None => Err(Error::format(
-                "the name does not say which layer it is, which a mix for experts needs",
+                "a mix for experts needs the layer, which the name does not have",
             )),
         }
         .map_err(|error| error.for_tensor(name))

@@ -36,7 +36,7 @@ pub enum Remedy {
 /// packed model has its files within, so what is put beside it later changes nothing.
 pub(crate) fn absent(what: &str, file: &str) -> String {
     let place = if file == "config.json" { "the model" } else { "the model's config.json" };
-    format!("{what}: put {file} beside {place}; for an .apr file, import that folder again")
+    format!("{what}: put {file} next to {place}; for an .apr file, import that folder again")
 }
 
 /// Why a run did not happen.

@@ -375,7 +375,7 @@ impl<'t> Transcriber<'t> {
         let AudioInput { inputs, samples, file } = self.hearing.read(&self.runner, name, bytes)?;
         if samples.len() > self.hearing.window() {
             let seconds = self.hearing.window() as f64 / f64::from(self.hearing.rate);
-            let message = format!("it is longer than the {seconds} s that the model hears at once");
+            let message = format!("it is longer than the {seconds} s of the model's input");
             return Err(Error::format(message).in_file(file.path).into());
         }
         self.states(inputs)

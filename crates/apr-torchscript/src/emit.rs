@@ -212,7 +212,9 @@ impl<'a> Emitter<'a> {
     pub(crate) fn list(&mut self, value: ValueId) -> Result<Vec<String>> {
         let ints = self.ints(value)?;
         Ok(ints
-            .ok_or_else(|| Error::version("how many sizes it takes is only known when it runs"))?
+            .ok_or_else(|| {
+                Error::version("the number of sizes that it takes is only known when it runs")
+            })?
             .0)
     }
 
@@ -315,7 +317,7 @@ impl<'a> Emitter<'a> {
     /// The node's one output is a tensor.
     pub(crate) fn set(&mut self, node: &Node, expression: &str) -> Result<()> {
         let &[Some(output)] = node.outputs.as_slice() else {
-            return Err(Error::version("outputs beside the first are not written"));
+            return Err(Error::version("outputs after the first are not written"));
         };
         self.define(output, expression);
         Ok(())

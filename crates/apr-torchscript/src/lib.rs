@@ -103,7 +103,8 @@ fn program(tensors: &[TensorInfo], methods: &[Method<'_>]) -> Result<(ScriptModu
     let mut code = String::new();
     for (name, graph) in methods {
         if !text::is_identifier(name) || root.has(name) {
-            let message = format!("the model can't have a method '{name}' beside its tensors");
+            let message =
+                format!("the model can't have a method '{name}' in addition to its tensors");
             return Err(Error::format(message));
         }
         code += &method::method(name, graph, tensors)?;

@@ -87,7 +87,7 @@ fn indices(
     let batch_dims = emitter.axis(batch_dims, rank + 1)?;
     let shape = emitter.shape_of(places);
     let count = shape.and_then(|shape| shape.last()?.size()).ok_or_else(|| {
-        Error::version("how many places it takes at a time is only known when it runs")
+        Error::version("the number of places that it takes at a time is only known when it runs")
     })?;
 
     let places = emitter.tensor(places)?;

@@ -439,7 +439,7 @@ impl<'r> Passes<'r> {
         written: Option<&Written>,
         states: &Value,
     ) -> RunResult<()> {
-        let nothing = || Error::version("the model says no token that its decoder begins with");
+        let nothing = || Error::version("the model does not state the decoder's start token");
         // Where generating ended in NaN, the first token is enough to see where they begin.
         let first = || self.runner.facts().decoder_start().map(|start| vec![start]);
         let tokens = written.map(Written::tokens).filter(|tokens| !tokens.is_empty());

@@ -56,7 +56,10 @@ impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Crc32 { stated, found } => {
-                write!(f, "the CRC-32 of its bytes is {found:#010x}, the file says {stated:#010x}")
+                write!(
+                    f,
+                    "the CRC-32 of its bytes is {found:#010x}, the file states {stated:#010x}"
+                )
             }
             Self::Digest => f.write_str("its bytes do not match its digest"),
         }

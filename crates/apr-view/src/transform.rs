@@ -95,7 +95,7 @@ impl Change {
     /// E001 when it is not a matrix of plain elements.
     pub fn transposed(info: &mut TensorInfo, position: usize) -> Result<Self> {
         let &[rows, columns] = info.shape.dims() else {
-            return Err(Error::format(format!("its shape {} is not that of a matrix", info.shape))
+            return Err(Error::format(format!("its shape {} is not a matrix", info.shape))
                 .for_tensor(&info.name));
         };
         if info.dtype.block_len() != 1 || info.dtype.is_quantized() {

@@ -32,7 +32,7 @@ impl<'a> FamilyModel<'a> {
         let size = |expression: &Expression| {
             let size = self.dimensions.size(expression);
             size.ok_or_else(|| {
-                Error::format("the configuration does not say how GGUF lays out its rows")
+                Error::format("the configuration does not state the order of rows in GGUF")
                     .for_tensor(canonical)
             })
         };
@@ -64,7 +64,7 @@ impl<'a> FamilyModel<'a> {
         };
         let size = |expression: &Expression| {
             self.dimensions.size(expression).ok_or_else(|| {
-                Error::format("the configuration does not say which of its rows GGUF has")
+                Error::format("the configuration does not state which of its rows GGUF has")
                     .for_tensor(canonical)
             })
         };

@@ -84,7 +84,7 @@ impl<'p> Rotation<'p> {
         let is_unknown = |key: &&String| !KNOWN.contains(&key.as_str());
         if let Some(key) = entries.keys().find(is_unknown) {
             return Err(Error::version(format!(
-                "the configuration has '{key}' for rotary positions, which no block knows"
+                "the configuration has '{key}' for rotary positions, which no block supports"
             )));
         }
 

@@ -30,10 +30,8 @@ impl Writer<'_> {
         let places = count.saturating_sub(1);
         let side = places.isqrt();
         if side == 0 || side * side != places {
-            return Err(Error::version(
-                "positions of pictures that are not square can't be brought to other sizes",
-            )
-            .for_tensor(tensor));
+            return Err(Error::version("positions of images that are not square can't be resized")
+                .for_tensor(tensor));
         }
 
         let class = View::Slice { axis: 1, start: 0, len: 1 };

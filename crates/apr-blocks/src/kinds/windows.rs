@@ -48,7 +48,7 @@ fn embeddings(
     }
 
     let (height, width) = vision::size_of(place)?
-        .ok_or_else(|| Error::format("the configuration does not say how large pictures are"))?;
+        .ok_or_else(|| Error::format("the configuration does not state the image size"))?;
     let sides = [height.div_ceil(rows), width.div_ceil(columns)];
     let missing = [sides[0] * rows - height, sides[1] * columns - width];
     let pixels = if missing == [0, 0] {

@@ -36,7 +36,7 @@ fn an_unknown_setting_of_rotary_positions_is_named() {
         .with("rope_scaling", json!({"rope_type": "linear", "factor": 2.0, "twist": 3}));
     assert_eq!(
         error(&case),
-        "E003: the configuration has 'twist' for rotary positions, which no block knows"
+        "E003: the configuration has 'twist' for rotary positions, which no block supports"
     );
 }
 
@@ -55,7 +55,7 @@ fn an_unknown_activation_is_named() {
     let case = Case::named("llama").with("hidden_act", json!("wobble"));
     assert_eq!(
         error(&case),
-        "E003: the graph of family llama: option 'activation' is 'wobble', which no block knows"
+        "E003: the graph of family llama: option 'activation' is 'wobble', which no block supports"
     );
 }
 

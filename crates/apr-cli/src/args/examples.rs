@@ -55,7 +55,7 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
             ),
             (
                 "apr validate model.apr --quality --min-score 60",
-                "score by 100 points; exit with 5 where fewer than 60 pass",
+                "score by 100 points; exit with 5 if fewer than 60 pass",
             ),
             (
                 "apr validate model.apr small.gguf --quality",
@@ -117,7 +117,7 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
             ("apr diff model.apr model.gguf", "compare a model with its conversion"),
             (
                 "apr diff a.apr b.apr --read --exit-code",
-                "compare values even where digests agree; exit with 5 on a difference",
+                "compare values even if digests agree; exit with 5 on a difference",
             ),
             ("apr diff a.apr b.safetensors --max-l2 1.0", "exit with 5 beyond a distance"),
         ],
@@ -158,9 +158,9 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
     (
         "tui",
         &[
-            ("apr tui llama.gguf", "look at tensors, statistics, histograms and the graph"),
+            ("apr tui llama.gguf", "show tensors, statistics, histograms and the graph"),
             ("apr tui llama llama-q4.gguf --compare", "compare two models tensor by tensor"),
-            ("apr tui llama --prompt \"2+3=\"", "run the model, and look at each step"),
+            ("apr tui llama --prompt \"2+3=\"", "run the model and show each step"),
         ],
     ),
     (
@@ -385,7 +385,7 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "apr imatrix model --text wiki.txt --part 2/2 --add 1.gguf -o imatrix.gguf",
                 "measure half of a text, and add the other half",
             ),
-            ("apr imatrix whisper --input speech.wav -o imatrix.gguf", "measure on a sound"),
+            ("apr imatrix whisper --input speech.wav -o imatrix.gguf", "measure on an audio file"),
         ],
     ),
     (

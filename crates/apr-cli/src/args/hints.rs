@@ -55,14 +55,14 @@ const OPTIONS: [(&[&str], &str); 13] = [
     ),
     (
         &["--stat", "--statistics", "--histogram"],
-        "`apr tensors --stats` and --hist NAME look at values",
+        "`apr tensors --stats` and --hist NAME show values",
     ),
     (&["--no-color", "--no-colour", "--colour"], "--color never, or NO_COLOR"),
     (&["--jobs", "-j", "-t", "--nthreads", "--num-threads"], "--threads N, or APR_THREADS"),
 ];
 
 /// Commands of other tools.
-const COMMANDS: [(&[&str], &str); 28] = [
+const COMMANDS: [(&[&str], &str); 31] = [
     (&["list", "dir", "layers", "weights"], "`apr tensors MODEL` lists the tensors"),
     (
         &[
@@ -73,7 +73,6 @@ const COMMANDS: [(&[&str], &str); 28] = [
             "describe",
             "head",
             "header",
-            "dump",
             "metadata",
             "stat",
             "summary",
@@ -89,7 +88,7 @@ const COMMANDS: [(&[&str], &str); 28] = [
     ),
     (&["chat", "talk", "repl"], "`apr run MODEL` without --prompt starts a conversation"),
     (
-        &["infer", "inference", "generate", "predict", "embed", "transcribe", "exec"],
+        &["infer", "inference", "generate", "predict", "prompt", "embed", "transcribe", "exec"],
         "`apr run MODEL` runs a model: --prompt TEXT, or --input FILE",
     ),
     (
@@ -107,7 +106,7 @@ const COMMANDS: [(&[&str], &str); 28] = [
     ),
     (&["licence", "licences", "licenses"], "`apr license` issues, shows and verifies licences"),
     (
-        &["sha256", "sha256sum", "digest", "blake3", "md5"],
+        &["sha256", "sha256sum", "digest", "blake3", "md5", "hash", "checksum"],
         "`apr validate MODEL` compares the digests that a file stores",
     ),
     (&["search", "find", "grep"], "`apr tensors MODEL --filter NAME` selects tensors by name"),
@@ -116,12 +115,9 @@ const COMMANDS: [(&[&str], &str); 28] = [
     (&["time", "profile", "speed", "benchmark", "perf"], "`apr bench MODEL`, or `apr trace MODEL`"),
     (&["topology", "netgraph", "plot", "draw"], "`apr graph MODEL` draws the graph"),
     (&["stats", "hist", "histogram"], "`apr tensors MODEL --stats`, or --hist NAME"),
+    (&["check", "test", "doctor", "fsck", "repair", "fix"], "`apr validate MODEL` checks a model"),
     (
-        &["check", "test", "doctor", "fsck", "hash", "checksum"],
-        "`apr validate MODEL` checks a model",
-    ),
-    (
-        &["serve", "web", "browse", "browser", "gui", "netron"],
+        &["serve", "server", "web", "browse", "browser", "gui", "netron"],
         "`apr page MODEL` opens a model in the browser",
     ),
     (&["compare", "cmp"], "`apr diff A B` compares two models"),
@@ -131,14 +127,23 @@ const COMMANDS: [(&[&str], &str); 28] = [
         &["transcode", "cast", "compress", "decompress", "copy", "cp"],
         "`apr convert MODEL -o OUT`, with --precision or --compress",
     ),
+    (
+        &["gguf", "safetensors", "onnx", "to-gguf", "hf-to-gguf", "convert-hf-to-gguf"],
+        "`apr convert MODEL -o OUT` converts by the extension of the output",
+    ),
+    (
+        &["login", "auth", "whoami"],
+        "`hf auth login` stores the token that apr sends to the hub, or set HF_TOKEN",
+    ),
+    (&["push", "upload", "publish"], "`apr export MODEL -o FOLDER` writes a folder to upload"),
     (&["dequantize"], "`apr convert MODEL --dequantize f16 -o OUT`"),
     (&["split"], "`apr shard MODEL --size 5GB -o OUT.apr`, or `apr convert --shard-size`"),
     (&["concat", "cat-shards", "unsplit"], "`apr join MANIFEST -o OUT.apr` puts shards together"),
     (
-        &["rename", "set", "rm", "remove", "drop"],
+        &["rename", "set", "rm", "remove", "delete", "drop"],
         "`apr edit MODEL --rename OLD=NEW`, --set, --drop",
     ),
-    (&["hexdump", "xxd", "hex", "strings"], "`apr debug FILE --hex`, or --strings"),
+    (&["dump", "hexdump", "xxd", "hex", "strings"], "`apr debug FILE --hex`, or --strings"),
     (&["key", "genkey", "gen-key", "key-gen"], "`apr keygen -o KEY` makes a key pair"),
     (&["completion", "complete"], "`apr completions SHELL` prints a completion script"),
 ];

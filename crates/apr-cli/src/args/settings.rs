@@ -7,16 +7,16 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 20] = [
     ("APR_CACHE", "The cache folder, in place of ~/.cache/apr."),
     (
         "APR_LOG_LEVEL",
-        "error, warn, info or debug: what is said aside of the report; -q and -v win over it.",
+        "error, warn, info or debug: messages on standard error; -q and -v take precedence.",
     ),
     ("APR_COLOR", "auto, always or never; --color wins over it."),
-    ("NO_COLOR", "Where it is set, nothing is coloured unless --color or APR_COLOR say so."),
+    ("NO_COLOR", "If set, output has no colours unless --color or APR_COLOR require them."),
     ("APR_THREADS", "Threads to work with; --threads wins over it."),
     ("APR_RAM_LIMIT", "Memory to stay within, such as 512M; --max-memory wins over it."),
     ("APR_PASSWORD", "The password of encrypted models; --password-file wins over it."),
     (
         "HF_TOKEN, HF_TOKEN_PATH",
-        "The token for the hub, or its file; by default that of `hf auth login`.",
+        "The token for the hub, or its file; by default the token of `hf auth login`.",
     ),
     ("HF_HOME, HF_HUB_CACHE", "In place of ~/.cache/huggingface, and of hub in it."),
     ("HF_ENDPOINT", "The hub that hf:// means, in place of https://huggingface.co."),
@@ -24,20 +24,17 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 20] = [
     ("HF_HUB_DOWNLOAD_TIMEOUT", "The default of --timeout, in seconds, in place of 30."),
     (
         "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN",
-        "The key for s3://; by default that of the profile AWS_PROFILE in ~/.aws.",
+        "The key for s3://; by default the key of the profile AWS_PROFILE in ~/.aws.",
     ),
-    ("AWS_REGION, AWS_ENDPOINT_URL", "Where s3:// is."),
-    ("HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY", "Proxies, and what goes without them."),
+    ("AWS_REGION, AWS_ENDPOINT_URL", "The server of s3://."),
+    ("HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY", "Proxies, and hosts without a proxy."),
     (
         "SSL_CERT_FILE, SSL_CERT_DIR",
         "Certificates to trust, in place of the system's; after them REQUESTS_CA_BUNDLE, \
          CURL_CA_BUNDLE, AWS_CA_BUNDLE.",
     ),
-    (
-        "APR_COMPLETE",
-        "Set by the scripts of `apr completions`, which ask apr itself what a word may become.",
-    ),
-    ("COLUMNS", "Columns that lists of tensors may take; by default those of the terminal."),
+    ("APR_COMPLETE", "Set by the scripts of `apr completions`, which call apr to complete a word."),
+    ("COLUMNS", "Width of lists of tensors in columns; by default the width of the terminal."),
     ("XDG_CONFIG_HOME, XDG_CACHE_HOME", "In place of ~/.config and ~/.cache."),
 ];
 
@@ -54,7 +51,7 @@ pub(crate) const FILES: [(&str, &str); 3] = [
     ),
     (
         "~/.cache/huggingface/hub",
-        "Models of Hugging Face, in the layout of its Python client, which uses them too.",
+        "Models of Hugging Face, in the layout of its Python client, which shares them.",
     ),
 ];
 

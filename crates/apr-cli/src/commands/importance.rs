@@ -160,7 +160,7 @@ fn render_units(out: &mut dyn Write, found: &WeightImportance) -> io::Result<()>
         let (heads, neurons) = (least_and_most(&units.groups), least_and_most(&units.neurons));
         writeln!(out, "  {:>10}  {heads:>28}  {neurons:>30}", units.layer)?;
     }
-    let groups = "heads are counted with those of queries that share their keys";
+    let groups = "heads are counted with the query heads that share their keys";
     writeln!(out, "  {DIM}{groups}; `apr prune --prune-method fisher` drops the least{DIM:#}")
 }
 

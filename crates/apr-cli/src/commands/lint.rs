@@ -59,5 +59,5 @@ fn render(out: &mut dyn Write, report: &LintReport) -> io::Result<()> {
         return writeln!(out, "{GOOD}no findings{GOOD:#}");
     }
 
-    writeln!(out, "\n{}, {}", counted(warnings as u64, "warning"), counted(infos as u64, "remark"))
+    writeln!(out, "\n{}, {}", counted(warnings as u64, "warning"), counted(infos as u64, "note"))
 }

@@ -19,6 +19,7 @@ pub(super) fn each<R: Document>(
         return context.printer.report(&report(only)?, render);
     }
 
+    context.printer.share_warnings();
     let mut failed: Option<Failure> = None;
     for (number, model) in models.iter().enumerate() {
         match report(model) {

@@ -87,7 +87,7 @@ fn sign_file(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<Sig
 fn sign_manifest(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<SignReport> {
     if args.output.is_some() {
         return Err(Failure::Usage(
-            "a manifest is signed in place, beside its shards; remove --output".to_owned(),
+            "a manifest is signed in place, next to its shards; remove --output".to_owned(),
         ));
     }
 

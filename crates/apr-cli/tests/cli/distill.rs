@@ -168,7 +168,11 @@ fn what_a_student_cannot_learn_from_is_refused_before_anything_is_written() {
         ("--distill-layers 1 --data other.jsonl", 4, "line 2: expected"),
         ("--distill-layers 1 --data beyond.jsonl", 4, "token 259 is not one of the model's 259"),
         ("--distill-layers 1 --data absent.jsonl", 3, "absent.jsonl"),
-        ("--distill-layers 3 --data sums.jsonl", 2, "can't begin with those of a teacher of 2"),
+        (
+            "--distill-layers 3 --data sums.jsonl",
+            2,
+            "can't begin with the layers of a teacher of 2",
+        ),
         ("--distill-layers 0,1 --data sums.jsonl", 2, "as large as its teacher"),
         ("--distill larger.json --data sums.jsonl", 2, "3 layers, and the teacher 2"),
         ("--distill wider.json --data sums.jsonl", 2, "'hidden_size' is 256"),
@@ -374,7 +378,7 @@ fn what_a_decoder_cannot_learn_from_is_refused() {
     sandbox.write("long.txt", "long.wav\n");
     sandbox.write("absent.txt", "absent.wav\n");
     for (data, code, message) in [
-        ("long.txt", 4, "longer than the 1 s that the model hears at once (line 1 of the data)"),
+        ("long.txt", 4, "longer than the 1 s of the model's input (line 1 of the data)"),
         ("absent.txt", 3, "absent.wav: "),
     ] {
         let line = format!("distill teacher --distill small --data {data} -o student.apr");

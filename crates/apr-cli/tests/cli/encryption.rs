@@ -354,7 +354,7 @@ fn a_password_file_locks_what_is_encrypted_for_recipients_too() {
 fn reading_an_encrypted_model_needs_a_key_only_for_its_weights() {
     let sandbox = workshop();
     sandbox.apr("encrypt plain.apr -o sealed.apr --recipient owner.pub --encrypt-metadata").clean();
-    sandbox.apr("inspect sealed.apr").ok().says(&["metadata are encrypted"]);
+    sandbox.apr("inspect sealed.apr").ok().says(&["metadata are also encrypted"]);
     sandbox
         .apr("validate sealed.apr")
         .ok()

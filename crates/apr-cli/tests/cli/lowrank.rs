@@ -245,7 +245,7 @@ fn what_can_not_be_factorized_is_refused_before_anything_is_written() {
         ("--rank 4 --energy 0.5", "cannot be used with"),
         ("--rank 4 --dense", "cannot be used with"),
         ("--rank 4 --target nothing*", "no tensor's name matches 'nothing*'"),
-        ("--rank 4 --target *norm*", "is not that of a matrix"),
+        ("--rank 4 --target *norm*", "is not a matrix"),
         ("--rank 100", "factors of rank 100 are not smaller than"),
         ("--rank 4 --calibration x.txt", "--calibration applies to quantization and pruning"),
     ] {

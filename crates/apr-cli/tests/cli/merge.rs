@@ -316,7 +316,7 @@ fn hostile_configurations_are_refused() {
             "merge_method: passthrough\nslices: [{sources: [{model: a-f32, layer_range: [2, 9]}]}]"
                 .to_owned(),
             4,
-            &["slice 0 wants layers 2 to 9, of 3 that there are"],
+            &["slice 0 takes layers 2 to 9, but there are 3"],
         ),
     ] {
         sandbox.write("merge.yml", &text);

@@ -356,7 +356,7 @@ fn folders_that_are_made_for_files_beside_a_report_are_named() {
         "imatrix m.apr --text text.txt --context 64 -o OUT/m.gguf",
         "trace m.apr --prompt 12+34= --export OUT/trace.json",
         "graph m.apr -o OUT/graph.svg",
-        "watermark embed m.apr --id me --key mark.key -o OUT/m.apr",
+        "watermark embed m.apr --id me --key mark.key --strength 0.1 -o OUT/m.apr",
         "edit m.apr --set a=b -o OUT/m.apr",
         "run m.apr --prompt 12+34= --prompt-cache OUT/cache",
     ];
@@ -366,6 +366,10 @@ fn folders_that_are_made_for_files_beside_a_report_are_named() {
         let run = sandbox.apr(&line.replace("OUT", &text)).ok();
         let said = run.stderr.matches(&format!("made the folder {text}\n")).count();
         assert_eq!(said, 1, "{line}: {run}");
+        if line.starts_with("graph") {
+            // A picture has no report.
+            continue;
+        }
         let report = sandbox.apr(&format!("{} --json", line.replace("OUT", &json))).ok().json();
         let made = json!([format!("j{number}"), json]);
         assert_eq!(report["made_folders"], made, "{line}: {report}");

@@ -120,7 +120,7 @@ fn qa_06_lint_warns_of_a_tensor_that_starts_at_any_byte() {
     let remark = ["[INFO] Efficiency: 1 tensor could be aligned to 64 bytes (currently 1)"];
     accepted_then("lint m.apr", broken.clone()).ok().says(&warning).says(&remark);
     let run = accepted_then("lint m.apr", broken).ok();
-    assert!(run.text().ends_with("4 warnings, 2 remarks\n"), "{run}");
+    assert!(run.text().ends_with("4 warnings, 2 notes\n"), "{run}");
     let run = accepted_then("lint m.apr", sound().build()).ok();
     assert!(!run.text().contains("aligned") && !run.text().contains("multiple of 64"), "{run}");
 }

@@ -189,3 +189,19 @@ fn an_unlikely_window_is_written_again_at_higher_temperatures() {
     assert_eq!(run("--fallback")["tokens"], again["tokens"], "the seed is the same");
     assert_ne!(run("--fallback --seed 5")["tokens"], again["tokens"]);
 }
+
+#[test]
+fn each_of_several_answers_has_the_warnings_of_the_command() {
+    let sandbox = Sandbox::new().with("texts.txt", "12+34=\n20+22=\n11+11=\n");
+    let expected = json!(["--length-penalty changed nothing without beams: pass --beams 4"]);
+    for batch in ["1", "8"] {
+        let line = ["run", LLAMA, "--input", "texts.txt", "--lines", "--json"];
+        let options = ["--max-tokens", "4", "--length-penalty", "2", "--batch", batch];
+        let run = sandbox.run(&[&line[..], &options].concat()).ok();
+        let reports = run.reports();
+        assert_eq!(reports.len(), 3, "{run}");
+        for report in reports {
+            assert_eq!(report["warnings"], expected, "{batch}: {report}");
+        }
+    }
+}

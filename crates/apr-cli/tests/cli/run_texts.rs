@@ -256,7 +256,7 @@ fn a_model_without_a_tokenizer_says_what_to_do() {
     }
     sandbox.apr("run bare --prompt x").fails(
         4,
-        &["missing tokenizer: put tokenizer.json beside the model", "tokenizer.json", "--tokens"],
+        &["missing tokenizer: put tokenizer.json next to the model", "tokenizer.json", "--tokens"],
     );
     sandbox.write("bare/tokenizer.json", "{");
     sandbox.apr("run bare --prompt x").fails(4, &["tokenizer.json"]);
@@ -268,7 +268,10 @@ fn chats_go_through_the_models_template() {
     copy(&sandbox, LLAMA, "m");
     sandbox.apr("run m --prompt hi --chat").fails(
         4,
-        &["missing chat template: put chat_template.jinja beside the model", "chat_template.jinja"],
+        &[
+            "missing chat template: put chat_template.jinja next to the model",
+            "chat_template.jinja",
+        ],
     );
     let template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{% \
         endfor %}[assistant]";

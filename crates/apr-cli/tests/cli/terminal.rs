@@ -262,7 +262,7 @@ fn completions_and_manual_pages_are_made() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         sandbox.apr(&format!("completions {shell}")).clean().says(&["APR_COMPLETE", "apr"]);
     }
-    sandbox.apr("man pages/here").clean();
+    sandbox.apr("man pages/here").ok().says(&["made the folder pages\n"]);
     let pages = sandbox.files();
     for page in ["pages/here/apr.1", "pages/here/apr-convert.1", "pages/here/apr-cache-info.1"] {
         assert!(pages.iter().any(|name| name == page), "{pages:?}");

@@ -52,7 +52,7 @@ fn the_family_says_what_an_embedding_is_whatever_its_name() {
         told(&types("--type q4_0 --embedding-type q5_1"), "decoder.token_embedding").0,
         "q5_1"
     );
-    let names = sandbox.apr("quantize m --type int8 -o w.apr -f").ok();
+    let names = sandbox.apr("quantize m --type int8 -o w.apr -f -v").ok();
     names.says(&[
         "not quantized: embedding of positions or token types: ",
         "not quantized: a vector: ",

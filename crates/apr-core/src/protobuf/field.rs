@@ -234,8 +234,7 @@ impl Field {
     }
 
     fn unexpected(&self, expected: &str) -> Error {
-        let message =
-            format!("field {} has another type than the format says: {expected}", self.number);
+        let message = format!("the type of field {} is not the format's: {expected}", self.number);
         Error::format(message).at(self.span.offset)
     }
 }

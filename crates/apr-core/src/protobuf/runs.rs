@@ -62,10 +62,8 @@ impl Runs {
                 element.width()
             }
             _ => {
-                return Err(Error::format(
-                    "a repeated number has another type than the format says",
-                )
-                .at(field.span.offset));
+                return Err(Error::format("the type of a repeated number is not the format's")
+                    .at(field.span.offset));
             }
         };
 

@@ -82,7 +82,7 @@ fn read_index(bytes: &[u8], start: u64, count: u32) -> Result<Vec<json::Object<D
     let index: Vec<json::Object<Described>> = serde_json::from_str(text)
         .map_err(|error| json::error(&error, "the index", text, start))?;
     if index.len() as u64 != u64::from(count) {
-        let message = format!("the index has {} tensors, its header says {count}", index.len());
+        let message = format!("the index has {} tensors, its header states {count}", index.len());
         return Err(Error::corrupt(message).at(start));
     }
     Ok(index)

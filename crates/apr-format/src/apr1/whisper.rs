@@ -166,7 +166,7 @@ impl Oddities {
         let mut warnings = Vec::new();
         if self.floats > 0 {
             warnings.push(format!(
-                "{} tensors are f32 by their length, though the header says {quantization}",
+                "{} tensors are f32 by their length, but the header states {quantization}",
                 self.floats
             ));
         }
@@ -224,7 +224,7 @@ fn read_entry(
         Shape::from(used_dims(slots, fields.u8("the number of dimensions")?).map_err(locate)?);
     if shape.elements() != Some(elements) {
         let message =
-            format!("the shape {shape} does not have the {elements} elements that its entry says");
+            format!("the shape {shape} does not have the {elements} elements of its entry");
         return Err(locate(Error::corrupt(message)));
     }
 

@@ -142,7 +142,7 @@ pub(super) fn decode_index(bytes: &[u8], header: &Header) -> Result<Index> {
     let possible = bytes.len().saturating_sub(INDEX_HEADER_LEN) / (ENTRY_FIXED_LEN + 1);
     if count > possible {
         return Err(Error::corrupt(format!(
-            "the index claims {count} tensors, but has room for {possible} at most"
+            "the index states {count} tensors, but has space for {possible} at most"
         ))
         .at(cursor.base));
     }

@@ -84,7 +84,7 @@ fn tie_target(entry: &IndexEntry, entries: &[IndexEntry], metadata: &Metadata) -
         .and_then(|tied| tied.get(&entry.info.name))
         .and_then(Value::as_str);
     let name = name.ok_or_else(|| {
-        Error::corrupt("it is tied, but the metadata does not say to which tensor")
+        Error::corrupt("it is tied, but the metadata does not state to which tensor")
     })?;
     let found = entries.binary_search_by(|other| other.info.name.as_str().cmp(name));
     let target = found.ok().filter(|&target| {

@@ -293,7 +293,7 @@ fn parse(bytes: &[u8], name: &str) -> Result<Manifest> {
         serde_json::from_str(text).map_err(|error| json::error(&error, WHAT, text, 0))?;
     check_version(&file)?;
     if !file.sharded {
-        return Err(Error::format("the manifest says that the model is not sharded"));
+        return Err(Error::format("the manifest states that the model is not sharded"));
     }
 
     if file.shard_count != file.shards.len() as u64 {
@@ -428,7 +428,7 @@ fn parse_tensors(
     for Object(TensorFile { name, dtype, shape }) in tensors {
         let at = map.binary_search_by(|(known, _)| known.as_str().cmp(&name));
         let problem = match at {
-            Err(_) => Some("the manifest describes it, but says no shard of it"),
+            Err(_) => Some("the manifest has an entry for it, but no shard"),
             Ok(at) if !told.insert(at) => Some("the manifest describes it twice"),
             Ok(_) => None,
         };
@@ -454,8 +454,10 @@ fn parse_tensors(
     if let Some((name, _)) =
         map.iter().enumerate().find(|(at, _)| !told.contains(at)).map(|(_, entry)| entry)
     {
-        return Err(Error::corrupt("the manifest says its shard, but does not describe it")
-            .for_tensor(name));
+        return Err(Error::corrupt(
+            "the manifest lists the tensor in a shard, but has no entry for it",
+        )
+        .for_tensor(name));
     }
     Ok(infos)
 }

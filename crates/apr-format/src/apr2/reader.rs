@@ -173,7 +173,7 @@ impl Apr2Reader {
         };
         if matches!(self.encryption.seal, Seal::Locked) {
             self.warnings
-                .push("most metadata are encrypted too; a key or a password shows them".into());
+                .push("most metadata are also encrypted; a key or a password shows them".into());
             return Ok(Some(at));
         }
 

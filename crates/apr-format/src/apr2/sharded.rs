@@ -126,7 +126,7 @@ fn open_source(
     if source.len() != entry.size {
         let (len, size) = (source.len(), entry.size);
         let message =
-            format!("the shard has {len} bytes, but {} says {size}", Escaped::short(manifest));
+            format!("the shard has {len} bytes, but {} states {size}", Escaped::short(manifest));
         return Err(Error::corrupt(message).in_file(&entry.file));
     }
     Ok(Arc::from(source))
@@ -230,7 +230,7 @@ impl ShardedApr2 {
         let message = match elsewhere {
             Some(other) => {
                 let other = Escaped::short(&self.shards[other].entry.file);
-                format!("it is in this shard, but {manifest} says that it is in '{other}'")
+                format!("it is in this shard, but {manifest} lists it in '{other}'")
             }
             None => format!("it is in this shard, but {manifest} does not list it"),
         };
@@ -245,8 +245,9 @@ impl ShardedApr2 {
         let (stated, expected) = (reader.footer().crc32, entry.crc32);
         if stated != expected {
             let manifest = Escaped::short(&self.name);
-            let message =
-                format!("the footer's CRC-32 is {stated:08x}, but {manifest} says {expected:08x}");
+            let message = format!(
+                "the footer's CRC-32 is {stated:08x}, but {manifest} states {expected:08x}"
+            );
             return Err(Error::checksum(message).in_file(&entry.file));
         }
 
@@ -283,7 +284,8 @@ impl ShardedApr2 {
                 let (manifest, told, expected) =
                     (Escaped::short(&self.name), &info.shape, info.dtype);
                 let message = format!(
-                    "it is {dtype} of shape {shape}, but {manifest} says {expected} of shape {told}"
+                    "it is {dtype} of shape {shape}, but {manifest} states {expected} of shape \
+                     {told}"
                 );
                 return Err(Error::corrupt(message)
                     .for_tensor(&info.name)

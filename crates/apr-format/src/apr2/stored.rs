@@ -283,7 +283,7 @@ impl StoredTensor {
             self.read_stored(access, position, &mut head)?;
             let len = u64::from(u32::from_le_bytes(head) & !RAW);
             if len > block_len {
-                return Err(self.misfit("a block is longer than what it stands for"));
+                return Err(self.misfit("a block is longer than the data that it encodes"));
             }
 
             position += u64::from(BLOCK_HEADER_LEN) + len;

@@ -105,7 +105,7 @@ pub(super) fn read_trailer(
     let end = position + u64::from(FOOTER_LEN);
     if footer.file_size != end {
         return Err(Error::corrupt(format!(
-            "the footer says the file has {} bytes, but the footer ends at byte {end}",
+            "the footer states a file of {} bytes, but ends at byte {end}",
             footer.file_size
         ))
         .at(position + 8));

@@ -49,7 +49,7 @@ impl Container {
             source.len().checked_sub(CRC_LEN.into()).filter(|&offset| offset >= blocks_end)
         else {
             let message = format!(
-                "the file is truncated: its header asks for {} bytes or more",
+                "the file is truncated: by its header, it has {} bytes or more",
                 blocks_end + u64::from(CRC_LEN)
             );
             return Err(Error::corrupt(message).at(source.len()));

@@ -213,8 +213,9 @@ impl AprnReader {
         let header = &self.container.header;
         if self.is_plain() && header.payload_size != header.uncompressed_size {
             let (payload, unpacked) = (header.payload_size, header.uncompressed_size);
-            let message =
-                format!("the payload has {payload} bytes, but the header says {unpacked} unpacked");
+            let message = format!(
+                "the payload has {payload} bytes, but the header states {unpacked} unpacked"
+            );
             self.warnings.push(message);
         }
     }

@@ -156,7 +156,7 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
     limits.check_index(index_len).map_err(|error| error.at(24))?;
     if u64::from(header.tensors) * SHORTEST_ENTRY > index_len {
         let message =
-            format!("an index of {index_len} bytes has no room for {} tensors", header.tensors);
+            format!("an index of {index_len} bytes has no space for {} tensors", header.tensors);
         return Err(Error::corrupt(message).at(8));
     }
 
@@ -278,7 +278,7 @@ fn read_entry(fields: &mut Fields<'_>, header: &Header) -> Result<(Entry, u8)> {
         match header.flags & (LZ4 | ZSTD) {
             0 => error,
             _ => Error::version(
-                "it is compressed, which the header says but no published program does",
+                "the header states that it is compressed, which no published program writes",
             ),
         }
     });
@@ -338,15 +338,14 @@ fn flag_warnings(
 
     if is_set(SIGNED) {
         warnings.push(
-            "the header says that the file is signed, but the format has no place for a signature"
+            "the header states that the file is signed, but the format has no place for a signature"
                 .into(),
         );
     }
 
     if is_set(SHARDED) {
         warnings.push(
-            "the header says that this is one shard of several; only its own tensors are read"
-                .into(),
+            "this is one shard of several, by its header; only its own tensors are read".into(),
         );
     }
 

@@ -183,7 +183,7 @@ fn read_entry(bytes: &[u8], at: u64, data_start: u64) -> Result<Entry> {
     let elements = fields.u64("a number of elements")?;
     if shape.elements() != Some(elements) {
         let message =
-            format!("the shape {shape} does not have the {elements} elements that its entry says");
+            format!("the shape {shape} does not have the {elements} elements of its entry");
         return Err(locate(Error::corrupt(message)));
     }
 

@@ -259,8 +259,7 @@ impl Attempt<'_> {
             return Err(Error::format(message).for_tensor(FILTERBANK).at(twin.offset));
         }
         if self.named && !tensors.is_empty() && !has_names_of(self.layout, tensors) {
-            let message =
-                format!("the tensors have other names than those of {}", self.layout.name);
+            let message = format!("the names of the tensors differ from {}", self.layout.name);
             return Err(Error::format(message).at(header_len));
         }
         Ok(())

@@ -237,7 +237,9 @@ fn url_error(answer: &Answer) -> Error {
         }
         401 | 403 => Error::io(
             IoCause::Other,
-            format!("access denied ({status}): apr sends no password or token to this server"),
+            format!(
+                "access denied ({status}): apr does not send a password or token to this server"
+            ),
         ),
         _ => Error::io(IoCause::Other, format!("the server responds with status {status}")),
     }

@@ -22,7 +22,7 @@ fn branch(call: &mut Call<'_>) -> Result<Vec<Value>> {
 fn truth(tensor: &Tensor) -> Result<bool> {
     match tensor.values::<u8>()? {
         [value] => Ok(*value != 0),
-        values => Err(Error::format(format!("one truth value is expected, not {}", values.len()))),
+        values => Err(Error::format(format!("one boolean is expected, not {}", values.len()))),
     }
 }
 

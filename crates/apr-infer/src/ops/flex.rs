@@ -62,6 +62,6 @@ fn changed(call: &mut Call<'_>, name: &str, tensor: Tensor) -> Result<Tensor> {
         [Value::Tensor(made)] if made.shape() == shape && made.element() == element => {
             Ok(made.clone())
         }
-        _ => Err(Error::format(format!("{name} must keep shape and type of what it is given"))),
+        _ => Err(Error::format(format!("{name} must keep the shape and type of its input"))),
     }
 }

@@ -111,7 +111,7 @@ fn check_template(fields: &serde_json::Map<String, Json>, growth: &mut u64) -> R
             Ok(())
         }
         texts => Err(Error::memory(format!(
-            "the tokenizer puts a text {texts} times where {MAX_TEXTS} are allowed"
+            "the tokenizer inserts a text {texts} times; {MAX_TEXTS} are allowed"
         ))),
     }
 }

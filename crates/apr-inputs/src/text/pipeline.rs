@@ -124,7 +124,7 @@ impl Pipeline {
         let room = windows.most.checked_sub(around).filter(|room| *room > windows.shared);
         let room = room.ok_or_else(|| {
             Error::format(format!(
-                "the question takes {around} of {} tokens, which leaves no room for the context",
+                "the question takes {around} of {} tokens, which leaves no space for the context",
                 windows.most
             ))
         })?;

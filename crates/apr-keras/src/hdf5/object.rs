@@ -89,7 +89,7 @@ pub(crate) fn shared(file: &File<'_>, bytes: &mut Bytes<'_>, kind: u16) -> Resul
     if version >= 3 && place == 1 {
         return Err(Error::version("messages in a shared heap are not supported").at(at));
     }
-    let damaged = || Error::corrupt("a shared message is not where it is said to be").at(at);
+    let damaged = || Error::corrupt("a shared message is not at its stated place").at(at);
     let target = bytes.address()?.ok_or_else(damaged)?;
     let mut others = read_messages(file, target)?.into_iter();
     others.find(|other| other.kind == kind && !other.is_shared).ok_or_else(damaged)

@@ -138,7 +138,7 @@ fn check(recipe: &Recipe) -> Result<()> {
     }
     if let Some(at) = recipe.experts.iter().position(|expert| expert.positive.is_empty()) {
         return Err(Error::format(format!(
-            "expert {at} ('{}') has no positive_prompts, which say what it is for",
+            "expert {at} ('{}') has no positive_prompts, which describe its purpose",
             short(&recipe.experts[at].model)
         )));
     }

@@ -260,8 +260,10 @@ pub(crate) fn check(recipe: &Recipe, models: &[&Model<'_>]) -> Result<Vec<String
         let ours = known.get_or_insert_with(|| Tokens::parse(&expected).by_id);
         let Some(difference) = difference(ours, &Tokens::parse(&found).by_id) else { continue };
         let first = Escaped::short(&first.name);
-        warnings
-            .push(format!("{}: its vocabulary is not that of {first}: {difference}", other.name));
+        warnings.push(format!(
+            "{}: its vocabulary differs from the vocabulary of {first}: {difference}",
+            other.name
+        ));
     }
     Ok(warnings)
 }

@@ -175,7 +175,7 @@ impl Packed {
             return Ok(());
         }
         Err(Error::corrupt(format!(
-            "its type and shape ask for {expected} bytes, but its data have {len}"
+            "its type and shape require {expected} bytes, but its data have {len}"
         ))
         .at(at))
     }

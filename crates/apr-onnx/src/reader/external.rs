@@ -54,7 +54,7 @@ impl<'a> Files<'a> {
         let location = Escaped::short(&place.location);
         if len != expected {
             let message = format!(
-                "its type and shape ask for {expected} bytes, but it names {len} of '{location}'"
+                "its type and shape require {expected} bytes, but it has {len} of '{location}'"
             );
             return Err(Error::corrupt(message));
         }

@@ -74,7 +74,7 @@ impl Numbers {
 
     fn miscounted(&self, found: u64) -> Error {
         let at = self.runs.runs().first().map_or(0, |run| run.span.offset);
-        Error::corrupt(format!("its shape asks for {} numbers, but there are {found}", self.count))
+        Error::corrupt(format!("its shape requires {} numbers, but there are {found}", self.count))
             .at(at)
     }
 

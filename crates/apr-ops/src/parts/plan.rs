@@ -302,7 +302,7 @@ impl PartsPlan {
     /// The files of the parts are those that the manifest names, in order; without one, there is
     /// one part, which writes the output.
     fn check_files(&self, output: &OutputPlan, name: &str, limits: &Limits) -> Result<()> {
-        let differs = || Error::format("the files of the parts are not those of the output");
+        let differs = || Error::format("the files of the parts are not the output's");
         if output.shard_size == 0 {
             return Err(Error::format("a shard size of 0 holds no tensor"));
         }

@@ -197,7 +197,7 @@ impl Pass<'_> {
         };
 
         let message =
-            format!("the file's CRC-32 is {found:#010x}, its footer says {stated:#010x}{place}");
+            format!("the file's CRC-32 is {found:#010x}, its footer states {stated:#010x}{place}");
         self.find(Level::Error, Check::Checksum, None, message).code = Some(Code::Checksum.id());
     }
 

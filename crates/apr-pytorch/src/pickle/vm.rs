@@ -226,11 +226,11 @@ impl Vm<'_> {
             // Protocol 5 hands these over beside the pickle (PEP 574), and a file has nothing
             // beside it.
             op::NEXT_BUFFER => {
-                self.refuse("asks for a buffer from outside the file")?;
+                self.refuse("requires a buffer from outside the file")?;
                 self.push(OPAQUE)
             }
             // Python does nothing where the value is one of the file's.
-            op::READONLY_BUFFER => self.refuse("asks for a buffer from outside the file"),
+            op::READONLY_BUFFER => self.refuse("requires a buffer from outside the file"),
             code => Err(Error::format(format!("byte 0x{code:02x} is not a pickle opcode"))),
         }
     }

@@ -113,7 +113,7 @@ pub(crate) fn tokens(bench: &Bench<'_>) -> Judgement {
         return absent("the model generates no tokens");
     };
     let Some(size) = bench.facts().vocabulary() else {
-        return absent("the model does not say how large its vocabulary is");
+        return absent("the model does not state the size of its vocabulary");
     };
     let made = made_run(bench, &Made::repeating(), 1)?;
     let id = i64::try_from(REPEATED)?;
@@ -191,7 +191,7 @@ pub(crate) fn explosions(bench: &Bench<'_>) -> Judgement {
         explosion.map(|anomaly| (anomaly, &anomaly.kind))
     {
         let path = &anomaly.path;
-        return failed(format!("values of {path} reach {max:.3e}, where {usual:.3e} is usual"));
+        return failed(format!("values of {path} reach {max:.3e}; {usual:.3e} is usual"));
     }
     let seen = of_made(bench, is_explosion, "model.layers.0.mlp.up_proj.weight", |values| {
         values.iter_mut().for_each(|value| *value *= 1e12);
@@ -230,7 +230,7 @@ pub(crate) fn repetition(bench: &Bench<'_>) -> Judgement {
 pub(crate) fn silence(bench: &Bench<'_>) -> Judgement {
     let ran = finite!(bench);
     if !ran.transcribes {
-        return absent("the model transcribes no sound");
+        return absent("the model does not transcribe audio");
     }
     let mut trace = match ran.on_silence(bench) {
         Ok(trace) => trace,
@@ -255,7 +255,7 @@ pub(crate) fn silence(bench: &Bench<'_>) -> Judgement {
 pub(crate) fn noise(bench: &Bench<'_>) -> Judgement {
     let ran = finite!(bench);
     let mut trace = match ran.on_noise(bench) {
-        None => return absent("the model takes neither sounds nor pictures"),
+        None => return absent("the model accepts neither audio nor images"),
         Some(Err(not_run)) => return not_run.judgement(),
         Some(Ok(trace)) => trace,
     };
@@ -289,7 +289,7 @@ pub(crate) fn context(bench: &Bench<'_>) -> Judgement {
         return absent("the model reads no text by itself");
     }
     let Some(context) = bench.facts().context() else {
-        return absent("the model does not say how much text it takes");
+        return absent("the model does not state its context length");
     };
     // The number comes from the model's file.
     let size = size_of::<i64>() as u64;

@@ -143,7 +143,7 @@ pub(crate) fn quantized(bench: &Bench<'_>) -> Judgement {
     let (before, after) = (count(&source), count(&Model::open(&target)?));
     ensure(before > 0 && before == after, format!("{before} tensors of q8_0 became {after}"))?;
     let (bytes, _) = apr::convert(&path).to_bytes()?;
-    ensure(bytes.windows(34).any(|window| window == blocks), "blocks were coded anew")?;
+    ensure(bytes.windows(34).any(|window| window == blocks), "blocks were coded again")?;
     passed(format!("{before} tensors of q8_0 in a test GGUF file are q8_0 in the .apr file"))
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn audio_range(_: &Bench<'_>) -> Judgement {
     };
     let (sound, odd) = match heard(1.0) {
         Err(error) if error.code() == Code::Version => {
-            return absent(format!("this build reads no sounds: {error}"));
+            return absent(format!("this build cannot read audio: {error}"));
         }
         heard => heard?,
     };

@@ -214,7 +214,7 @@ pub(crate) fn trace_output(bench: &Bench<'_>) -> Judgement {
 
     let whole = crate::ran::sound(|at| if at % 64 < 32 { 1000 } else { -1000 });
     let (sound, warnings) = match decode(whole.clone(), SAMPLES) {
-        Err(error) => return absent(format!("this build reads no sounds: {error}")),
+        Err(error) => return absent(format!("this build cannot read audio: {error}")),
         Ok(read) => read,
     };
     let is_read = sound.samples.len() == 16_000 && warnings.is_empty();

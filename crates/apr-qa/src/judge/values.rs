@@ -248,7 +248,7 @@ pub(crate) fn vocabulary(bench: &Bench<'_>) -> Judgement {
     let stated = match (configured, tokens) {
         (Some(size), _) => format!("the configuration's vocabulary of {size}"),
         (None, Some(size)) => format!("the tokenizer's {}", counted(size, "token")),
-        (None, None) => return absent("neither a configuration nor a tokenizer says its size"),
+        (None, None) => return absent("neither a configuration nor a tokenizer states its size"),
     };
     let embedding = "model.embed_tokens.weight";
     let seen = refused_model(bench, Made::llama(), ("vocab_size", 65), embedding, "[65, 32]")?;
@@ -337,7 +337,7 @@ pub(crate) fn mels(bench: &Bench<'_>) -> Judgement {
     let wanted = ["num_mel_bins", "n_mels"];
     let wanted = config.and_then(|config| wanted.iter().find_map(|key| config.get(*key)?.as_u64()));
     let Some(wanted) = wanted else {
-        return absent("no configuration says how many mels the network takes");
+        return absent("no configuration states the number of mel bands");
     };
     passed(format!("{} is {}, for {wanted} mels; of a test file: {seen}", bank.name, bank.shape))
 }

@@ -318,7 +318,7 @@ impl Expected {
                 Some("expects arrays, and has no values: every answer would pass")
             }
             Self::Arrays { arrays } if !arrays.iter().all(Numbers::fits) => {
-                Some("has an array whose shape is not that of its values")
+                Some("has an array whose shape does not fit its values")
             }
             Self::Arrays { arrays } => {
                 let mut values = arrays.iter().flat_map(|array| &array.values);

@@ -102,7 +102,7 @@ impl ColumnSums {
     fn merge(&mut self, other: &Self) -> Result<()> {
         if (self.columns, self.counts.len()) != (other.columns, other.counts.len()) {
             return Err(Error::format(format!(
-                "importance of {} x {} columns can't be added to that of {} x {}",
+                "importance of {} x {} columns can't be added to importance of {} x {}",
                 other.counts.len(),
                 other.columns,
                 self.counts.len(),
@@ -148,7 +148,7 @@ impl ImatrixSums {
             means(&sums, &counts).map_err(|error| error.for_tensor(&name))?;
             let is_sum = |sum: &f32| sum.is_finite() && *sum >= 0.0;
             if !sums.iter().all(is_sum) {
-                let message = "the importance matrix has sums that are none of squares";
+                let message = "the importance matrix has sums that are not sums of squares";
                 return Err(Error::format(message).for_tensor(&name));
             }
             #[expect(

@@ -161,7 +161,7 @@ fn python(name: &str, text: &str) -> ContentRemarks {
         _ if LOADED_BY_TRANSFORMERS.iter().any(|start| stem.starts_with(start)) => {
             "transformers with trust_remote_code"
         }
-        _ => return not_examined("Python source that runs only where a configuration names it"),
+        _ => return not_examined("Python source that runs only if a configuration names it"),
     };
 
     let mut reached: Vec<&str> = REACHING.into_iter().filter(|name| imports(text, name)).collect();

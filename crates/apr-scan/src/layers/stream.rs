@@ -90,7 +90,7 @@ impl Scan<'_> {
         let new = |finding: &&Finding| !known.iter().any(|other| other.offset == finding.offset);
         let findings: Vec<Finding> = survey.findings.iter().filter(new).cloned().collect();
         if survey.would_run(&findings) {
-            self.warn(place, "bytes of an array are opcodes where it is loaded without joblib");
+            self.warn(place, "bytes of an array are opcodes if it is loaded without joblib");
             let within = place.within("as pickle.load reads it");
             self.report.pickles.push(report(&within, position, findings, None));
         }

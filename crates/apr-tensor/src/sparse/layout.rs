@@ -37,7 +37,7 @@ impl Matrix {
             )));
         }
         let (Some(&rows), Some(len)) = (shape.dims().first(), dtype.stored_len(shape)) else {
-            return Err(Error::format(alloc::format!("the shape {shape} is not that of a matrix")));
+            return Err(Error::format(alloc::format!("the shape {shape} is not a matrix")));
         };
         // A dimension of zero leaves nothing, however large the others are.
         let columns =

@@ -51,7 +51,7 @@ pub(super) fn from_vocab_json(context: &mut Context<'_>) -> Result<()> {
         _ if context.architecture == "gpt2" => "gpt-2",
         _ => {
             let Some(pre) = context.pre else {
-                let message = "there is no tokenizer.json to tell how it splits a text";
+                let message = "there is no tokenizer.json, which states how it splits a text";
                 return Err(Error::format(message).in_file("vocab.json"));
             };
             pre

@@ -72,7 +72,7 @@ fn candidates(names: &[&str], warnings: &mut Vec<String>) -> Vec<(usize, Parse)>
         [first, ..] if found.is_empty() => {
             warnings.push(warning(
                 names[first],
-                "there are several lists of ranks, and nothing says which is the model's",
+                "there are several lists of ranks, and the model's is not stated",
             ));
         }
         _ => {}

@@ -97,7 +97,7 @@ impl Explorer<'_> {
         lines.extend([
             ("t s h v  1-4", "tensors, stats, histogram, values"),
             ("g c x b i  5-9", "graph, compare, checks, tokens, trace"),
-            ("e", "write JSON; Tab: a picture as SVG"),
+            ("e", "write JSON; Tab: an image as SVG"),
             ("click  wheel", "select, again to open; scroll"),
             ("M", "mouse off, to select text; on"),
             ("Ctrl-Z", "suspend; fg returns"),

@@ -11,7 +11,7 @@ use apr_ops::convert::ConvertReport;
 use apr_ops::inline::ValidationReport;
 use apr_ops::job::JobReport;
 use apr_ops::physics::Level;
-use apr_quantize::{Quality, TensorQuality, TypeQuality};
+use apr_quantize::{Quality, QuantizationReport, TensorQuality, TypeQuality};
 use apr_registry::{DType, Escaped, Loss};
 use serde::Serialize;
 
@@ -221,11 +221,9 @@ fn render_casts(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
     writeln!(out, "  cast {} ({changes})", casts.join(", "))
 }
 
-/// What quantization cost: a line for each dtype, the total, and the worst tensors.
+/// What quantization cost: a line for each dtype and the total; with `all` also the worst tensors,
+/// and the reasons for types.
 fn render_quantization(out: &mut dyn Write, report: &ConvertReport, all: bool) -> io::Result<()> {
-    /// The worst tensors that are shown without `all`.
-    const FEW: usize = 3;
-
     let Some(quantization) = &report.quantization else { return Ok(()) };
     let bits = report.bits_per_weight().unwrap_or_default();
     let tensors = counted(quantization.tensors.len() as u64, "tensor");
@@ -250,9 +248,11 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport, all: bool) -
         writeln!(out, "  {ODD}{degradation}{ODD:#}")?;
     }
 
+    if !all {
+        return render_rest_of_quantization(out, report, quantization);
+    }
     writeln!(out, "  {DIM}largest errors:{DIM:#}")?;
-    let shown = if all { quantization.worst.len() } else { FEW };
-    for TensorQuality { name, dtype, quality: cost } in quantization.worst.iter().take(shown) {
+    for TensorQuality { name, dtype, quality: cost } in &quantization.worst {
         let (relative, cosine) = (100.0 * cost.relative_error, cost.cosine);
         writeln!(
             out,
@@ -261,17 +261,36 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport, all: bool) -
         )?;
     }
 
-    render_exceptions(out, report, all)?;
-    let is_more =
-        quantization.worst.len() > FEW || report.tensors.iter().any(|it| it.why.is_some());
-    if is_more && !all {
-        writeln!(out, "  {DIM}-v names the tensors{DIM:#}")?;
+    render_exceptions(out, report)
+}
+
+/// The tensor with the largest error, and the number of tensors whose type has a reason.
+fn render_rest_of_quantization(
+    out: &mut dyn Write,
+    report: &ConvertReport,
+    quantization: &QuantizationReport,
+) -> io::Result<()> {
+    if let Some(TensorQuality { name, dtype, quality: cost }) = quantization.worst.first() {
+        let (error, name) = (100.0 * cost.relative_error, Escaped::short(name));
+        writeln!(out, "  largest error: {error:.3}% in {name} ({dtype})")?;
     }
-    Ok(())
+    let others = report.tensors.iter().filter(|tensor| tensor.why.is_some()).count();
+    match others {
+        0 if quantization.worst.len() < 2 => Ok(()),
+        0 => writeln!(out, "  {DIM}-v lists the largest errors{DIM:#}"),
+        others => {
+            let others = counted(others as u64, "tensor");
+            writeln!(
+                out,
+                "  {others} of another type than requested; {DIM}-v lists them, the reasons and \
+                 the largest errors{DIM:#}"
+            )
+        }
+    }
 }
 
 /// Tensors that got another dtype than was asked for, by the reason.
-fn render_exceptions(out: &mut dyn Write, report: &ConvertReport, all: bool) -> io::Result<()> {
+fn render_exceptions(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
     for (name, why) in
         report.tensors.iter().filter_map(|tensor| Some((&tensor.name, tensor.why.as_deref()?)))
@@ -282,11 +301,6 @@ fn render_exceptions(out: &mut dyn Write, report: &ConvertReport, all: bool) -> 
         }
     }
     for (why, names) in reasons.iter().take(SHOWN) {
-        if !all {
-            let tensors = counted(names.len() as u64, "tensor");
-            writeln!(out, "  {}: {tensors}", Escaped(why))?;
-            continue;
-        }
         let shown: Vec<String> =
             names.iter().take(SHOWN).map(|name| Escaped::short(name).to_string()).collect();
         let more = names.len().saturating_sub(SHOWN);

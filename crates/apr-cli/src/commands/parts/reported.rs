@@ -219,7 +219,7 @@ fn finish_diff(
 
 fn check_inputs(open: &OpenPlan, models: &[&model::Model], context: &Context) -> Outcome {
     if open.plan.inputs.len() != models.len() {
-        return Err(Error::format("the plan's inputs are not those of its job").into());
+        return Err(Error::format("the plan's inputs are not its job's").into());
     }
     input::check_settings(open)?;
     open.plan

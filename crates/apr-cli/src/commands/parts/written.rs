@@ -285,7 +285,7 @@ fn run_in(open: &OpenPlan, part: usize, writing: &Writing<'_>) -> Outcome<PartRe
     let output = output(plan)?;
     let Writing { job, reader, name, context, .. } = *writing;
     if plan.inputs.len() != writing.inputs.len() {
-        return Err(Error::format("the plan's inputs are not those of its job").into());
+        return Err(Error::format("the plan's inputs are not its job's").into());
     }
     let mut models = plan.inputs.iter().zip(&writing.inputs);
     models.try_for_each(|(input, model)| input::check(input, model, context))?;

@@ -326,7 +326,7 @@ pub(super) fn render_layers(out: &mut dyn Write, report: &LayerReport) -> io::Re
             writeln!(out, "    {layer:>4}  {influence:.6}  {mark}")?;
         }
     }
-    writeln!(out, "  {DIM}counted anew: {}{DIM:#}", Escaped(&report.configuration.join(", ")))
+    writeln!(out, "  {DIM}renumbered: {}{DIM:#}", Escaped(&report.configuration.join(", ")))
 }
 
 /// What heads and neurons went, in words.
@@ -343,7 +343,7 @@ pub(super) fn render_widths(out: &mut dyn Write, report: &WidthReport) -> io::Re
         counted(report.layers.len() as u64, "layer"),
         human::bytes(report.bytes)
     )?;
-    writeln!(out, "  {DIM}counted anew: {}{DIM:#}", Escaped(&report.configuration.join(", ")))
+    writeln!(out, "  {DIM}renumbered: {}{DIM:#}", Escaped(&report.configuration.join(", ")))
 }
 
 /// What is stored without zeros.

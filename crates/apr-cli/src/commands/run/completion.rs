@@ -45,7 +45,13 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
     if texts.is_empty() {
         let prompt = Prompt::Tokens(&job.args.tokens);
         let made = one(job, &mut generator, prompt, &mut answers)?;
-        job.context.printer.report(&loaded.report(job, made.clone()), |out, _| writeln!(out))?;
+        let report = loaded.report(job, made.clone());
+        if job.context.json {
+            // The document has the warnings about the cache.
+            keep(job, cache, &generator, &made)?;
+            return job.context.printer.report(&report, |_, _| Ok(()));
+        }
+        job.context.printer.report(&report, |out, _| writeln!(out))?;
         return keep(job, cache, &generator, &made);
     }
 
@@ -53,30 +59,47 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
         true => Prompt::Chat { system: job.args.system.as_deref(), message: text },
         false => Prompt::Text(text),
     };
-    let reports = match side_by_side(job, texts) {
+    let is_one = texts.len() == 1 && !job.args.lines;
+    let side_by_side = side_by_side(job, texts);
+    job.context.printer.share_warnings();
+    let reports = match side_by_side {
         Some(most) => {
             let prompts: Vec<_> = texts.iter().map(|text| prompt(text)).collect();
-            all(job, &mut generator, &prompts, most, &mut answers)?
+            let made = all(job, &mut generator, &prompts, most, &mut answers)?;
+            // Which text a warning is about is not known.
+            job.context.printer.share_warnings();
+            made
         }
         None => {
-            let prompts = texts.iter().map(|text| prompt(text));
-            prompts
-                .map(|prompt| one(job, &mut generator, prompt, &mut answers))
-                .collect::<Outcome<Vec<_>>>()?
+            let mut last = None;
+            for (at, text) in texts.iter().enumerate() {
+                let made = one(job, &mut generator, prompt(text), &mut answers)?;
+                // Each document is printed with the warnings of its text, the last one with those
+                // about the cache.
+                if at + 1 < texts.len() {
+                    print(job, &loaded, made, is_one)?;
+                } else {
+                    last = Some(made);
+                }
+            }
+            last.into_iter().collect()
         }
     };
 
     answers.finish()?;
-    let last = reports.last().cloned();
-    let is_one = reports.len() == 1 && !job.args.lines;
-    for made in reports {
-        let report = loaded.report(job, made);
-        match is_one {
-            true => job.context.printer.report(&report, |_, _| Ok(()))?,
-            false => job.context.printer.report_each(&report, |_, _| Ok(()))?,
-        }
+    if let Some(last) = reports.last() {
+        keep(job, cache, &generator, last)?;
     }
-    last.map_or(Ok(()), |last| keep(job, cache, &generator, &last))
+    reports.into_iter().try_for_each(|made| print(job, &loaded, made, is_one))
+}
+
+/// Prints the document of an answer, whose text was shown before.
+fn print(job: &Job<'_>, loaded: &timing::Loaded, made: Completion, is_one: bool) -> Outcome {
+    let report = loaded.report(job, made);
+    match is_one {
+        true => job.context.printer.report(&report, |_, _| Ok(())),
+        false => job.context.printer.report_each(&report, |_, _| Ok(())),
+    }
 }
 
 /// How many texts are to grow side by side; `None` for one after the other, each shown as it grows.

@@ -39,7 +39,7 @@ pub(in crate::commands) fn of_asked(
     check_vocabulary(asked.tokens, facts)?;
     let given = Given::of(asked, context)?;
     if given.texts.len() + given.sounds.len() > 1 || given.pictures.len() > 1 {
-        let message = "a trace is of one input: give one text, sound or picture";
+        let message = "a trace has one input: pass one text, audio file or image";
         return Err(Failure::Usage(message.to_owned()));
     }
 

@@ -50,6 +50,8 @@ fn hints_name_commands_that_work() {
         "hexdump",
         "key",
         "completion",
+        "gguf",
+        "upload",
     ] {
         let refused = sandbox.apr(word).fails(2, &["tip:"]);
         let commands = backquoted(&refused);

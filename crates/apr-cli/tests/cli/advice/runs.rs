@@ -52,7 +52,7 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr run llama --chat --prompt 1+",
         4,
-        "put chat_template.jinja beside the model's config.json; for an .apr \
+        "put chat_template.jinja next to the model's config.json; for an .apr \
          file, import that folder again",
         "cp template llama/chat_template.jinja; apr run llama --chat --prompt 1+; \
          apr import llama -o again.apr; apr run again.apr --chat --prompt 1+",
@@ -60,7 +60,7 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr run mute --prompt 1+",
         4,
-        "put tokenizer.json beside the model's config.json; for an .apr file, \
+        "put tokenizer.json next to the model's config.json; for an .apr file, \
          import that folder again; pass token ids with --tokens 1,15,7",
         "apr run mute --tokens 1,15,7; apr import mute -o mute.apr; \
          cp llama/tokenizer.json mute; apr run mute --prompt 1+; \
@@ -102,7 +102,7 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr convert m.apr -o m.onnx; apr run m.onnx --prompt 1+",
         4,
-        "put tokenizer.json beside the model's config.json",
+        "put tokenizer.json next to the model's config.json",
         "apr run m.onnx --tokens 1,15,7; mkdir graph; cp m.onnx llama/config.json \
          llama/tokenizer.json graph; apr run graph/m.onnx --prompt 1+; apr run graph --prompt 1+",
     ),

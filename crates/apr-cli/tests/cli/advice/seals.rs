@@ -66,7 +66,7 @@ pub(super) const SEALS: &[Advice] = &[
     (
         "apr sign s.apr --key signer -o s2.apr",
         2,
-        "a manifest is signed in place, beside its shards; remove --output",
+        "a manifest is signed in place, next to its shards; remove --output",
         "apr sign s.apr --key signer; apr verify s.apr --trusted signer.pub",
     ),
     (

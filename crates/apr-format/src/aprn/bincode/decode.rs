@@ -115,7 +115,7 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value> {
-        Err(self.error("a payload does not say what it holds; the type must know"))
+        Err(self.error("a payload does not describe its contents; the type must know them"))
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {

@@ -32,7 +32,7 @@ fn zstd(payload: &[u8], level: i32) -> Result<Vec<u8>> {
     // An encoder's mistake must not cost a model.
     match unzstd(&packed, payload.len()) {
         Ok(unpacked) if unpacked == payload => Ok(packed),
-        _ => Err(Error::corrupt("the packed payload does not unpack to what it was")),
+        _ => Err(Error::corrupt("the packed payload does not unpack to the original")),
     }
 }
 
@@ -50,7 +50,7 @@ fn unlz4(stored: &[u8], len: usize) -> Result<Vec<u8>> {
     let stated = u32::from_le_bytes(*stated) as usize;
     if stated != len {
         return Err(Error::corrupt(format!(
-            "the LZ4 payload says {stated} bytes, the header {len}"
+            "the LZ4 payload states {stated} bytes, the header {len}"
         ))
         .at(16));
     }

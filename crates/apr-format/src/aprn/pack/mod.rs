@@ -38,8 +38,10 @@ pub(super) fn pack(payload: &[u8], compression: Compression) -> Result<Cow<'_, [
 pub(super) fn unpack(stored: Vec<u8>, compression: Compression, len: u32) -> Result<Vec<u8>> {
     let allowed = FREE + MAX_RATIO * stored.len() as u64;
     if compression != Compression::None && u64::from(len) > allowed {
-        let message =
-            format!("{} bytes are said to unpack to {len}; {allowed} are allowed", stored.len());
+        let message = format!(
+            "{} bytes unpack to {len} by their header; {allowed} are allowed",
+            stored.len()
+        );
         return Err(Error::memory(message).at(16));
     }
 
@@ -48,7 +50,8 @@ pub(super) fn unpack(stored: Vec<u8>, compression: Compression, len: u32) -> Res
         _ => codecs::unpack(&stored, compression, len as usize)?,
     };
     if payload.len() as u64 != u64::from(len) {
-        let message = format!("the payload has {} bytes, but the header says {len}", payload.len());
+        let message =
+            format!("the payload has {} bytes, but the header states {len}", payload.len());
         return Err(Error::corrupt(message).at(16));
     }
 

@@ -87,7 +87,7 @@ fn what_the_manifest_describes_must_be_what_it_maps() {
     refused(
         &described(|tensors| tensors[1]["name"] = json!("other")),
         Code::Corrupt,
-        "no shard of it",
+        "but no shard",
     );
     refused(&described(|tensors| tensors[1]["dtype"] = json!("f33")), Code::Format, "f33");
     refused(

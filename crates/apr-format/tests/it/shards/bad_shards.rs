@@ -66,7 +66,7 @@ fn a_tensor_in_two_shards_or_in_none_is_e002() {
     refused(
         &twice,
         Code::Corrupt,
-        "y: tensor 'a': it is in this shard, but model.apr says that it is in 'x'",
+        "y: tensor 'a': it is in this shard, but model.apr lists it in 'x'",
     );
     let lacks =
         by_hand(&[("x", file(&["a"])), ("y", file(&["b"]))], &json!({ "a": 0, "b": 1, "c": 1 }));

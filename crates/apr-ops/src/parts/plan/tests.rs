@@ -107,13 +107,13 @@ fn what_leads_elsewhere_or_contradicts_itself_is_refused() {
     }
     let file = |name: &str| Some(name.to_owned());
     refused(|plan| plan.parts[0].file = file("../o.apr"), Code::Format, "not a plain file name");
-    refused(|plan| plan.parts[0].file = file("other.apr"), Code::Format, "not those of the output");
+    refused(|plan| plan.parts[0].file = file("other.apr"), Code::Format, "not the output's");
     refused(
         |plan| plan.parts[1].file = plan.parts[0].file.clone(),
         Code::Format,
-        "not those of the output",
+        "not the output's",
     );
-    refused(|plan| drop(plan.parts.pop()), Code::Format, "not those of the output");
+    refused(|plan| drop(plan.parts.pop()), Code::Format, "not the output's");
     refused(|plan| plan.parts.clear(), Code::Memory, "0 parts");
     refused(|plan| plan.output = None, Code::Format, "no output");
     refused(|plan| plan.apr_plan = 2, Code::Version, "version 2");
@@ -128,7 +128,7 @@ fn what_leads_elsewhere_or_contradicts_itself_is_refused() {
         plan.parts.truncate(1);
         plan.parts[0].file = file("plan.json");
     };
-    refused(own, Code::Format, "not those of the output");
+    refused(own, Code::Format, "not the output's");
 }
 
 #[test]

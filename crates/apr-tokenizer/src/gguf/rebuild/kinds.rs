@@ -188,7 +188,7 @@ pub(super) fn words<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) ->
     ) {
         (Some(cls), Some(sep)) => template(keys, Some(cls), Some(sep), [None, None]),
         _ => {
-            warnings.push("no tokens are named to be put around a text".to_owned());
+            warnings.push("the tokens around a text are not stated".to_owned());
             Json::Null
         }
     };
@@ -227,7 +227,7 @@ pub(super) fn unigram<'a>(
     let unk_id = keys.id("unknown_token_id").or_else(marked).filter(|&id| id < count);
     if unk_id.is_none() {
         warnings.push(
-            "no token is named for unknown characters: a text with them can't be tokenized"
+            "the token for unknown characters is not stated: a text with them can't be tokenized"
                 .to_owned(),
         );
     }

@@ -232,7 +232,7 @@ impl Lines {
     fn lint(&mut self, report: &LintReport, wording: &dyn Fn(&str) -> String) {
         self.lines.push(Line::styled(" Lint", self.palette.heading()));
         if report.remarks.is_empty() {
-            self.lines.push(Line::styled("  ✓ no remarks", self.palette.good()));
+            self.lines.push(Line::styled("  ✓ no notes", self.palette.good()));
         }
         for remark in report.remarks.iter().take(SHOWN) {
             let (mark, style) = match remark.severity {

@@ -17,7 +17,7 @@ pub(crate) const HELP: [Key; 9] = [
     ("PgUp PgDn", "ten steps back, ahead"),
     ("Home End  G", "first, last step"),
     ("Enter", "the step in full"),
-    ("[ ]  or a", "previous, next step with something odd"),
+    ("[ ]  or a", "previous, next step with an anomaly"),
     ("/  n N", "find a step; next, previous one of that name"),
     ("u", "tensors that the step reads"),
     ("Esc", "back; stop the run"),
