@@ -11,8 +11,9 @@ use crate::steps::{Outcome, Steps, Stop};
 /// Whose documentation has the table.
 const LIBRARY: &str = "crates/apr/src/lib.rs";
 
-/// Features that are counted by themselves. The others come with `native`, as programs have them.
-const ALONE: [&str; 2] = ["none", "std"];
+/// Features that are counted by themselves. The others come with `native` and `simd`, as programs
+/// have them.
+const ALONE: [&str; 3] = ["none", "std", "simd"];
 
 /// The most crates of what reads and writes `.apr` and safetensors files.
 const SMALLEST: (&str, usize) = ("native", 60);
@@ -100,8 +101,9 @@ fn row_of(line: &str) -> Option<(&str, Vec<String>)> {
 fn asked(feature: &str) -> String {
     match feature {
         "none" => String::new(),
-        _ if ALONE.contains(&feature) || feature == "native" => feature.to_owned(),
-        _ => format!("native,{feature}"),
+        "native" => "native,simd".to_owned(),
+        _ if ALONE.contains(&feature) => feature.to_owned(),
+        _ => format!("native,simd,{feature}"),
     }
 }
 
