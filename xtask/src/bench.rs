@@ -81,7 +81,7 @@ pub(crate) fn scanners(steps: &mut Steps) {
 
 /// The features of the binary without its screens.
 const WITHOUT_SCREENS: [&str; 3] =
-    ["--no-default-features", "--features", "hub,text,chat,audio,images"];
+    ["--no-default-features", "--features", "simd,hub,text,chat,audio,images,linalg,qa"];
 
 /// What screens add to the binary and to a build, and how fast they are.
 pub(crate) fn screens(steps: &mut Steps, arguments: &[&str]) {

@@ -3,7 +3,7 @@
 /// Compiles a function again for processors with wider vectors.
 macro_rules! for_several_targets {
     ($($function:tt)*) => {
-        #[cfg_attr(feature = "std", multiversion::multiversion(targets(
+        #[cfg_attr(feature = "simd", multiversion::multiversion(targets(
             "x86_64+avx2+avx512f+avx512bw+avx512dq+avx512vl",
             "x86_64+avx2",
         )))]

@@ -9,14 +9,14 @@
     reason = "multiversion calls the version for a processor's features after detecting them"
 )]
 
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 mod avx2;
-#[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+#[cfg(not(all(feature = "simd", target_arch = "x86_64")))]
 #[path = "kernel/avx2_off.rs"]
 mod avx2;
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 mod avx512;
-#[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+#[cfg(not(all(feature = "simd", target_arch = "x86_64")))]
 #[path = "kernel/avx512_off.rs"]
 mod avx512;
 mod lanes;
@@ -35,7 +35,7 @@ pub(crate) const BLOCK: usize = 4096;
 macro_rules! for_several_targets {
     ($($function:tt)*) => {
         // AVX-512 gains half over AVX2 in `widen`.
-        #[cfg_attr(feature = "std", multiversion::multiversion(targets(
+        #[cfg_attr(feature = "simd", multiversion::multiversion(targets(
             "x86_64+avx2+avx512f+avx512bw+avx512dq+avx512vl",
             "x86_64+avx2",
         )))]

@@ -30,7 +30,7 @@
 //! assert_eq!((stats.count, stats.nan, stats.mean), (4, 1, Some(2.0)));
 //! ```
 //!
-//! The loops are written once and, with the feature `std`, compiled for several generations of
+//! The loops are written once and, with the feature `simd`, compiled for several generations of
 //! processors, one of which is chosen at run time. The order of every floating-point operation is
 //! fixed by the source, so results have the same bits on all of them.
 #![no_std]

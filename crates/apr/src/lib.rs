@@ -92,7 +92,8 @@
 //! | feature | what it adds | crates | build, CPU s |
 //! |---|---|---:|---:|
 //! | none | [`open`] and [`plan`] for `.apr` and safetensors, for browsers too | 30 | 49 |
-//! | `std` | kernels chosen by the processor's features at run time | 33 | 63 |
+//! | `std` | the standard library: tables are kept, checksums use the processor's instructions | 30 | 49 |
+//! | `simd` | loops for AVX2 and AVX-512, chosen by the processor's features at run time | 33 | 63 |
 //! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 44 | 72 |
 //! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Core ML, Flax, Orbax, word vectors, NeMo, llamafile | 69 | 143 |
 //! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 102 | 283 |
@@ -111,8 +112,8 @@
 //! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 202 | 585 |
 //!
 //! Crates are those that are compiled, our own included, and seconds the processor time of an
-//! optimized build; from `formats` on with `native`. `cargo xtask features --times` counts and
-//! builds.
+//! optimized build; from `native` on with `simd`, from `formats` on with `native`. `cargo xtask
+//! features --times` counts and builds.
 //!
 //! # Modules
 //!

@@ -14,7 +14,7 @@ use crate::printer::{BOLD, DIM};
 
 /// Parts of the binary that can be left out when it is built, and whether they are in it. A build
 /// with the feature `page` has the page only where its files were there.
-fn parts() -> [(&'static str, bool); 10] {
+fn parts() -> [(&'static str, bool); 11] {
     [
         ("infer", cfg!(feature = "infer")),
         ("hub", cfg!(feature = "hub")),
@@ -26,6 +26,7 @@ fn parts() -> [(&'static str, bool); 10] {
         ("tui", cfg!(feature = "tui")),
         ("linalg", cfg!(feature = "linalg")),
         ("qa", cfg!(feature = "qa")),
+        ("simd", cfg!(feature = "simd")),
     ]
 }
 

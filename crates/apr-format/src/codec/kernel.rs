@@ -15,7 +15,7 @@ macro_rules! for_several_targets {
     ($($function:tt)*) => {
         // Planes gain from AVX2, the entropy coder from the shifts of BMI2.
         #[cfg_attr(
-            feature = "std",
+            feature = "simd",
             multiversion::multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt"))
         )]
         $($function)*
@@ -24,7 +24,7 @@ macro_rules! for_several_targets {
 
 macro_rules! for_wide_targets {
     ($($function:tt)*) => {
-        #[cfg_attr(feature = "std", multiversion::multiversion(targets(
+        #[cfg_attr(feature = "simd", multiversion::multiversion(targets(
             "x86_64+avx2+avx512f+avx512bw+avx512dq+avx512vl+avx512vbmi",
             "x86_64+avx2",
         )))]
@@ -74,7 +74,7 @@ pub(super) fn write_pairs(
     codes: &entropy::Codes,
     out: &mut [u8],
 ) -> usize {
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    #[cfg(all(feature = "simd", target_arch = "x86_64"))]
     if let Some((written, position, held)) =
         super::avx512::write(symbols, first, codes.singles(), out)
     {

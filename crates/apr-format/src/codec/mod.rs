@@ -53,7 +53,7 @@
 //! # Ok::<(), apr_core::Error>(())
 //! ```
 
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 mod avx512;
 mod block;
 mod choose;

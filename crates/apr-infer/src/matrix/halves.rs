@@ -14,18 +14,18 @@ pub(super) fn can_dot(dtype: DType) -> bool {
 }
 
 fn has_kernels() -> bool {
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    #[cfg(all(feature = "simd", target_arch = "x86_64"))]
     {
         use std::arch::is_x86_feature_detected;
         is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")
     }
-    #[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+    #[cfg(not(all(feature = "simd", target_arch = "x86_64")))]
     false
 }
 
 /// Adds the products of `x` with rows that are as long; nothing is added where there is no kernel.
 pub(super) fn dots(dtype: DType, x: &[f32], rows: &[u8], out: &mut [f32]) {
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    #[cfg(all(feature = "simd", target_arch = "x86_64"))]
     if has_kernels() {
         match dtype {
             // SAFETY: the features are there.
@@ -38,7 +38,7 @@ pub(super) fn dots(dtype: DType, x: &[f32], rows: &[u8], out: &mut [f32]) {
     let _ = (dtype, x, rows, out);
 }
 
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 mod x86 {
     use core::arch::x86_64::{
         __m256, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadu_si128, _mm_movehdup_ps,

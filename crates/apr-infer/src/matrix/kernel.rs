@@ -69,7 +69,7 @@ impl Tile<'_, '_> {
 
 /// The kernel for this processor.
 pub(super) fn best() -> Kernel {
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    #[cfg(all(feature = "simd", target_arch = "x86_64"))]
     {
         use std::arch::is_x86_feature_detected;
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma") {
@@ -102,7 +102,7 @@ fn turn(lines: Lines<'_>, strip: usize, out: &mut [f32]) {
     }
 }
 
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 mod x86 {
     use core::arch::x86_64::{
         __m512, __mmask16, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps,
@@ -331,7 +331,7 @@ mod tests {
     /// Those that this processor can run.
     fn kernels() -> Vec<Kernel> {
         let mut found = vec![PLAIN, best()];
-        #[cfg(all(feature = "std", target_arch = "x86_64"))]
+        #[cfg(all(feature = "simd", target_arch = "x86_64"))]
         if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
         {
             found.push(x86::AVX2);

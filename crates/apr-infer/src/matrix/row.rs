@@ -118,7 +118,7 @@ fn by_columns(x: &[f32], matrix: &dyn Rows, first: usize, out: &mut [f32]) -> Re
 /// and processors stop looking ahead at the end of each page.
 #[inline(always)]
 fn fetch(values: &[f32], place: usize, len: usize) {
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    #[cfg(all(feature = "simd", target_arch = "x86_64"))]
     for line in (0..len).step_by(LINE) {
         let place = values.as_ptr().wrapping_add(place + line);
         // SAFETY: asking for memory reads nothing, wherever the place is.
@@ -126,7 +126,7 @@ fn fetch(values: &[f32], place: usize, len: usize) {
             core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(place.cast());
         };
     }
-    #[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+    #[cfg(not(all(feature = "simd", target_arch = "x86_64")))]
     let _ = (values, place, len, LINE);
 }
 

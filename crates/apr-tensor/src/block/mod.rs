@@ -25,14 +25,14 @@
     reason = "levels and packed fields fit what they are cut to"
 )]
 
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 mod avx2;
-#[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+#[cfg(not(all(feature = "simd", target_arch = "x86_64")))]
 #[path = "avx2_off.rs"]
 mod avx2;
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 mod avx512;
-#[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+#[cfg(not(all(feature = "simd", target_arch = "x86_64")))]
 #[path = "avx512_off.rs"]
 mod avx512;
 mod extremes;

@@ -144,7 +144,7 @@ pub(crate) fn fetch(codes: &[u8]) {
     /// Bytes that come together.
     const LINE: usize = 64;
 
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    #[cfg(all(feature = "simd", target_arch = "x86_64"))]
     for line in (0..codes.len()).step_by(LINE) {
         let place = codes.as_ptr().wrapping_add(AHEAD + line);
         // SAFETY: asking for memory reads nothing, wherever the place is.
@@ -152,6 +152,6 @@ pub(crate) fn fetch(codes: &[u8]) {
             core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(place.cast());
         };
     }
-    #[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+    #[cfg(not(all(feature = "simd", target_arch = "x86_64")))]
     let _ = (codes, AHEAD, LINE);
 }

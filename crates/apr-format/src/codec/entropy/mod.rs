@@ -54,7 +54,7 @@ pub(super) use decode::decode;
 #[cfg(test)]
 pub(super) use encode::codes_of;
 pub(super) use encode::{SAMPLED_LEN, encode, is_noise};
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 pub(super) use pairs::write_rest;
 pub(super) use pairs::{
     Codes, count_pairs_anywhere, span_anywhere, write_pairs_anywhere, write_singles_anywhere,

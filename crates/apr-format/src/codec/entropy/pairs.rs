@@ -79,7 +79,7 @@ pub(in super::super) struct Codes {
 
 impl Codes {
     /// By symbol: the length in the lowest byte, the bits above.
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    #[cfg(all(feature = "simd", target_arch = "x86_64"))]
     pub(in super::super) fn singles(&self) -> &[u32; 256] {
         &self.singles
     }
@@ -140,7 +140,7 @@ pub(in super::super) fn write_pairs_anywhere(
 
 /// Writes what is left of a stream whose beginning ends at a position in bits, the last of which
 /// are held back; returns the length of the whole. `out` has eight bytes more than that.
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 pub(in super::super) fn write_rest(
     symbols: &[u8],
     codes: &[u32; 256],

@@ -9,14 +9,14 @@
 //! products of floats.
 
 mod activations;
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 #[allow(
     unsafe_code,
     reason = "kernels for a processor's features are called after detecting them; vectors are \
         loaded"
 )]
 mod avx2;
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 #[allow(
     unsafe_code,
     reason = "kernels for a processor's features are called after detecting them; vectors are \
@@ -90,7 +90,7 @@ const fn surplus(of: u8) -> i32 {
 
 /// Multiplies some rows of activations at a time, and those that are left one by one. In a function
 /// of its own the loop would lack the features of the one that it is in.
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 macro_rules! by_tokens {
     (
         $weights:ident, $row_bytes:ident, $x:ident, $out:ident, $tokens:ident,
@@ -113,7 +113,7 @@ macro_rules! by_tokens {
         }
     };
 }
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 use by_tokens;
 
 /// The kernels of a module by dtype.
@@ -150,12 +150,12 @@ macro_rules! kernels {
     };
 }
 
-#[cfg(all(test, feature = "std", target_arch = "x86_64"))]
+#[cfg(all(test, feature = "simd", target_arch = "x86_64"))]
 use kernels;
 
 /// The kernel for a dtype on this processor.
 fn best(dtype: DType) -> Option<Kernel> {
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    #[cfg(all(feature = "simd", target_arch = "x86_64"))]
     {
         if has_avx512() {
             return kernels!(dtype, avx512);
@@ -167,7 +167,7 @@ fn best(dtype: DType) -> Option<Kernel> {
     plain(dtype)
 }
 
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 fn has_avx2() -> bool {
     use std::arch::is_x86_feature_detected;
     is_x86_feature_detected!("avx2")
@@ -175,7 +175,7 @@ fn has_avx2() -> bool {
         && is_x86_feature_detected!("f16c")
 }
 
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 fn has_avx512() -> bool {
     use std::arch::is_x86_feature_detected;
     has_avx2()

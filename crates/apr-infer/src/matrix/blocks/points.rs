@@ -89,13 +89,13 @@ pub(super) fn signs<const TYPE: u8>(block: &[u8], group: usize) -> u32 {
 }
 
 /// Whether of eight signs seven are stored, as an even number of them is negative.
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 pub(super) const fn has_even_signs(of: u8) -> bool {
     matches!(of, types::IQ2_XXS | types::IQ2_XS | types::IQ3_XXS)
 }
 
 /// The signs of the weights from `8 * at` on, as bytes that are 1 or -1, where seven are stored.
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 #[inline(always)]
 pub(super) fn even_signs_of<const TYPE: u8>(block: &[u8], at: usize) -> u64 {
     let seven = match TYPE {
@@ -107,7 +107,7 @@ pub(super) fn even_signs_of<const TYPE: u8>(block: &[u8], at: usize) -> u64 {
 }
 
 /// What seven signs stand for.
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
 static EVEN_SIGNS: [u64; 128] = {
     let mut signs = [0x0101_0101_0101_0101; 128];
     let mut seven = 0;

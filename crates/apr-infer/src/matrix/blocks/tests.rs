@@ -282,7 +282,7 @@ fn products_are_those_of_ggmls_kernels_to_the_bit() {
 /// The kernels for this processor, all of which fuse additions with multiplications.
 fn kernels_here(dtype: DType) -> Vec<Kernel> {
     let mut kernels = Vec::new();
-    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    #[cfg(all(feature = "simd", target_arch = "x86_64"))]
     {
         kernels.extend(has_avx2().then(|| kernels!(dtype, avx2)).flatten());
         kernels.extend(has_avx512().then(|| kernels!(dtype, avx512)).flatten());

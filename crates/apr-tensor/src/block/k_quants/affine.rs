@@ -162,7 +162,7 @@ struct FittedBatch {
 }
 
 #[cfg_attr(
-    feature = "std",
+    feature = "simd",
     multiversion::multiversion(targets(
         "x86_64+avx2+avx512f+avx512bw+avx512dq+avx512vl",
         "x86_64+avx2",

@@ -31,7 +31,7 @@ macro_rules! quantizer {
         $(#[$doc])*
         ///
         /// Fills `out` with the super-blocks of whole rows.
-        #[cfg_attr(feature = "std", multiversion::multiversion(targets(
+        #[cfg_attr(feature = "simd", multiversion::multiversion(targets(
             "x86_64+avx2+avx512f+avx512bw+avx512dq+avx512vl",
             "x86_64+avx2",
         )))]
