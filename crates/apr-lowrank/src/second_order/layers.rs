@@ -130,6 +130,18 @@ fn memory_of(layer: &[Matrix]) -> u64 {
     grams.saturating_add(work)
 }
 
+/// What tensors of a layer have in front of their names: up to its number, or else all.
+fn layer_of(name: &str) -> String {
+    let mut end = 0;
+    for part in name.split('.') {
+        end += part.len() + 1;
+        if end > part.len() + 1 && !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) {
+            return name[..end - 1].to_owned();
+        }
+    }
+    name.to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,16 +167,4 @@ mod tests {
         assert_eq!(tensors(&layers.clone().within(1)).len(), 6);
         assert_eq!(layers.clone().within(u64::MAX).layers, layers.layers);
     }
-}
-
-/// What tensors of a layer have in front of their names: up to its number, or else all.
-fn layer_of(name: &str) -> String {
-    let mut end = 0;
-    for part in name.split('.') {
-        end += part.len() + 1;
-        if end > part.len() + 1 && !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) {
-            return name[..end - 1].to_owned();
-        }
-    }
-    name.to_owned()
 }
