@@ -183,10 +183,11 @@ fn a_module_that_is_not_known_is_named() {
     for class in
         ["sentence_transformers.models.CNN", "sentence_transformers.models.LSTM", "mine.Pooling"]
     {
+        let module = |index: u32, path: &str, class: &str| json!({ "idx": index, "name": index.to_string(), "path": path, "type": class });
         let modules = json!([
-            { "idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer" },
-            { "idx": 1, "name": "1", "path": "1_Other", "type": class },
-            { "idx": 2, "name": "2", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling" },
+            module(0, "", "sentence_transformers.models.Transformer"),
+            module(1, "1_Other", class),
+            module(2, "1_Pooling", "sentence_transformers.models.Pooling"),
         ]);
         sandbox.write(&format!("{name}/modules.json"), modules.to_string());
         let module = class.rsplit('.').next().expect("a name");

@@ -38,8 +38,8 @@ pub fn sentence_graph(reader: &dyn CheckpointReader, sentence: &Sentence) -> Res
 }
 
 /// Adds the vectors of texts to a graph that makes vectors of tokens, as the output
-/// `sentence_embedding`. Tokens of a prompt count, as no input tells them apart. Returns whether the
-/// graph has what they are made of: vectors of tokens, and the mask of the padding.
+/// `sentence_embedding`. Tokens of a prompt count, because no input separates them. Returns whether
+/// the graph has what they are made of: vectors of tokens, and the mask of the padding.
 ///
 /// # Errors
 /// Those of [`sentence_graph`].
