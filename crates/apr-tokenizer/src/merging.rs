@@ -4,8 +4,7 @@
 //! The vocabulary comes as GGUF's keys, which every such tokenizer can be written as
 //! ([`tokenizer_key_values`](crate::gguf::tokenizer_key_values)). Neighbouring pieces are merged,
 //! those with the best score first, until no two of them make a token; a character that is no token
-//! becomes its bytes. The pieces of a SentencePiece file are cut as its library does, of whatever
-//! kind is.
+//! becomes its bytes. The pieces of a SentencePiece file of any kind are cut as its library does.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
