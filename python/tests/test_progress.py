@@ -95,7 +95,6 @@ class Progress(unittest.TestCase):
             self.convert(Terminal(), tqdm=Failing)
         self.assertTrue(Tqdm.made)
         self.assertFalse(any(bar.is_open for bar in Tqdm.made))
-        self.assertFalse(self.output.exists())
 
     def test_validation_and_comparison_show_bars(self):
         fake = types.SimpleNamespace(tqdm=Tqdm)

@@ -1,6 +1,8 @@
 //! `apr quantize`.
 
 use apr_ops::job::Job;
+use apr_quantize::SchemeKind;
+use apr_registry::{Format, safetensors};
 
 use super::convert::{
     self, Changed, ChangedJob, Destination, Extras, contain, layout, rounded_job, target,
@@ -30,7 +32,8 @@ pub(super) fn job(args: &QuantizeArgs, context: &Context) -> Outcome<(Job, Model
 }
 
 fn found(args: &QuantizeArgs, context: &Context) -> Outcome<(ChangedJob, Option<SearchReport>)> {
-    let layout = layout(target(&args.model, args.format, &args.write)?, None, args.shard_size)?;
+    let asked = args.format.or_else(|| format_of_folder(args));
+    let layout = layout(target(&args.model, asked, &args.write)?, None, args.shard_size)?;
     if args.search.search {
         search::check_layout(&layout)?;
     }
@@ -56,4 +59,12 @@ fn found(args: &QuantizeArgs, context: &Context) -> Outcome<(ChangedJob, Option<
         search::found(&args.search, data, &opened, &job, write.output.as_deref(), context)?;
     job.weights = chosen(quantization, options, write, container);
     Ok((ChangedJob { job, model: opened, changed: Changed::default(), origin: None }, Some(report)))
+}
+
+/// The format of an output without an extension, where the type says it: servers load their layouts
+/// from safetensors folders.
+fn format_of_folder(args: &QuantizeArgs) -> Option<&'static Format> {
+    let has_extension = args.write.output.as_deref()?.extension().is_some();
+    let is_laid = args.scheme?.kind() == SchemeKind::Layout;
+    (is_laid && !has_extension).then_some(&safetensors::FORMAT)
 }

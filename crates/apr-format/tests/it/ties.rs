@@ -57,9 +57,9 @@ fn a_tie_to_an_empty_tensor_or_the_last_one_leaves_the_trailer_where_it_is() {
 #[test]
 fn ties_that_lead_nowhere_are_corrupt() {
     let cases = [
-        (r#"{}"#, "does not say"),
-        (r#"[]"#, "does not say"),
-        (r#"{"lm_head":7}"#, "does not say"),
+        (r#"{}"#, "does not state"),
+        (r#"[]"#, "does not state"),
+        (r#"{"lm_head":7}"#, "does not state"),
         (r#"{"lm_head":"absent"}"#, "not a tensor like it"),
         (r#"{"lm_head":"lm_head"}"#, "not a tensor like it"),
         (r#"{"lm_head":"loop","loop":"lm_head"}"#, "not a tensor like it"),

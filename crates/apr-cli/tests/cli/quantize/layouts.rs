@@ -54,6 +54,18 @@ fn calibration_rounds_weights_by_their_inputs_as_llm_compressor_does() {
 }
 
 #[test]
+fn a_layout_of_servers_is_a_folder_unless_the_output_has_an_extension() {
+    let sandbox = sandbox();
+    for layout in ["fp8", "w4a16", "gptq-4", "mlx-4"] {
+        sandbox.apr(&format!("quantize llama --type {layout} -o {layout}")).ok();
+        assert!(sandbox.path(layout).join("config.json").is_file(), "{layout}");
+    }
+    // Of blocks there are several formats.
+    let line = "quantize llama --type mxfp4 -o blocks";
+    sandbox.apr(line).fails(2, &["no format for the output's extension"]);
+}
+
+#[test]
 fn calibration_rounds_each_expert_by_the_inputs_that_reach_it() {
     let config = "base_model: qwen3\ngate_mode: cheap_embed\nexperts:\n\
                   - source_model: qwen3-x\n  positive_prompts: [Once upon a time]\n\

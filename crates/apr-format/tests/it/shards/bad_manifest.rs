@@ -81,7 +81,7 @@ fn what_the_manifest_describes_must_be_what_it_maps() {
     refused(
         &described(|tensors| drop(tensors.pop())),
         Code::Corrupt,
-        "'q': the manifest says its shard",
+        "'q': the manifest lists the tensor in a shard",
     );
     refused(&described(|tensors| tensors[1] = tensors[0].clone()), Code::Corrupt, "twice");
     refused(
@@ -103,7 +103,7 @@ fn what_the_manifest_describes_must_be_what_it_maps() {
     refused(
         &described(|tensors| tensors[1]["shape"] = json!([4])),
         Code::Corrupt,
-        "but model.apr says f32 of shape [4]",
+        "but model.apr states f32 of shape [4]",
     );
     refused(&described(|tensors| tensors[1]["dtype"] = json!("i32")), Code::Corrupt, "says i32");
     let huge = edit(&folder, |m| m["companions"][1]["len"] = json!(1_u64 << 60));

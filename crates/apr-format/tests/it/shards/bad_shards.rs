@@ -13,9 +13,9 @@ fn shards_that_are_not_the_manifests_are_refused() {
     let folder = cut(&small(), 100);
     for folder in [folder.clone(), plain(&folder)] {
         let sized = edit(&folder, |m| m["shards"][1]["size"] = json!(1_u64 << 40));
-        refused(&sized, Code::Corrupt, "but model.apr says 1099511627776");
+        refused(&sized, Code::Corrupt, "but model.apr states 1099511627776");
         let summed = edit(&folder, |m| m["shards"][1]["crc32"] = json!("00000000"));
-        refused(&summed, Code::Checksum, "model.apr says 00000000");
+        refused(&summed, Code::Checksum, "model.apr states 00000000");
         let moved = edit(&folder, |m| m["tensor_shard_map"]["big"] = json!(2));
         refused(&moved, Code::Corrupt, "big");
         let replaced = {
