@@ -105,7 +105,7 @@ fn what_the_manifest_describes_must_be_what_it_maps() {
         Code::Corrupt,
         "but model.apr states f32 of shape [4]",
     );
-    refused(&described(|tensors| tensors[1]["dtype"] = json!("i32")), Code::Corrupt, "says i32");
+    refused(&described(|tensors| tensors[1]["dtype"] = json!("i32")), Code::Corrupt, "states i32");
     let huge = edit(&folder, |m| m["companions"][1]["len"] = json!(1_u64 << 60));
     refused(&huge, Code::Corrupt, "'vocab.bin' of 1152921504606846976 bytes");
 }
