@@ -43,9 +43,9 @@ test("the package reports what the command reports", async () => {
     // Weights in codes and scales, where the shared cases are.
     ...["fp8-block", "gptq4"].map((name) => join(cases, name)).filter((path) => existsSync(path)),
   ];
-  // Names of files are those that a page has: without the folder.
+  // A page has no paths.
   const same = (mine, theirs, what) => {
-    for (const report of [mine, theirs]) for (const key of ["file", "left", "right"]) delete report[key];
+    for (const report of [mine, theirs]) for (const key of ["path", "other_path"]) delete report[key];
     assert.deepEqual(mine, theirs, what);
   };
   const first = await open(llama);
