@@ -183,7 +183,10 @@ fn a_module_that_is_not_known_is_named() {
     for class in
         ["sentence_transformers.models.CNN", "sentence_transformers.models.LSTM", "mine.Pooling"]
     {
-        let module = |index: u32, path: &str, class: &str| json!({ "idx": index, "name": index.to_string(), "path": path, "type": class });
+        let module = |index: u32, path: &str, class: &str| {
+            let name = index.to_string();
+            json!({ "idx": index, "name": name, "path": path, "type": class })
+        };
         let modules = json!([
             module(0, "", "sentence_transformers.models.Transformer"),
             module(1, "1_Other", class),
