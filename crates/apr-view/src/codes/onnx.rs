@@ -28,7 +28,7 @@ const ZERO: &str = "_zero_point";
 fn find(tensors: &Tensors<'_>, _: &Stated, codes: usize) -> Option<Result<Weight>> {
     use DType::{F8_E4M3, F8_E5M2, I8, I16, I32, U8, U16};
     let info = tensors.info(codes);
-    let stem = tensors.stem(codes, CODES)?;
+    let stem = tensors.stem(codes, CODES).filter(|stem| !stem.is_empty())?;
     if ![I8, U8, I16, U16, I32, F8_E4M3, F8_E5M2].contains(&info.dtype) {
         return None;
     }

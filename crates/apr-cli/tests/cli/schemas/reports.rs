@@ -346,14 +346,7 @@ impl<'s> Maker<'s> {
             return self.value(&syn::parse_str(into).expect("a type"), scope);
         }
         let schema = match &item.fields {
-            Fields::Unnamed(fields) if fields.unnamed.len() == 1 => {
-                self.value(&fields.unnamed[0].ty, scope)
-            }
-            Fields::Unnamed(fields) => {
-                let items: Vec<_> =
-                    fields.unnamed.iter().map(|it| self.value(&it.ty, scope)).collect();
-                json!({ "type": "array", "prefixItems": items })
-            }
+            Fields::Unnamed(fields) => self.unnamed(fields, scope),
             Fields::Named(fields) if serde.has("transparent") => {
                 let only = fields.named.first().expect("a field");
                 self.value(&only.ty, scope)
@@ -442,18 +435,20 @@ impl<'s> Maker<'s> {
         }
     }
 
+    /// A structure or variant without names for its fields.
+    fn unnamed(&mut self, fields: &syn::FieldsUnnamed, scope: &Scope<'s>) -> Value {
+        if let (1, Some(only)) = (fields.unnamed.len(), fields.unnamed.first()) {
+            return self.value(&only.ty, scope);
+        }
+        let items: Vec<_> = fields.unnamed.iter().map(|it| self.value(&it.ty, scope)).collect();
+        json!({ "type": "array", "prefixItems": items })
+    }
+
     /// What a variant holds.
     fn content(&mut self, variant: &syn::Variant, scope: &Scope<'s>) -> Value {
         match &variant.fields {
             Fields::Unit => json!({ "type": "null" }),
-            Fields::Unnamed(fields) if fields.unnamed.len() == 1 => {
-                self.value(&fields.unnamed[0].ty, scope)
-            }
-            Fields::Unnamed(fields) => {
-                let items: Vec<_> =
-                    fields.unnamed.iter().map(|it| self.value(&it.ty, scope)).collect();
-                json!({ "type": "array", "prefixItems": items })
-            }
+            Fields::Unnamed(fields) => self.unnamed(fields, scope),
             fields => {
                 let objects = self.fields(fields, &Serde::of(&variant.attrs), scope);
                 either(objects.into_iter().map(Object::into_schema).collect())
