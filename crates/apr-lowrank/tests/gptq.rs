@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use apr_core::{CheckpointReader, Limits};
+use apr_core::{CheckpointReader, DType, Limits};
 use apr_lowrank::second_order::{Gram, round};
 use apr_quantize::Layout;
 use apr_tensor::element::widen_f32;
@@ -29,7 +29,7 @@ fn codes_are_those_of_llm_compressor() {
     for (case, layout, most) in [("w8a8", Layout::W8A8, 127.5), ("fp8", Layout::Fp8, 448.0)] {
         let mut gram = Gram::new(COLUMNS).expect("small");
         inputs.chunks(9 * COLUMNS).for_each(|rows| gram.add(rows).expect("finite"));
-        let rounding = layout.rounding().expect("one value at a time");
+        let rounding = layout.rounding(DType::F32, 1.0);
         let mut found = weights.clone();
         let error = round(rounding, gram, &mut found, COLUMNS).expect("it can be factored");
         assert!(error > 0.0 && error < 0.05, "{case}: {error}");

@@ -67,7 +67,7 @@ pub use choices::{Casts, Choices};
 pub use facts::ModelFacts;
 pub use idle::idle_requantize;
 pub use imatrix::{ColumnSums, Imatrix, ImatrixSums, Importance};
-pub use layout::{Chosen, Laid, LaidErrors, Layout, Rounding, Scale};
+pub use layout::{Chosen, Laid, LaidErrors, Layout, Rounded, Rounding, Scale, global_scale};
 pub use like::QuantizedLike;
 pub use mix::{Decision, DecisionReason, assign, check_again};
 pub use plan::{Quantization, QuantizationPlan, Weighting, importance, note_of_unweighted, plan};

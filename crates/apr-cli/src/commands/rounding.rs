@@ -6,7 +6,7 @@ use std::path::Path;
 use apr_lowrank::RoundingReport;
 use apr_lowrank::second_order::{Rewritten, RoundingWork};
 use apr_ops::job::{Job, LaidWeights};
-use apr_quantize::Rounding;
+use apr_quantize::Layout;
 
 use super::second_order::Calibration;
 use crate::context::Context;
@@ -18,19 +18,19 @@ use crate::model::Model;
 pub(super) fn rounded(
     (mut job, mut model): (Job, Model),
     path: &Path,
-    (rounding, data): (Rounding, &Path),
+    (layout, data): (Layout, &Path),
     context: &Context,
 ) -> Outcome<(Job, Model, RoundingReport)> {
     let calibration = Calibration::new(path, data, context)?;
     let source = context.source(calibration.reader(), &model.name)?;
-    let LaidWeights { positions, idle, .. } = job.laid_weights(&source)?;
+    let LaidWeights { sets, idle, .. } = job.laid_weights(&source)?;
     drop(source);
-    let mut layers = calibration.layers(positions, "calibrate")?;
-    let mut work = RoundingWork::new(rounding);
+    let mut layers = calibration.layers(sets.keys().copied(), "calibrate")?;
+    let mut work = RoundingWork::new(layout, sets);
     let rewrites = calibration.rewrite(&mut layers, |matrix, gram, rewrites| {
         Ok(work.round(calibration.reader(), matrix, gram, rewrites)?)
     })?;
-    job.weights.rounded = work.moved();
+    job.weights.rounded = work.rounded();
     // The job can't tell from rounded weights; without such, it does.
     job.weights.warnings.extend(idle.filter(|_| !job.weights.rounded.is_empty()));
     let report = work.report(calibration.reader(), &layers);

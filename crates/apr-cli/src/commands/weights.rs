@@ -5,7 +5,7 @@ use std::path::Path;
 use apr_io::io_error;
 use apr_ops::job::{Job, Weights, layout_of};
 use apr_quantize::{
-    Choices, Imatrix, Layout, QualityGate, Quantization, Rounding, Scheme, SchemeKind, Weighting,
+    Choices, Imatrix, Layout, QualityGate, Quantization, Scheme, SchemeKind, Weighting,
     importance_from_csv,
 };
 use apr_registry::{ByteSource, Error, Format, read_vec};
@@ -93,13 +93,9 @@ fn with_scheme(
     let is_idle = scheme.kind() != SchemeKind::Blocks && layout.is_none();
     let idle = given.iter().find(|(_, given)| *given && is_idle);
     let idle = idle.map(|(option, _)| format!("{option} changed nothing: {scheme} has no blocks"));
-    let is_nearest = layout.is_some_and(|layout| layout.rounding().is_none());
-    let nearest = measured(options).filter(|_| is_nearest).map(|_| {
-        format!("--calibration changed nothing: the layout {scheme} has the nearest codes")
-    });
     Ok(Weights {
         quantize: Some(quantize),
-        warnings: idle.into_iter().chain(nearest).chain(notes).collect(),
+        warnings: idle.into_iter().chain(notes).collect(),
         ..weights.clone()
     })
 }
@@ -111,12 +107,9 @@ fn measured(options: &QuantizeOptions) -> Option<&Path> {
 
 /// How a job's weights are rounded by their inputs, and the data that the model is run on for that;
 /// `None` where they are not.
-pub(super) fn rounding<'o>(
-    job: &Job,
-    options: &'o QuantizeOptions,
-) -> Option<(Rounding, &'o Path)> {
+pub(super) fn rounding<'o>(job: &Job, options: &'o QuantizeOptions) -> Option<(Layout, &'o Path)> {
     let layout = job.weights.layout(job.target.format)?;
-    layout.rounding().zip(measured(options))
+    Some((layout, measured(options)?))
 }
 
 /// Refuses to round weights by inputs where the model is changed before.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use apr_core::{CheckpointReader, Error, Result};
-use apr_quantize::{Rounding, Scale};
+use apr_quantize::{Layout, Rounded, Rounding, Scale, global_scale};
 use apr_tensor::cast::cast_values;
 use apr_tensor::drift::Drift;
 use apr_tensor::element::widen_f32;
@@ -78,16 +78,39 @@ impl Change for Codes<'_> {
 /// Matrices that are rounded by inputs, layer by layer.
 #[derive(Debug, Clone)]
 pub struct RoundingWork {
-    rounding: Rounding,
+    layout: Layout,
+    /// The numbers of the sets of weights that have one scale of all scales, by position.
+    sets: BTreeMap<usize, usize>,
+    /// These scales, by set.
+    globals: BTreeMap<usize, f32>,
     rows: u64,
-    found: BTreeMap<usize, (String, Drift, f64)>,
+    found: BTreeMap<usize, (String, Rounded, f64)>,
 }
 
 impl RoundingWork {
-    /// By a layout, of nothing yet.
+    /// By a layout, of nothing yet. `sets` are numbers by position: weights with the same number
+    /// have one scale of all scales, where the layout has that.
     #[must_use]
-    pub fn new(rounding: Rounding) -> Self {
-        Self { rounding, rows: 0, found: BTreeMap::new() }
+    pub fn new(layout: Layout, sets: BTreeMap<usize, usize>) -> Self {
+        Self { layout, sets, globals: BTreeMap::new(), rows: 0, found: BTreeMap::new() }
+    }
+
+    /// How a weight is rounded.
+    fn rounding(&mut self, base: &dyn CheckpointReader, tensor: usize) -> Result<Rounding> {
+        let dtype = base.tensors()[tensor].dtype;
+        let Some(set) = self.sets.get(&tensor).filter(|_| self.layout.has_global()) else {
+            return Ok(self.layout.rounding(dtype, 1.0));
+        };
+        let global = match self.globals.get(set) {
+            Some(global) => *global,
+            None => {
+                let of_set = self.sets.iter().filter(|(_, other)| *other == set);
+                let global = global_scale(base, of_set.map(|(tensor, _)| *tensor))?;
+                self.globals.insert(*set, global);
+                global
+            }
+        };
+        Ok(self.layout.rounding(dtype, global))
     }
 
     /// Rounds a matrix by the products of its inputs, and puts what becomes of it among `rewrites`.
@@ -107,11 +130,12 @@ impl RoundingWork {
         let mut weights = before.clone();
         let rows = gram.rows();
         let named = |error: Error| error.for_tensor(&info.name);
-        let error = round(self.rounding, gram, &mut weights, matrix.columns).map_err(named)?;
+        let rounding = self.rounding(base, matrix.tensor)?;
+        let error = round(rounding, gram, &mut weights, matrix.columns).map_err(named)?;
         // Products of codes and scales become what libraries make of them.
         let mut bytes = Vec::new();
-        cast_values(&weights, self.rounding.dtype(), &mut bytes);
-        widen_f32(self.rounding.dtype(), &bytes, &mut weights);
+        cast_values(&weights, rounding.dtype(), &mut bytes);
+        widen_f32(rounding.dtype(), &bytes, &mut weights);
         drop(bytes);
         if weights.iter().any(|value| !value.is_finite()) {
             let message = "values so large that codes and scales would make them infinite";
@@ -119,23 +143,23 @@ impl RoundingWork {
         }
         // An expert meets some of them.
         self.rows = self.rows.max(rows);
-        let drift = Drift::of(&before, &weights);
-        self.found.insert(matrix.tensor, (info.name.clone(), drift, error));
-        rewrites.put(&info.name, self.rounding.dtype(), &weights)
+        let rounded = Rounded { rounding, drift: Drift::of(&before, &weights) };
+        self.found.insert(matrix.tensor, (info.name.clone(), rounded, error));
+        rewrites.put(&info.name, rounding.dtype(), &weights)
     }
 
-    /// How far each matrix moved, by its name.
+    /// How each matrix was rounded, by its name.
     #[must_use]
-    pub fn moved(&self) -> BTreeMap<String, Drift> {
-        self.found.values().map(|(name, drift, _)| (name.clone(), *drift)).collect()
+    pub fn rounded(&self) -> BTreeMap<String, Rounded> {
+        self.found.values().map(|(name, rounded, _)| (name.clone(), *rounded)).collect()
     }
 
     /// What was rounded. Weights that were not are left.
     #[must_use]
     pub fn report(&self, base: &dyn CheckpointReader, layers: &Layers) -> RoundingReport {
-        let tensor = |(name, drift, output_error): &(String, Drift, f64)| RoundedTensor {
+        let tensor = |(name, rounded, output_error): &(String, Rounded, f64)| RoundedTensor {
             name: name.clone(),
-            quality: drift.into(),
+            quality: (&rounded.drift).into(),
             output_error: *output_error,
         };
         let left = layers.left.iter().map(|(tensor, why)| Left {

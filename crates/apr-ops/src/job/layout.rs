@@ -127,8 +127,8 @@ fn check_again<'t>(
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct LaidWeights {
-    /// Their positions in the source.
-    pub positions: Vec<usize>,
+    /// Their positions in the source, and the numbers of the sets that servers join.
+    pub sets: BTreeMap<usize, usize>,
     /// That permission to requantize them was given in vain.
     pub idle: Option<String>,
 }
@@ -398,18 +398,20 @@ impl Job {
             if !chosen.weights[tensor] {
                 continue;
             }
-            laid_of.push(origin);
+            laid_of.push((origin, tensor));
             let name = &source.reader().tensors()[origin].name;
-            chosen.moved.extend(self.weights.rounded.get(name).map(|drift| (tensor, *drift)));
+            chosen.rounded.extend(self.weights.rounded.get(name).map(|rounded| (tensor, *rounded)));
         }
 
         let laid = Laid::new(Base::owning(content), layout, chosen)?;
         parts.options.targets = Vec::new();
         parts.validator = parts.validator.placed(laid.places());
         let errors = laid.errors();
+        let set = |(origin, tensor): (usize, usize)| (origin, laid.sets()[tensor]);
+        let sets = laid_of.into_iter().map(set).collect();
         let mapping = View::new(&laid).into_mapping();
         let planned = Planned::new(self, source, mapping.over(Base::owning(laid)), parts)?;
-        Ok(planned.measured_by(errors, LaidWeights { positions: laid_of, idle }))
+        Ok(planned.measured_by(errors, LaidWeights { sets, idle }))
     }
 
     /// The weights of the source that become codes and scales, each by itself; none where the job

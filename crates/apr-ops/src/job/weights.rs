@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use apr_quantize::{
-    Casts, Choices, Layout, QualityGate, Quantization, Scheme, SchemeKind, TensorTarget, Weighting,
+    Casts, Choices, Layout, QualityGate, Quantization, Rounded, Scheme, SchemeKind, TensorTarget, Weighting,
     plan, record, record_cast, record_dequantized,
 };
 use apr_registry::{
@@ -11,7 +11,6 @@ use apr_registry::{
 };
 use apr_source::Source;
 use apr_tensor::cast::can_cast;
-use apr_tensor::drift::Drift;
 use apr_view::View;
 
 use super::error::JobError;
@@ -41,11 +40,11 @@ pub struct Weights {
     /// Store sparse tensors and factors dense, which keep their layout in the native container
     /// otherwise.
     pub dense: bool,
-    /// Weights of the source that were rounded for a layout before the job, by inputs of a
-    /// calibration run, and how far each moved: see [`Job::laid_weights`].
+    /// Weights of the source, by name, that were rounded for a layout before the job, by inputs of a
+    /// calibration run: see [`Job::laid_weights`].
     ///
     /// [`Job::laid_weights`]: super::Job::laid_weights
-    pub rounded: BTreeMap<String, Drift>,
+    pub rounded: BTreeMap<String, Rounded>,
     /// What is odd about how this was asked for; the report tells it.
     pub warnings: Vec<String>,
 }

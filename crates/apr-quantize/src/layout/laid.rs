@@ -12,12 +12,10 @@ use apr_tensor::element::widen_f32;
 use apr_view::Base;
 use serde_json::{Map, Value};
 
+use super::global::{at_once, global_scale, sets};
 use super::row::Encoder;
-use super::{Chosen, Layout, Part, named};
+use super::{Chosen, Layout, Part, Rounded, named};
 use crate::quality::{QualityLog, QuantizationReport};
-
-/// Elements of rows that are encoded at a time.
-const AT_ONCE: u64 = 1 << 18;
 
 /// The configuration that says how the weights are read.
 const CONFIG: &str = "config.json";
@@ -34,10 +32,10 @@ pub struct Laid<'a> {
     config: Option<(usize, Vec<u8>)>,
     /// The tensors of the base as libraries call them.
     named: Vec<TensorInfo>,
-    /// For each tensor of the base, which of [`largest`](Self::largest) it shares with others.
+    /// For each tensor of the base, which of [`globals`](Self::globals) it shares with others.
     sets: Vec<usize>,
-    /// The largest magnitude of all weights that servers join.
-    largest: Vec<OnceLock<f32>>,
+    /// What scales are multiplied by, of each set.
+    globals: Vec<OnceLock<f32>>,
     /// What errors in the columns of a tensor weigh.
     importance: Vec<Option<Arc<[f32]>>>,
     errors: Arc<LaidErrors>,
@@ -55,8 +53,8 @@ pub struct LaidErrors {
     layout: Layout,
     /// Of pieces, by position in the base and offset: sums are the same whichever thread is faster.
     drifts: Mutex<BTreeMap<(usize, u64), Drift>>,
-    /// Of weights that were rounded before: theirs counts.
-    moved: BTreeMap<usize, Drift>,
+    /// Weights that were rounded before, whose drift counts.
+    rounded: BTreeMap<usize, Rounded>,
     names: Vec<String>,
     bytes: Vec<u64>,
     elements: u64,
@@ -79,7 +77,7 @@ impl LaidErrors {
             weights.entry(*tensor).or_default().merge(drift);
         }
         for (tensor, drift) in weights {
-            let drift = self.moved.get(&tensor).copied().unwrap_or(drift);
+            let drift = self.rounded.get(&tensor).map_or(drift, |rounded| rounded.drift);
             log.add(&self.names[tensor], self.layout.reported(), self.bytes[tensor], &drift);
         }
         log.finish()
@@ -92,8 +90,11 @@ impl<'a> Laid<'a> {
     /// # Errors
     /// E001 where a configuration is no JSON or the model has none, E007 when it can't be read.
     pub fn new(base: Base<'a>, layout: Layout, chosen: Chosen) -> Result<Self> {
-        let Chosen { weights, ignored, importance, moved, names } = chosen;
-        let named = named(base.tensors(), &names);
+        let Chosen { weights, ignored, importance, rounded, names } = chosen;
+        let mut named = named(base.tensors(), &names);
+        for (tensor, rounded) in rounded.iter().filter(|_| matches!(layout, Layout::Mlx(_))) {
+            named[*tensor].dtype = rounded.rounding.scales;
+        }
         let (mut tensors, mut origins) = (Vec::new(), Vec::new());
         let mut renamed = Map::new();
         let mut bytes = vec![0; base.tensors().len()];
@@ -146,6 +147,11 @@ impl<'a> Laid<'a> {
 
         let sets = sets(&named);
         let count = sets.iter().max().map_or(0, |last| last + 1);
+        let globals: Vec<OnceLock<f32>> = (0..count).map(|_| OnceLock::new()).collect();
+        // Others of a set have the scale by which one was rounded.
+        for (tensor, rounded) in &rounded {
+            globals[sets[*tensor]].get_or_init(|| rounded.rounding.global);
+        }
         let names = base.tensors().iter().map(|info| info.name.clone()).collect();
         let drifts = Mutex::default();
         let elements = base.tensors().iter().filter_map(|info| info.shape.elements());
@@ -157,11 +163,11 @@ impl<'a> Laid<'a> {
             metadata,
             companions,
             config: Some((config, text)),
-            largest: (0..count).map(|_| OnceLock::new()).collect(),
+            globals,
             sets,
             named,
             importance,
-            errors: Arc::new(LaidErrors { layout, drifts, moved, names, bytes, elements }),
+            errors: Arc::new(LaidErrors { layout, drifts, rounded, names, bytes, elements }),
             base,
         })
     }
@@ -177,47 +183,37 @@ impl<'a> Laid<'a> {
         self.origins.iter().map(|origin| (origin.tensor, origin.part.is_some()))
     }
 
+    /// For each tensor of the base, the number of its set: weights of a set have one scale of all
+    /// scales, where the layout has that.
+    #[must_use]
+    pub fn sets(&self) -> &[usize] {
+        &self.sets
+    }
+
     /// Values of rows of a weight.
     fn rows(&self, tensor: usize, first: u64, count: u64) -> Result<Vec<f32>> {
-        let info = &self.base.tensors()[tensor];
-        let row = info.shape.row_len() * info.dtype.block_bytes();
-        let mut bytes = vec![0; usize_of(row * count)?];
-        self.base.read_tensor(tensor, first * row, &mut bytes)?;
-        let mut values = Vec::new();
-        widen_f32(info.dtype, &bytes, &mut values);
-        check_finite(&values, &info.name, NOT_FINITE)?;
-        Ok(values)
+        finite_rows(&*self.base, tensor, first, count)
     }
 
     /// Rows of a weight that are read at once.
     fn at_once(&self, tensor: usize) -> u64 {
-        (AT_ONCE / self.base.tensors()[tensor].shape.row_len().max(1)).max(1)
+        at_once(&self.base.tensors()[tensor])
     }
 
     /// What the scales of a weight are multiplied by before they are stored: the same for all
     /// weights that servers join, and 1 in layouts without such a number.
     fn global(&self, tensor: usize) -> Result<f32> {
-        if self.layout != Layout::NvFp4 {
+        if !self.layout.has_global() {
             return Ok(1.0);
         }
         let set = self.sets[tensor];
-        if let Some(largest) = self.largest[set].get() {
-            return Ok(global_of(*largest));
+        if let Some(global) = self.globals[set].get() {
+            return Ok(*global);
         }
-        let mut largest = 0.0_f32;
         let of_set = (0..self.sets.len()).filter(|other| self.sets[*other] == set);
-        for other in of_set.filter(|other| self.layout.takes(&self.named[*other])) {
-            let rows = self.base.tensors()[other].shape.dims().first().copied().unwrap_or(0);
-            let mut first = 0;
-            while first < rows {
-                let count = self.at_once(other).min(rows - first);
-                let values = self.rows(other, first, count)?;
-                largest = values.iter().fold(largest, |largest, value| largest.max(value.abs()));
-                first += count;
-            }
-        }
-        let largest = if largest > 0.0 { largest } else { 1.0 };
-        Ok(global_of(*self.largest[set].get_or_init(|| largest)))
+        let taken = of_set.filter(|other| self.layout.takes(&self.named[*other]));
+        let global = global_scale(&*self.base, taken)?;
+        Ok(*self.globals[set].get_or_init(|| global))
     }
 
     /// What errors in the columns of a weight weigh.
@@ -226,9 +222,9 @@ impl<'a> Laid<'a> {
     }
 
     fn encoder(&self, tensor: usize) -> Result<Encoder> {
-        let dtype = self.base.tensors()[tensor].dtype;
-        let is_rounded = self.errors.moved.contains_key(&tensor);
-        Ok(Encoder { layout: self.layout, dtype, global: self.global(tensor)?, is_rounded })
+        let rounding = self.layout.rounding(self.named[tensor].dtype, self.global(tensor)?);
+        let is_rounded = self.errors.rounded.contains_key(&tensor);
+        Ok(Encoder { layout: self.layout, rounding, is_rounded })
     }
 
     /// Fills `buf` with bytes of a part that has some for each row, from `offset` on.
@@ -395,29 +391,21 @@ impl<'a> Laid<'a> {
     }
 }
 
-/// What scales are multiplied by where this is the largest magnitude: a finite number, however
-/// small that is.
-fn global_of(largest: f32) -> f32 {
-    (448.0 * 6.0 / largest).min(f32::MAX)
-}
-
-/// Numbers for tensors; those of weights that servers join are the same.
-fn sets(tensors: &[TensorInfo]) -> Vec<usize> {
-    const JOINED: [(&str, &str); 5] = [
-        ("q_proj.weight", "qkv"),
-        ("k_proj.weight", "qkv"),
-        ("v_proj.weight", "qkv"),
-        ("gate_proj.weight", "gate_up"),
-        ("up_proj.weight", "gate_up"),
-    ];
-    let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
-    let of = |info: &TensorInfo| {
-        let joined =
-            JOINED.iter().find_map(|(end, set)| Some([info.name.strip_suffix(end)?, set].concat()));
-        let next = numbers.len();
-        *numbers.entry(joined.unwrap_or_else(|| info.name.clone())).or_insert(next)
-    };
-    tensors.iter().map(of).collect()
+/// Values of rows of a weight, which are finite.
+pub(super) fn finite_rows(
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    first: u64,
+    count: u64,
+) -> Result<Vec<f32>> {
+    let info = &reader.tensors()[tensor];
+    let row = info.shape.row_len() * info.dtype.block_bytes();
+    let mut bytes = vec![0; usize_of(row * count)?];
+    reader.read_tensor(tensor, first * row, &mut bytes)?;
+    let mut values = Vec::new();
+    widen_f32(info.dtype, &bytes, &mut values);
+    check_finite(&values, &info.name, NOT_FINITE)?;
+    Ok(values)
 }
 
 fn usize_of(len: u64) -> Result<usize> {

@@ -17,6 +17,8 @@
 //! [`Laid`] is a checkpoint with these tensors in place of the weights, which are encoded as they
 //! are read, some rows at a time.
 
+mod affine;
+mod global;
 mod laid;
 mod rounding;
 mod row;
@@ -25,15 +27,14 @@ mod stated;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apr_arch::FamilyModel;
-use apr_core::{CheckpointReader, DType, Shape, TensorInfo};
-use apr_tensor::drift::Drift;
-
 use crate::role::{Role, roles_of};
 use crate::scheme::Scheme;
+use apr_arch::FamilyModel;
+use apr_core::{CheckpointReader, DType, Shape, TensorInfo};
 
+pub use global::global_scale;
 pub use laid::{Laid, LaidErrors};
-pub use rounding::{Rounding, Scale};
+pub use rounding::{Rounded, Rounding, Scale};
 
 /// What is laid out of a checkpoint.
 #[derive(Debug, Clone, Default)]
@@ -46,9 +47,8 @@ pub struct Chosen {
     /// What errors in the columns of each tensor weigh, by position, where scales are searched;
     /// may be shorter.
     pub importance: Vec<Option<Arc<[f32]>>>,
-    /// How far weights have moved, by position, that were [rounded](Rounding) before: their values
-    /// are stored exactly.
-    pub moved: BTreeMap<usize, Drift>,
+    /// Weights that were [rounded](Rounding) before, by position.
+    pub rounded: BTreeMap<usize, Rounded>,
     /// What libraries call the weights that have another name here, by position: their parts are
     /// named after that.
     pub names: BTreeMap<usize, String>,
@@ -104,6 +104,12 @@ impl Layout {
             Self::NvFp4 => Some(16),
             Self::Mlx(_) => Some(64),
         }
+    }
+
+    /// Whether all scales of a weight are multiplied by a number before they are stored.
+    #[must_use]
+    pub const fn has_global(self) -> bool {
+        matches!(self, Self::NvFp4)
     }
 
     /// The dtype by which reports name what weights become.

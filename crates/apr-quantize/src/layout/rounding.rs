@@ -1,45 +1,67 @@
 //! Values of a layout one at a time: the scale of a group, and the value nearest to another.
 
 use apr_core::DType;
+use apr_tensor::drift::Drift;
 use half::{bf16, f16};
 
-use super::Layout;
+use super::{Layout, affine, scale_dtype};
 
-/// The scale of a group, and the code of zero.
+/// The scale of a group, and the code of zero or what is added to the products.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
-    /// As it is stored.
+    /// As it is stored, divided by the scale of all scales.
     pub(super) scale: f32,
     /// 0 in symmetric layouts.
     pub(super) zero: f32,
+    /// 0 in layouts without biases.
+    pub(super) bias: f32,
+}
+
+impl Scale {
+    const fn of(scale: f32) -> Self {
+        Self { scale, zero: 0.0, bias: 0.0 }
+    }
+}
+
+/// A weight that was rounded before it is laid out: its values are stored exactly.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rounded {
+    /// How its values were rounded.
+    pub rounding: Rounding,
+    /// How far the weight moved.
+    pub drift: Drift,
 }
 
 /// How a layout rounds values: those of a group have one scale, which is chosen by all of them.
 ///
 /// What chooses codes by more than the values (GPTQ) rounds weights so, one at a time, and gives
-/// them to [`Laid`](super::Laid) as [moved](super::Chosen::moved): it finds the scale of which they
-/// all are multiples, and stores exactly these values.
+/// them to [`Laid`](super::Laid) as [rounded](super::Chosen::rounded): it finds the scale of which
+/// they all are multiples, and stores exactly these values.
 ///
 /// ```
+/// use apr_core::DType;
 /// use apr_quantize::Layout;
 ///
-/// let rounding = Layout::W8A8.rounding().expect("its values are rounded one at a time");
+/// let rounding = Layout::W8A8.rounding(DType::F32, 1.0);
 /// let scale = rounding.scale(&[0.51, -0.2, 0.1], None);
 /// assert!((rounding.round(-0.2, scale) + 0.2).abs() < 0.002);
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rounding {
     layout: Layout,
+    /// The dtype of MLX's scales.
+    pub(super) scales: DType,
+    /// What scales are multiplied by before they are stored; 1 in layouts without such a number.
+    pub(super) global: f32,
 }
 
 impl Layout {
-    /// How values are rounded; `None` for layouts whose groups share more than a scale.
+    /// How the values of a weight of this dtype are rounded, whose scales are multiplied by
+    /// `global` before they are stored ([`global_scale`](super::global_scale)).
     #[must_use]
-    pub const fn rounding(self) -> Option<Rounding> {
-        match self {
-            Self::NvFp4 | Self::Mlx(_) => None,
-            layout => Some(Rounding { layout }),
-        }
+    pub const fn rounding(self, weight: DType, global: f32) -> Rounding {
+        let global = if self.has_global() { global } else { 1.0 };
+        Rounding { layout: self, scales: scale_dtype(weight), global }
     }
 
     /// Whether the scale of a group is the best of several, by the errors of its values.
@@ -56,11 +78,13 @@ impl Rounding {
         self.layout.group()
     }
 
-    /// The dtype in which libraries compute the values, which has them all.
+    /// A dtype that has the values: the one in which libraries compute them; of MLX, the one in
+    /// which sums of products and biases are exact.
     #[must_use]
     pub const fn dtype(self) -> DType {
         match self.layout {
             Layout::Gptq4 => DType::F16,
+            Layout::Mlx(_) => DType::F32,
             _ => DType::BF16,
         }
     }
@@ -72,6 +96,11 @@ impl Rounding {
         match self.layout {
             Layout::Fp8 => self.symmetric(unless_zero(largest(values) / 448.0)),
             Layout::W8A8 => self.symmetric(unless_zero(largest(values) / 127.5)),
+            // None is zero, by which nothing can be divided.
+            Layout::NvFp4 => {
+                let scale = (self.global * (largest(values) / 6.0)).clamp(1.0 / 512.0, 448.0);
+                Scale::of(e4m3(scale) / self.global)
+            }
             _ => self.searched(values, importance),
         }
     }
@@ -80,15 +109,16 @@ impl Rounding {
     /// [`dtype`](Self::dtype), unless they multiply codes and apply the scale to the sums.
     #[must_use]
     pub fn round(self, value: f32, scale: Scale) -> f32 {
-        (self.code(value, scale) - scale.zero) * scale.scale
+        (self.code(value, scale) - scale.zero) * scale.scale + scale.bias
     }
 
     /// The code nearest to a value.
-    fn code(self, value: f32, Scale { scale, zero }: Scale) -> f32 {
-        let code = value / scale;
+    fn code(self, value: f32, Scale { scale, zero, bias }: Scale) -> f32 {
+        let code = (value - bias) / scale;
         match self.layout {
             Layout::Fp8 => e4m3(code),
-            Layout::MxFp4 => of_e2m1(e2m1(code)),
+            Layout::MxFp4 | Layout::NvFp4 => of_e2m1(e2m1(code)),
+            Layout::Mlx(bits) => code.round_ties_even().clamp(0.0, most(bits)),
             Layout::W8A8 => code.round_ties_even().clamp(-128.0, 127.0),
             _ => (code.round_ties_even() + zero).clamp(-8.0, 7.0),
         }
@@ -98,12 +128,27 @@ impl Rounding {
     fn stored(self, scale: f32) -> f32 {
         match self.layout {
             Layout::Gptq4 => f16::from_f32(scale.max(SMALLEST_F16)).to_f32(),
+            Layout::Mlx(_) if self.scales == DType::F16 => self.short(scale.max(SMALLEST_F16)),
+            Layout::Mlx(_) => self.short(scale.max(SMALLEST_BF16)),
             _ => bf16::from_f32(scale.max(SMALLEST_BF16)).to_f32(),
         }
     }
 
+    /// The nearest number in the dtype of MLX's scales that has few enough digits for products with
+    /// codes to be exact in `f32`.
+    fn short(self, number: f32) -> f32 {
+        match self.scales {
+            DType::BF16 => bf16::from_f32(number).to_f32(),
+            DType::F16 => f16::from_f32(number).to_f32(),
+            _ => {
+                let cut = 1 << 12;
+                f32::from_bits((number.to_bits() + cut / 2) & !(cut - 1))
+            }
+        }
+    }
+
     fn symmetric(self, scale: f32) -> Scale {
-        Scale { scale: self.stored(scale), zero: 0.0 }
+        Scale::of(self.stored(scale))
     }
 
     /// Scales that are tried for the values of a group.
@@ -114,17 +159,30 @@ impl Rounding {
                 let exponent = (largest(values).to_bits() >> 23).saturating_sub(2);
                 let zeros = largest(values) == 0.0;
                 let exponents = if zeros { [127; 2] } else { [exponent, exponent + 1] };
-                exponents.map(|exponent| Scale { scale: of_e8m0(exponent), zero: 0.0 }).to_vec()
+                exponents.map(|exponent| Scale::of(of_e8m0(exponent))).to_vec()
             }
             Layout::W4A16Asym => {
-                let (low, high) = values.iter().fold((0.0_f32, 0.0_f32), |(low, high), value| {
-                    (low.min(*value), high.max(*value))
-                });
+                let (low, high) = bounds(values);
+                let (low, high) = (low.min(0.0), high.max(0.0));
                 let whole = unless_zero((high - low) / 15.0);
                 let tried = STEPS.iter().map(|step| {
                     let scale = self.stored(whole * step);
                     let first = (low * step / scale).round_ties_even();
-                    Scale { scale, zero: (-8.0 - first).clamp(-8.0, 7.0) }
+                    Scale { scale, zero: (-8.0 - first).clamp(-8.0, 7.0), bias: 0.0 }
+                });
+                tried.collect()
+            }
+            Layout::Mlx(bits) => {
+                let (low, high) = bounds(values);
+                // Biases of more steps would leave no digits for the codes.
+                let least = largest(values) / 1024.0;
+                let whole = unless_zero(((high - low) / most(bits)).max(least));
+                let tried = STEPS.iter().map(|step| {
+                    let scale = self.stored(whole * step);
+                    // A multiple of the scale: zero is a code where it is in between.
+                    let middle = low + (high - low) * (1.0 - step) / 2.0;
+                    let bias = self.short((middle / scale).round_ties_even() * scale);
+                    Scale { scale, zero: 0.0, bias }
                 });
                 tried.collect()
             }
@@ -163,9 +221,11 @@ impl Rounding {
             Layout::Gptq4 => f16::from_f32(value).to_f32(),
             _ => bf16::from_f32(value).to_f32(),
         };
-        if self.layout == Layout::MxFp4 {
+        match self.layout {
             // The search finds the power of two.
-            return None;
+            Layout::MxFp4 => return None,
+            Layout::Mlx(bits) => return affine::exact(values, bits, |number| self.short(number)),
+            _ => {}
         }
         let most = largest(values);
         if most == 0.0 || values.iter().any(|value| stored(*value) != *value) {
@@ -187,8 +247,12 @@ impl Rounding {
             scale.scale.is_finite()
                 && values.iter().all(|value| stored(self.round(*value, *scale)) == *value)
         };
-        let scales = |scale: f32| Scale { scale, zero: 0.0 };
+        let scales = Scale::of;
         match self.layout {
+            Layout::NvFp4 => {
+                let stored = (1..=126_u8).rev().map(of_e4m3);
+                stored.map(|scale| scales(scale / self.global)).find(is_exact)
+            }
             Layout::Fp8 => {
                 // From 448 on downwards: the larger a code, the more precise is the scale.
                 let codes = (1..=126_u8).rev().map(of_e4m3);
@@ -216,7 +280,7 @@ fn with_zero(values: &[f32], scale: f32) -> Option<Scale> {
     let (low, high) =
         codes.fold((0.0_f32, 0.0_f32), |(low, high), code| (low.min(code), high.max(code)));
     let (least, most) = (-8.0 - low, 7.0 - high);
-    (least <= most).then(|| Scale { scale, zero: 0.0_f32.clamp(least, most) })
+    (least <= most).then(|| Scale { scale, zero: 0.0_f32.clamp(least, most), bias: 0.0 })
 }
 
 /// The least scales that are stored.
@@ -276,6 +340,18 @@ pub(super) fn e2m1(value: f32) -> u8 {
 pub(super) fn of_e2m1(code: u8) -> f32 {
     let size = E2M1[usize::from(code & 7)];
     if code & 8 == 0 { size } else { -size }
+}
+
+/// The least and the greatest of some values.
+pub(super) fn bounds(values: &[f32]) -> (f32, f32) {
+    values
+        .iter()
+        .fold((f32::MAX, f32::MIN), |(low, high), value| (low.min(*value), high.max(*value)))
+}
+
+/// The largest code of so many bits.
+pub(super) fn most(bits: u32) -> f32 {
+    f32::from((1_u16 << bits) - 1)
 }
 
 pub(super) fn largest(values: &[f32]) -> f32 {

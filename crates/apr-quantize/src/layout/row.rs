@@ -4,17 +4,14 @@ use apr_core::DType;
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::widen_f32;
 
-use super::rounding::{e2m1, e8m0, largest, of_e2m1};
-use super::{Layout, Part, scale_dtype};
+use super::rounding::{Scale, bounds, e2m1, e8m0, most, of_e2m1};
+use super::{Layout, Part, Rounding};
 
 /// What is encoded: rows of a weight in a layout.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Encoder {
     pub(super) layout: Layout,
-    /// The dtype of the weight.
-    pub(super) dtype: DType,
-    /// What scales are multiplied by before they are stored, where the layout has that; else 1.
-    pub(super) global: f32,
+    pub(super) rounding: Rounding,
     /// Whether values were rounded before, and are to be stored exactly.
     pub(super) is_rounded: bool,
 }
@@ -115,12 +112,12 @@ impl Encoder {
     fn values(self, mut codes: Vec<f32>, scales: &Scales) -> Vec<f32> {
         let group = self.group(&codes);
         for (codes, scale) in codes.chunks_mut(group).zip(&scales.scales.values) {
-            codes.iter_mut().for_each(|code| *code *= scale / self.global);
+            codes.iter_mut().for_each(|code| *code *= scale / self.rounding.global);
         }
         let dtype = match self.layout {
-            Layout::Gptq4 => DType::F16,
-            Layout::Mlx(_) => scale_dtype(self.dtype),
-            _ => DType::BF16,
+            // Sums that were rounded before are exact.
+            Layout::Mlx(_) if !self.is_rounded => self.rounding.scales,
+            _ => self.rounding.dtype(),
         };
         let mut values = Numbers::of(&codes, dtype).values;
         if scales.biases.values.is_empty() {
@@ -140,43 +137,49 @@ impl Encoder {
 
     fn scales(self, values: &[f32], weights: Option<&[f32]>) -> Scales {
         let group = self.group(values);
-        if let Some(rounding) = self.layout.rounding() {
-            let weights = |at: usize| weights?.chunks(group).nth(at);
-            let groups = values.chunks(group).enumerate();
-            let found = groups.map(|(at, values)| {
-                let exact = if self.is_rounded { rounding.exact(values) } else { None };
-                exact.unwrap_or_else(|| rounding.scale(values, weights(at)))
-            });
-            let (values, zeros): (Vec<f32>, Vec<f32>) =
-                found.map(|found| (found.scale, found.zero)).unzip();
-            let scales = match self.layout {
-                Layout::MxFp4 => {
-                    Numbers { bytes: values.iter().map(|scale| e8m0(*scale)).collect(), values }
-                }
-                _ => Numbers::of(&values, rounding.dtype()),
-            };
-            let chosen_by = scales.values.iter().map(|scale| (*scale, 0.0)).collect();
-            return Scales { scales, zeros, chosen_by, ..Scales::default() };
+        if let (Layout::Mlx(bits), false) = (self.layout, self.is_rounded) {
+            return of_mlx(bits, self.rounding.scales, values.chunks(group));
         }
-        if let Layout::Mlx(bits) = self.layout {
-            return of_mlx(bits, scale_dtype(self.dtype), values.chunks(group));
-        }
-        // None is zero, by which nothing can be divided.
-        let scale = |group| (self.global * (largest(group) / 6.0)).clamp(1.0 / 512.0, 448.0);
-        let scales = values.chunks(group).map(scale).collect::<Vec<_>>();
-        let scales = Numbers::of(&scales, DType::F8_E4M3);
-        let chosen_by = scales.values.iter().map(|scale| (scale / self.global, 0.0)).collect();
-        Scales { scales, chosen_by, ..Scales::default() }
+        let weights = |at: usize| weights?.chunks(group).nth(at);
+        let groups = values.chunks(group).enumerate();
+        let found = groups.map(|(at, values)| {
+            let exact = if self.is_rounded { self.rounding.exact(values) } else { None };
+            exact.unwrap_or_else(|| self.rounding.scale(values, weights(at)))
+        });
+        let found: Vec<Scale> = found.collect();
+        let stored: Vec<f32> =
+            found.iter().map(|found| found.scale * self.rounding.global).collect();
+        let scales = match self.layout {
+            Layout::MxFp4 => {
+                Numbers { bytes: stored.iter().map(|scale| e8m0(*scale)).collect(), values: stored }
+            }
+            layout => Numbers::of(
+                &stored,
+                match layout {
+                    Layout::NvFp4 => DType::F8_E4M3,
+                    Layout::Mlx(_) => self.rounding.scales,
+                    _ => self.rounding.dtype(),
+                },
+            ),
+        };
+        let biases = match self.layout {
+            Layout::Mlx(_) => {
+                let biases: Vec<f32> = found.iter().map(|found| found.bias).collect();
+                Numbers::of(&biases, self.rounding.scales)
+            }
+            _ => Numbers::default(),
+        };
+        let zeros = found.iter().map(|found| found.zero).collect();
+        let chosen_by = found.iter().map(|found| (found.scale, found.bias)).collect();
+        Scales { scales, biases, zeros, chosen_by }
     }
 }
 
 /// Scales and biases as MLX makes them: the edge of larger magnitude is a code exactly.
 fn of_mlx<'v>(bits: u32, dtype: DType, groups: impl Iterator<Item = &'v [f32]>) -> Scales {
-    let most = f32::from((1_u16 << bits) - 1);
+    let most = most(bits);
     let chosen = groups.map(|group| {
-        let (low, high) = group
-            .iter()
-            .fold((f32::MAX, f32::MIN), |(low, high), value| (low.min(*value), high.max(*value)));
+        let (low, high) = bounds(group);
         let is_low = low.abs() > high.abs();
         let edge = if is_low { low } else { high };
         let scale = ((high - low) / most).max(1e-7) * if is_low { 1.0 } else { -1.0 };

@@ -100,7 +100,7 @@ fn calibration_rounds_each_expert_by_the_inputs_that_reach_it() {
 #[test]
 fn errors_and_gates_are_those_of_the_weights_before_they_were_rounded() {
     let sandbox = sandbox();
-    for name in ["fp8", "w8a8", "w4a16", "w4a16-asym", "mxfp4", "gptq-4"] {
+    for name in ["fp8", "w8a8", "w4a16", "w4a16-asym", "mxfp4", "nvfp4", "gptq-4"] {
         let line = format!("quantize llama --type {name} --format safetensors -o {name}");
         let report = sandbox.apr(&format!("{line} --calibration text.txt --json")).ok().json();
         let diff = sandbox.apr(&format!("diff llama {name} --json")).json();
@@ -152,8 +152,31 @@ fn importance_weighs_errors_where_scales_are_searched() {
         let said = format!("the importance matrix changed nothing: the layout {layout} searches");
         sandbox.apr(&format!("{line} -o {layout}")).ok().says(&[&said]);
     }
-    let line = "quantize llama --type mlx-4 --format safetensors --calibration text.txt -o mlx";
-    sandbox.apr(line).ok().says(&["--calibration changed nothing: the layout mlx-4 has"]);
+}
+
+#[test]
+fn calibration_makes_the_outputs_of_scales_that_share_more_than_a_group_closer() {
+    let sandbox = sandbox();
+    for (layout, times) in [("nvfp4", 5.0), ("mlx-4", 2.0)] {
+        let line = format!("quantize llama --type {layout} --format safetensors -o");
+        let divergence = |folder: &str, option: &str| {
+            sandbox.apr(&format!("{line} {folder} {option} -f")).ok();
+            let judge = format!("validate llama {folder} --quality --text text.txt --json");
+            let found = sandbox.apr(&judge).json();
+            found["kl_divergence"]["mean"]["value"].as_f64().expect("a number")
+        };
+        let nearest = divergence("nearest", "");
+        let found = divergence("rounded", "--calibration text.txt");
+        assert!(times * found < nearest, "{layout}: {found} {nearest}");
+    }
+    // Weights that servers join have one scale of all scales, also when they were rounded.
+    sandbox
+        .apr("quantize llama --type nvfp4 --format safetensors -o m --calibration text.txt")
+        .ok();
+    let globals = ["q", "k", "v"].map(|of| {
+        bytes(&sandbox, "m", &format!("model.layers.0.self_attn.{of}_proj.weight_global_scale"))
+    });
+    assert!(globals.iter().all(|global| *global == globals[0]), "{globals:?}");
 }
 
 #[test]

@@ -1,0 +1,59 @@
+//! The scale of all scales, which weights that servers join share.
+
+use std::collections::BTreeMap;
+
+use apr_core::{CheckpointReader, Result, TensorInfo};
+
+use super::laid::finite_rows;
+
+/// Elements of rows that are read at a time.
+pub(super) const AT_ONCE: u64 = 1 << 18;
+
+/// What the scales of some weights, by position, are multiplied by before they are stored.
+///
+/// # Errors
+/// E001 for values that are not finite, E007 when the weights can't be read.
+pub fn global_scale(
+    reader: &dyn CheckpointReader,
+    weights: impl IntoIterator<Item = usize>,
+) -> Result<f32> {
+    let mut largest = 0.0_f32;
+    for tensor in weights {
+        let info = &reader.tensors()[tensor];
+        let rows = info.shape.dims().first().copied().unwrap_or(0);
+        let mut first = 0;
+        while first < rows {
+            let count = at_once(info).min(rows - first);
+            let values = finite_rows(reader, tensor, first, count)?;
+            largest = values.iter().fold(largest, |largest, value| largest.max(value.abs()));
+            first += count;
+        }
+    }
+    let largest = if largest > 0.0 { largest } else { 1.0 };
+    // A finite number, however small the largest is.
+    Ok((448.0 * 6.0 / largest).min(f32::MAX))
+}
+
+/// Rows of a weight that are read at once.
+pub(super) fn at_once(info: &TensorInfo) -> u64 {
+    (AT_ONCE / info.shape.row_len().max(1)).max(1)
+}
+
+/// Numbers for tensors; those of weights that servers join are the same.
+pub(super) fn sets(tensors: &[TensorInfo]) -> Vec<usize> {
+    const JOINED: [(&str, &str); 5] = [
+        ("q_proj.weight", "qkv"),
+        ("k_proj.weight", "qkv"),
+        ("v_proj.weight", "qkv"),
+        ("gate_proj.weight", "gate_up"),
+        ("up_proj.weight", "gate_up"),
+    ];
+    let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
+    let of = |info: &TensorInfo| {
+        let joined =
+            JOINED.iter().find_map(|(end, set)| Some([info.name.strip_suffix(end)?, set].concat()));
+        let next = numbers.len();
+        *numbers.entry(joined.unwrap_or_else(|| info.name.clone())).or_insert(next)
+    };
+    tensors.iter().map(of).collect()
+}
