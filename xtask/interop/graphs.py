@@ -34,6 +34,7 @@ import torch
 import transformers
 
 from graph_cases import CASES, RENAMED
+from graph_texts import Reference, left_padded, positions_of, right_padded, some_tokens
 
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
@@ -261,42 +262,6 @@ class Worst:
             self.error, self.where = error, where
 
 
-def some_tokens(model, *shape):
-    """Random tokens, none of which is a special one."""
-    config = getattr(model.config, "text_config", None) or model.config
-    return torch.randint(4, config.vocab_size - 1, shape)
-
-
-def left_padded(model, batch, length, pads):
-    """Random tokens with padding in front, and their mask."""
-    tokens = some_tokens(model, batch, length)
-    mask = torch.ones(batch, length, dtype=torch.long)
-    for row, pad in enumerate(pads):
-        mask[row, :pad] = 0
-        tokens[row, :pad] = 0
-    return tokens, mask
-
-
-def positions_of(mask):
-    return (mask.cumsum(-1) - 1).clamp(min=0)
-
-
-def cache_layers(cache):
-    return [(layer.keys, layer.values) for layer in cache.layers]
-
-
-def add_cache(worst, where, results, cache):
-    for layer, pair in enumerate(cache_layers(cache)):
-        for kind, theirs in zip(("key", "value"), pair):
-            ours = results[f"present.{layer}.{kind}"]
-            if ours.shape[1] > theirs.shape[1]:
-                # transformers 5 keeps latents; --latent-cache heads what they become, which the outputs of later steps show.
-                continue
-            # transformers forgets what is outside of a window, and repeats Falcon's shared heads.
-            theirs = theirs[:, :: theirs.shape[1] // ours.shape[1]]
-            worst.add(f"{where} present.{layer}.{kind}", ours[:, :, ours.shape[2] - theirs.shape[2] :], theirs)
-
-
 def decoder(model, apr, folder, worst):
     parts = sessions(apr, folder)
     plain = sessions(apr, folder, past=False)
@@ -306,28 +271,26 @@ def decoder(model, apr, folder, worst):
         tokens, mask = left_padded(model, batch, length, pads)
         # Models whose positions are slopes take none.
         positions = dict(position_ids=positions_of(mask)) if "position_ids" in session.inputs else {}
-        with torch.no_grad():
-            theirs = model(tokens, attention_mask=mask, use_cache=True, **positions)
+        reference = Reference(model, pads)
         feeds = dict(input_ids=tokens, attention_mask=mask) | positions
-        worst.add(f"without past, batch {batch}", plain(feeds)[output], theirs[output])
+        theirs = reference(feeds)
+        theirs.compare(worst, f"without past, batch {batch}", plain(feeds)[output], output)
         past = {
             name: np.zeros((batch, shape[1], 0, shape[3]), np.float32)
             for name, shape in session.shapes.items() if name.startswith("past_key_values")
         }
         ours = session(feeds | past)
-        worst.add(f"prefill, batch {batch}", ours[output], theirs[output])
-        add_cache(worst, f"prefill, batch {batch}", ours, theirs.past_key_values)
+        theirs.compare(worst, f"prefill, batch {batch}", ours[output], output)
+        theirs.compare_cache(worst, f"prefill, batch {batch}", ours)
         for step in range(STEPS):
             token = some_tokens(model, batch, 1)
             mask = torch.cat([mask, torch.ones(batch, 1, dtype=torch.long)], 1)
             positions = {name: positions_of(mask)[:, -1:] for name in positions}
-            with torch.no_grad():
-                theirs = model(
-                    token, attention_mask=mask, use_cache=True, past_key_values=theirs.past_key_values, **positions
-                )
             past = {name.replace("present", "past_key_values"): value for name, value in ours.items() if "present" in name}
-            ours = session(dict(input_ids=token, attention_mask=mask) | positions | past)
-            worst.add(f"step {step}, batch {batch}", ours[output], theirs[output])
+            feeds = dict(input_ids=token, attention_mask=mask) | positions
+            theirs = reference(feeds)
+            ours = session(feeds | past)
+            theirs.compare(worst, f"step {step}, batch {batch}", ours[output], output)
 
 
 def classifier(model, apr, folder, worst):
@@ -364,20 +327,6 @@ def mel(model, apr, folder, worst):
         with torch.no_grad():
             theirs = model(features)
         compare_all(worst, f"batch {batch}", session(dict(input_features=features)), theirs)
-
-
-def right_padded(model, lengths, end=None):
-    tokens = torch.full((len(lengths), max(lengths)), getattr(model.config, "pad_token_id", None) or 0)
-    mask = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
-    config = getattr(model.config, "text_config", None) or model.config
-    # Tiny vocabularies may lack the token that the configuration names.
-    end = end if end is not None and end < config.vocab_size else None
-    for row, length in enumerate(lengths):
-        tokens[row, :length] = some_tokens(model, length)
-        if end is not None:
-            tokens[row, length - 1] = end
-        mask[row, :length] = 1
-    return tokens, mask
 
 
 def compare_all(worst, where, ours, theirs):
