@@ -44,6 +44,7 @@ pub struct FileInfo {
     /// Plain name; empty for an unnamed source.
     pub name: String,
     /// Length in bytes.
+    #[serde(rename = "bytes")]
     pub len: u64,
 }
 
@@ -53,6 +54,7 @@ pub struct Companion {
     /// Plain name, `config.json` or `1_Pooling/config.json`.
     pub name: String,
     /// Length in bytes.
+    #[serde(rename = "bytes")]
     pub len: u64,
 }
 
@@ -158,6 +160,7 @@ pub struct PlannedTensor {
     /// From the start of that file, in bytes.
     pub offset: u64,
     /// Length in bytes.
+    #[serde(rename = "bytes")]
     pub len: u64,
 }
 

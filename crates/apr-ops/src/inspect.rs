@@ -35,7 +35,7 @@ pub struct InspectReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Bytes of all files.
-    pub size: u64,
+    pub bytes: u64,
     /// Elements of all tensors.
     pub parameters: u64,
     /// Tokens in the vocabulary.
@@ -148,7 +148,7 @@ pub(crate) fn inspect(
         model_type: metadata.text(keys::MODEL_TYPE).map(str::to_owned),
         version: header.get("version").and_then(Value::as_str).map(str::to_owned),
         kind: header.get("kind").and_then(Value::as_str).map(str::to_owned),
-        size: reader.files().iter().map(|file| file.len).sum(),
+        bytes: reader.files().iter().map(|file| file.len).sum(),
         parameters: elements,
         vocab_size: vocab_size(metadata),
         tensor_count: reader.tensors().len(),

@@ -20,7 +20,7 @@ use crate::model;
 struct BenchReport {
     path: String,
     /// Bytes of all tensors as they are stored.
-    size: u64,
+    bytes: u64,
     /// Elements of all tensors.
     parameters: u64,
     results: Vec<Row>,
@@ -48,7 +48,7 @@ pub(super) fn run(args: &BenchArgs, context: &Context) -> Outcome {
     let sum = |of: &dyn Fn(usize) -> u64| (0..tensors.len()).map(of).fold(0, u64::saturating_add);
     let mut report = BenchReport {
         path: model.name.clone(),
-        size: sum(&|at| tensors[at].byte_len().unwrap_or_default()),
+        bytes: sum(&|at| tensors[at].byte_len().unwrap_or_default()),
         parameters: sum(&|at| tensors[at].shape.elements().unwrap_or_default()),
         results: Vec::new(),
     };
@@ -98,7 +98,7 @@ fn render(out: &mut dyn Write, report: &BenchReport) -> io::Result<()> {
         };
         table.push([
             Escaped(&report.path).to_string(),
-            human::bytes(report.size),
+            human::bytes(report.bytes),
             format!("{:.2} M", report.parameters as f64 / 1e6),
             (*backend).to_owned(),
             result.arithmetic.to_owned(),

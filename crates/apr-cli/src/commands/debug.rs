@@ -117,7 +117,7 @@ impl ByteSource for TensorBytes<'_> {
 #[derive(Default, Serialize)]
 struct Play {
     path: String,
-    size: u64,
+    bytes: u64,
     magic: String,
     format: Option<&'static str>,
     header: Value,
@@ -141,7 +141,7 @@ impl Play {
         let mut play = Self { path: args.file.display().to_string(), ..Self::default() };
         if model::is_set(&args.file, context)? {
             let model = model::open(&args.file, context)?;
-            play.size = model.reader.files().iter().map(|file| file.len).sum();
+            play.bytes = model.reader.files().iter().map(|file| file.len).sum();
             play.tell(&*model.reader, context)?;
             return Ok(play);
         }
@@ -149,7 +149,7 @@ impl Play {
         let (source, _spool) = model::open_bytes(&args.file, context)?;
         let mut head = vec![0; usize::try_from(source.len().min(HEAD_LEN)).unwrap_or_default()];
         source.read_at(0, &mut head)?;
-        play.size = source.len();
+        play.bytes = source.len();
         play.magic = magic(&head);
         play.format = recognise(&head).map(|format| format.name);
         match apr_registry::open(source, &play.path, &context.options) {
@@ -197,7 +197,7 @@ fn render_plain(out: &mut dyn Write, play: &Play) -> io::Result<()> {
     writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&play.path))?;
     let mut line =
         |label: &str, value: &str| writeln!(out, "{:<16} {}", format!("{label}:"), Escaped(value));
-    line("Size", &format!("{} ({} bytes)", human::bytes(play.size), human::count(play.size)))?;
+    line("Size", &format!("{} ({} bytes)", human::bytes(play.bytes), human::count(play.bytes)))?;
     if !play.magic.is_empty() {
         line("Magic", &play.magic)?;
     }

@@ -180,14 +180,14 @@ fn size(report: &InspectReport) -> String {
     match saved {
         0 => format!(
             "{} ({} of tensors)",
-            human::bytes(report.size),
+            human::bytes(report.bytes),
             human::bytes(report.tensor_bytes)
         ),
         saved => {
             format!(
                 "{} (compressed: {})",
-                human::bytes(report.size.saturating_add(saved)),
-                human::bytes(report.size)
+                human::bytes(report.bytes.saturating_add(saved)),
+                human::bytes(report.bytes)
             )
         }
     }

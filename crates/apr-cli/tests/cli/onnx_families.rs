@@ -328,7 +328,7 @@ fn weights_of_2_gib_and_more_lie_beside_their_graph() {
     let planned = sandbox.apr("export large -o m.onnx --dry-run --json").ok().json();
     let files: Vec<_> = planned["files"].as_array().expect("a list").iter().collect();
     let len = |name: &str| {
-        files.iter().find(|file| file["name"] == name).and_then(|file| file["len"].as_u64())
+        files.iter().find(|file| file["name"] == name).and_then(|file| file["bytes"].as_u64())
     };
     assert!(len("m.onnx").is_some_and(|len| len < 1 << 20), "{files:?}");
     assert!(len("m.onnx_data").is_some_and(|len| len > 1 << 31), "{files:?}");

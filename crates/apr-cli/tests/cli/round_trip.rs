@@ -160,7 +160,7 @@ fn a_dry_run_writes_nothing_and_predicts_the_size_of_every_file() {
         let mut planned = before.clone();
         for file in plan["files"].as_array().expect("a list") {
             let name = format!("{target}{}", file["name"].as_str().expect("a name"));
-            assert_eq!(file["len"], sandbox.read(&name).len(), "{line}: {name}");
+            assert_eq!(file["bytes"], sandbox.read(&name).len(), "{line}: {name}");
             planned.push(name);
         }
         planned.sort();

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use apr_quantize::{
-    Casts, Choices, Layout, QualityGate, Quantization, Rounded, Scheme, SchemeKind, TensorTarget, Weighting,
-    plan, record, record_cast, record_dequantized,
+    Casts, Choices, Layout, QualityGate, Quantization, Rounded, Scheme, SchemeKind, TensorTarget,
+    Weighting, plan, record, record_cast, record_dequantized,
 };
 use apr_registry::{
     CheckpointReader, Convention, DType, Format, QuantizedTypes, apr2, safetensors,

@@ -163,7 +163,7 @@ impl Explorer<'_> {
                 " Total Params: {}  Tensors: {}  Size: {}",
                 grouped(report.parameters),
                 grouped(report.tensor_count as u64),
-                bytes(report.size)
+                bytes(report.bytes)
             ),
             format!(" Dtypes: {}{after}", listed(dtypes, columns.saturating_sub(beside))),
         ];

@@ -138,7 +138,7 @@ export class Model implements AsyncDisposable {
   }
 
   /** Files that travel with the weights: configuration, tokenizer, licence. */
-  companions(): Promise<{ name: string; len: number }[]> {
+  companions(): Promise<{ name: string; bytes: number }[]> {
     return this.#call("companions");
   }
 

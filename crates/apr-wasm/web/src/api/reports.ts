@@ -67,14 +67,14 @@ export interface InspectReport extends LeftOut {
   format: string;
   model_type?: string;
   family?: Description;
-  size: number;
+  bytes: number;
   parameters: number;
   tensor_count: number;
   tensor_bytes: number;
   bits_per_weight: number;
   dtypes: DtypeShare[];
-  files: { name: string; len: number }[];
-  companions: { name: string; len: number }[];
+  files: { name: string; bytes: number }[];
+  companions: { name: string; bytes: number }[];
   metadata?: Record<string, unknown>;
   warnings?: string[];
   /** What its graphs compute, in short. */
@@ -341,7 +341,7 @@ export interface ConvertWishes {
 export interface ConvertReport {
   bytes_in?: number;
   bytes_out?: number;
-  files: { name: string; len: number }[];
+  files: { name: string; bytes: number }[];
   losses?: { name: string; what: string; why: string }[];
   warnings?: string[];
   [more: string]: unknown;

@@ -217,7 +217,7 @@ class Page {
   #build(model: OpenModel, place: Place): Shell {
     document.title = `${visible(model.title)} – apr`;
     const size = h("span.dim");
-    void model.inspect().then((report) => { size.textContent = `${report.format}, ${bytes(report.size)}`; }, () => undefined);
+    void model.inspect().then((report) => { size.textContent = `${report.format}, ${bytes(report.bytes)}`; }, () => undefined);
     const nav = h("nav", { "aria-label": "Views" }, VIEWS.map((name) => h("a", { href: addressOf(this.#placeOf(model, { view: name })) }, TITLES[name])));
     const view = h("main.view");
     const element = h("div.shell", this.#header(model.title, size), nav, view);

@@ -37,7 +37,7 @@ function facts(report: InspectReport): HTMLElement {
     h("dl.facts",
       fact("Format", report.format),
       fact("Parameters", amount(report.parameters), whole(report.parameters)),
-      fact("Size", bytes(report.size)),
+      fact("Size", bytes(report.bytes)),
       fact("Bits a weight", report.bits_per_weight.toFixed(2)),
       fact("Tensors", whole(report.tensor_count)),
       typeof report.vocab_size === "number" && fact("Vocabulary", whole(report.vocab_size), "tokens"),
