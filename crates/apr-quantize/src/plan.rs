@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use apr_arch::FamilyModel;
 use apr_registry::{CheckpointReader, Convention, DType, Error, Result, TensorInfo, keys};
-use apr_view::NamePattern;
-use apr_view::named;
+use apr_view::{NamePattern, named, parse_search};
 
 use super::idle::{changes_something, idle_choices, idle_patterns};
 use super::role::{gguf_names, roles};
@@ -159,7 +158,8 @@ fn facts(
     Ok(ModelFacts::from_dimensions(architecture, |name| model.dimension(name)))
 }
 
-/// Patterns count for GGUF's names and for the tensors' own.
+/// Patterns count for GGUF's names and for the tensors' own. One that is no whole name is a part of
+/// names, as in llama-quantize, where `attn_q` means the tensors with that in their names.
 fn overrides(
     reader: &dyn CheckpointReader,
     names: &[String],
@@ -168,6 +168,12 @@ fn overrides(
     let mut result = Vec::new();
     for (pattern, dtype) in rules {
         let own = reader.tensors().iter().zip(names);
+        let matches = |pattern: &NamePattern| {
+            let mut own = own.clone();
+            own.any(|(info, name)| pattern.is_match(&info.name) || pattern.is_match(name))
+        };
+        let part = parse_search(pattern.text()).ok().filter(|_| !matches(pattern));
+        let pattern = part.as_ref().filter(|part| matches(part)).unwrap_or(pattern);
         // Candidates go by GGUF's names: a match of a tensor's own name becomes a pattern for it
         // alone.
         for (_, name) in

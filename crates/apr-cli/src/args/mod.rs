@@ -1,5 +1,6 @@
 //! What can be typed.
 
+mod belongs;
 mod bench;
 mod canary;
 mod completion;
@@ -38,6 +39,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use clap_complete::engine::ArgValueCandidates;
 
+pub(crate) use belongs::check_use;
 pub(crate) use bench::BenchArgs;
 pub(crate) use canary::{CanaryAction, CanaryCheckArgs, CanaryCreateArgs};
 pub(crate) use container::{
@@ -105,7 +107,10 @@ impl Cli {
             Self::command_with_help().try_get_matches_from(arguments)
         };
         let parsed = matches.and_then(|matches| {
+            let texts = crate::arguments().collect::<Vec<_>>();
+            let texts = texts.iter().filter_map(|argument| argument.to_str());
             crate::printer::set_command(words(&matches));
+            check_use(&mut Self::command(), &matches, texts)?;
             Self::from_arg_matches(&matches)
         });
         parsed.map_err(hints::advised)

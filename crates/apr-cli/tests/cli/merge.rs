@@ -289,6 +289,8 @@ fn parameters_out_of_range_and_of_the_wrong_number_are_refused() {
 fn a_threshold_is_asked_for_and_given() {
     let sandbox = with_fixtures();
     sandbox.apr("merge a-f32 b-f32 -s nearswap -o m").fails(2, &["pass --t 0.001"]);
+    let line = "merge a-f32 b-f32 -s linear -o m --models-dir .";
+    sandbox.apr(line).fails(2, &["--models-dir is for models that a configuration names"]);
     sandbox.apr("merge a-f32 b-f32 -s nearswap --t 0.001 -o m").ok();
 }
 

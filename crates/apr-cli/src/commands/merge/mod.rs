@@ -74,10 +74,18 @@ pub(super) fn with_made<R>(
     context: &Context,
     then: impl FnOnce(Made<'_>) -> Outcome<R>,
 ) -> Outcome<R> {
-    if !args.lora.is_empty() {
-        return adapters::with_made(args, context, then);
+    let description = match args.lora.is_empty() {
+        true => Some(recipe::describe(args, context)?),
+        false => None,
+    };
+    if args.models_dir.is_some() && matches!(description, None | Some(Description::Options(_))) {
+        let message = "--models-dir is for models that a configuration names, and the command \
+                       names them all";
+        return Err(Failure::Usage(message.to_owned()));
     }
-    let description = recipe::describe(args, context)?;
+    let Some(description) = description else {
+        return adapters::with_made(args, context, then);
+    };
     // It is the merge's, and no model's.
     let context = &context.without_config();
     let folder = recipe::models_dir(args);

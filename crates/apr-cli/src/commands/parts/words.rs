@@ -11,7 +11,7 @@ use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 use serde_json::Value;
 
 use super::options::{check, is_path};
-use crate::args::Cli;
+use crate::args::{Cli, check_use};
 use crate::failure::{Failure, Outcome};
 
 /// The commands that are done in parts.
@@ -130,7 +130,14 @@ fn texts_of(value: &Value) -> Option<Option<Vec<&str>>> {
 fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Outcome<(ArgMatches, clap::Command)> {
     let mut command = Cli::command();
     command.build();
-    let matches = command.clone().try_get_matches_from(["apr"].into_iter().chain(words));
+    let words: Vec<&str> = words.collect();
+    let matches = command
+        .clone()
+        .try_get_matches_from(["apr"].into_iter().chain(words.iter().copied()))
+        .and_then(|matches| {
+            check_use(&mut command, &matches, words.into_iter())?;
+            Ok(matches)
+        });
     let matches = matches.map_err(|error| {
         let message = message_of(&error);
         let is_own =

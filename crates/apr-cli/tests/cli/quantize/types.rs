@@ -118,6 +118,10 @@ fn single_tensors_get_the_types_asked_for_them() {
     let options = "--tensor-type blk.1.attn_v.*=q5_1 --tensor-type layers.1.*=q4_1 --tensor-type \
         *.up_proj.weight=q8_0 --tensor-type blk.0.attn_v.*=q5_1 --embedding-type q4_0";
     assert_eq!(types(options), ["q4_0", "q8_0", "q5_1", "q4_1"]);
+    // A text that is no whole name is a part of names, as in llama-quantize.
+    let part = types("--tensor-type attn_v=q5_1 --tensor-type lm_hea=q4_1");
+    assert_eq!(part, ["q5_0", "q4_1", "q5_1", "q5_0"]);
+    assert_eq!(types("--tensor-type output.weight=q4_1"), ["q5_0", "q4_1", "q8_0", "q5_0"]);
     sandbox
         .apr("quantize m --type q8_0 --tensor-type *.ffn_dwon.*=q4_0 -o q.apr -f")
         .ok()
