@@ -109,7 +109,7 @@ def check(model):
     apr("validate", model.path)
     scan(model)
     score = apr("validate", "--quality", model.path, "--json", code=None)
-    model.score = json.loads(score.stdout).get("passed") if score.stdout.startswith("{") else None
+    model.score = json.loads(score.stdout).get("score") if score.stdout.startswith("{") else None
     model.reached = [target for target in model.targets() if convert(model, target)]
     runs(model)
 

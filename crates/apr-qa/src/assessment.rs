@@ -7,10 +7,33 @@ use crate::points::{Category, Heading, Judged, POINTS, Point};
 /// Version of the report.
 const VERSION: u32 = 1;
 
-/// Percent of the points from which on a model has each rating.
+/// Scores from which on a model has each rating.
 const RATINGS: [(usize, &str); 3] = [(90, "EXCELLENT"), (75, "GOOD"), (50, "FAIR")];
 /// The rating of the others.
 const LOWEST: &str = "POOR";
+
+/// Points whose failure makes a model unfit, whatever else passes, and the most that it scores
+/// then.
+const CRITICAL: [(u8, usize); 12] = [
+    // Damaged files.
+    (4, 10),
+    (9, 10),
+    (14, 10),
+    // NaN and infinity, in weights and in what they compute.
+    (26, 20),
+    (27, 20),
+    (44, 20),
+    // Weights that are not those of the model.
+    (32, 30),
+    (36, 40),
+    (28, 50),
+    (33, 50),
+    (38, 50),
+    (39, 50),
+];
+
+/// What a critical point counts for, where another one counts for 1.
+const WEIGHT: usize = 4;
 
 /// What became of a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -46,6 +69,20 @@ pub struct PointReport {
     pub seen: String,
 }
 
+/// A critical point that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Critical {
+    /// From 1 to 100.
+    pub number: u8,
+    /// The name in the quality plan.
+    pub name: &'static str,
+    /// The most that a model scores with it.
+    pub cap: usize,
+    /// What was seen.
+    pub seen: String,
+}
+
 /// How many points of a heading passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -73,7 +110,17 @@ pub struct Assessment {
     /// The only category that was judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<Category>,
-    /// The score: points that passed.
+    /// The model's score, from 0 to 100: the share of the points that it can fail and passed,
+    /// critical ones with four times the weight, but no more than the failed critical points allow.
+    /// `None` where no point that was judged is about the model.
+    pub score: Option<usize>,
+    /// The score in a word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rating: Option<&'static str>,
+    /// Critical points that failed, the worst first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub critical: Vec<Critical>,
+    /// Points that passed, of the model and of the program.
     pub passed: usize,
     /// Points that failed.
     pub failed: usize,
@@ -84,11 +131,12 @@ pub struct Assessment {
     /// The most of them that can pass: the others take another program, or what this version does
     /// not have.
     pub attainable: usize,
-    /// The score in a word.
-    pub rating: &'static str,
     /// The score that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_score: Option<usize>,
+    /// How many points were to pass.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_points: Option<usize>,
     /// The headings, in the order of the report.
     pub headings: Vec<Score>,
     /// The points, by number; none where only the score was asked for.
@@ -116,19 +164,27 @@ impl Assessment {
             Heading::ALL.into_iter().map(score).filter(|score| score.points > 0).collect();
         let (passed, total) = (count(None, Some(Verdict::Passed)), points.len());
         let elsewhere = points.iter().filter(|point| point.judged == Judged::Elsewhere).count();
-        let percent = passed * 100 / total.max(1);
-        let rating = RATINGS.iter().find(|(least, _)| percent >= *least);
+        let critical = critical(&points);
+        let score = score_of(&points)
+            .map(|score| critical.iter().fold(score, |score, critical| score.min(critical.cap)));
+        let rating = |score: usize| {
+            let rating = RATINGS.iter().find(|(least, _)| score >= *least);
+            rating.map_or(LOWEST, |(_, word)| word)
+        };
         Self {
             version: VERSION,
             path: file.to_owned(),
             category,
+            score,
+            rating: score.map(rating),
+            critical,
             passed,
             failed: count(None, Some(Verdict::Failed)),
             not_applicable: count(None, Some(Verdict::NotApplicable)),
             total,
             attainable: total - elsewhere,
-            rating: rating.map_or(LOWEST, |(_, word)| word),
             min_score: None,
+            min_points: None,
             headings,
             points,
         }
@@ -140,17 +196,56 @@ impl Assessment {
         Self { min_score, ..self }
     }
 
+    /// The same with the number of points that are to pass.
+    #[must_use]
+    pub fn with_minimum_of_points(self, min_points: Option<usize>) -> Self {
+        Self { min_points, ..self }
+    }
+
     /// The same without the single points.
     #[must_use]
     pub fn without_points(self) -> Self {
         Self { points: Vec::new(), ..self }
     }
 
-    /// Whether as many points passed as were asked for.
+    /// Whether the score is what was asked for, and as many points passed as were to.
     #[must_use]
     pub fn is_enough(&self) -> bool {
-        self.min_score.is_none_or(|least| self.passed >= least)
+        self.min_score.is_none_or(|least| self.score.is_some_and(|score| score >= least))
+            && self.min_points.is_none_or(|least| self.passed >= least)
     }
+}
+
+/// The critical points that failed, the worst first.
+fn critical(points: &[PointReport]) -> Vec<Critical> {
+    let failed = points.iter().filter(|point| point.verdict == Verdict::Failed);
+    let mut found: Vec<Critical> = failed
+        .filter_map(|point| {
+            let (_, cap) = CRITICAL.iter().find(|(number, _)| *number == point.number)?;
+            let (number, name, seen) = (point.number, point.name, point.seen.clone());
+            Some(Critical { number, name, cap: *cap, seen })
+        })
+        .collect();
+    found.sort_by_key(|critical| (critical.cap, critical.number));
+    found
+}
+
+/// The share of points that passed, in percent, of those that the model can fail: points about the
+/// model, and those about the program that failed, since some of them look at the model, too.
+fn score_of(points: &[PointReport]) -> Option<usize> {
+    let weight = |point: &&PointReport| {
+        let is_critical = CRITICAL.iter().any(|(number, _)| *number == point.number);
+        if is_critical { WEIGHT } else { 1 }
+    };
+    let sum = |verdict: Verdict| -> usize {
+        let is_such = |point: &&PointReport| point.verdict == verdict;
+        let is_of_model = |point: &&PointReport| {
+            matches!(point.judged, Judged::Model | Judged::Run) || verdict == Verdict::Failed
+        };
+        points.iter().filter(is_such).filter(is_of_model).map(|point| weight(&point)).sum()
+    };
+    let (passed, failed) = (sum(Verdict::Passed), sum(Verdict::Failed));
+    (passed * 100).checked_div(passed + failed)
 }
 
 /// The points of a category, or all.

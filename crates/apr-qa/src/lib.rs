@@ -11,8 +11,9 @@
 //! what contradicts it is found in a file or a run that is made and broken on the spot: a check
 //! that finds nothing proves nothing. A point that the model gives no occasion for, that was not
 //! looked at (weights of an encrypted model), or that needs another program, does not apply, and
-//! does not count as passed. The score is the number of points that passed (`docs/decisions.md`,
-//! "The 100 points").
+//! does not count as passed. The model's score is the share of the points that it can fail and
+//! passed, and no critical point that failed lets it be high (`docs/decisions.md`, "The 100
+//! points").
 //!
 //! ```
 //! use apr_qa::{Category, Subject, Verdict, assess};
@@ -47,6 +48,6 @@ mod ran;
 pub mod render;
 mod subject;
 
-pub use assessment::{Assessment, PointReport, Score, Verdict};
+pub use assessment::{Assessment, Critical, PointReport, Score, Verdict};
 pub use points::{Category, Heading, Judged, POINTS, Point};
 pub use subject::{Subject, assess};

@@ -128,7 +128,7 @@ fn judged(args: &Verify) -> Result<bool, Error> {
         }
     };
     let report = assess(&subject, args.category, &pipeline, &(), &mut show)?;
-    let report = report.with_minimum(args.min_score.map(usize::from));
+    let report = report.with_minimum_of_points(args.min_score.map(usize::from));
     let is_enough = report.is_enough();
     let printed = shown.and_then(|()| print(&mut out, report, args));
     printed.map_err(|error| io_error(&error, Path::new("output")))?;

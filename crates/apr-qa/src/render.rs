@@ -5,7 +5,29 @@ use std::io::{self, Write};
 use apr_core::counted;
 use apr_registry::Escaped;
 
-use crate::assessment::{Assessment, PointReport, Verdict};
+use crate::assessment::{Assessment, Critical, PointReport, Verdict};
+
+/// Writes the model's score below the worst that makes it unfit.
+///
+/// # Errors
+/// What writing ends with.
+pub fn score(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
+    if let Some((Critical { number, name, seen, .. }, others)) = report.critical.split_first() {
+        writeln!(out, "UNFIT: {name} ({number}): {}", Escaped(seen))?;
+        if !others.is_empty() {
+            let others = counted(others.len() as u64, "other critical point");
+            writeln!(out, "{others} failed, too")?;
+        }
+    }
+    match (report.score, report.rating) {
+        (Some(score), Some(rating)) => writeln!(out, "SCORE: {score}/100 ({rating})")?,
+        _ => writeln!(out, "SCORE: none: no point about the model was judged")?,
+    }
+    match report.min_score.filter(|_| !report.is_enough()) {
+        Some(least) => writeln!(out, "below the minimum of {least}"),
+        None => Ok(()),
+    }
+}
 
 /// Writes the headings and the total, as seed 001 §4.4 lays them out, and what the most is.
 ///
@@ -27,15 +49,15 @@ pub fn headings(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
             false => writeln!(out, "  ({})", aside.join(", "))?,
         }
     }
-    writeln!(out, "TOTAL: {}/{points} ({})", report.passed, report.rating)?;
+    writeln!(out, "TOTAL: {}/{points} points passed", report.passed)?;
     if report.attainable < points {
         let rest = counted((points - report.attainable) as u64, "point");
         writeln!(out, "at most {}: {rest} can't be judged by this program", report.attainable)?;
     }
-    if let Some(least) = report.min_score.filter(|_| !report.is_enough()) {
-        writeln!(out, "below the minimum of {least}")?;
+    match report.min_points.filter(|_| !report.is_enough()) {
+        Some(least) => writeln!(out, "below the minimum of {least}"),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Writes the points that failed, and how many do not apply.

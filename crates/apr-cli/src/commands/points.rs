@@ -67,6 +67,8 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
 }
 
 fn rendered(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
+    render::score(out, report)?;
+    writeln!(out)?;
     render::headings(out, report)?;
     render::failures(out, report)?;
     let count = counted(report.not_applicable as u64, "point");

@@ -57,11 +57,11 @@ fn a_model_has_a_score_of_100_points_under_four_headings() {
     sandbox.apr(&format!("import {LLAMA} -o m.apr")).ok();
     let run = sandbox.apr("validate m.apr --quality").ok();
     run.says(&[
-        "=== 100-Point Quality Assessment ===\nStructure (25 pts): 23/25",
+        "SCORE: 98/100 (EXCELLENT)\n\n=== 100-Point Quality Assessment ===\nStructure (25 pts): 23/25",
         &format!("Security (25 pts):  {}/25", 22 - UNJUDGED),
         "Weights (25 pts):   21/25",
         "Metadata (25 pts):  21/25",
-        &format!("TOTAL: {}/100 (GOOD)\nat most 96: 4 points can't be", 87 - UNJUDGED),
+        &format!("TOTAL: {}/100 points passed\nat most 96: 4 points can't be", 87 - UNJUDGED),
         " 45  Repetition: tokens [10] were generated ",
         &format!("{} points not applicable; --json lists all points", 12 + UNJUDGED),
     ]);
@@ -99,13 +99,19 @@ fn damage_to_weights_fails_the_points_about_it_and_no_others() {
         let number = usize::try_from(number).expect("a small number");
         assert!(seen(&report, number).starts_with(&format!("tensor '{GATE}': 1 of ")));
         assert!(seen(&report, 44).contains("from layers.1/mlp/gate on"), "{report}");
+        assert_eq!((&report["score"], &report["rating"]), (&20.into(), &"POOR".into()));
+        assert_eq!(report["critical"][0]["number"], number);
     }
     damaged(&sandbox, LLAMA, "model.layers.1.mlp.up_proj.weight", |bytes| bytes.fill(0));
     assert_eq!(failed(&report(&sandbox, "broken")), [6, 31, 43].into());
     // 2^4 times as large in BF16.
     let scale = |bytes: &mut [u8]| bytes.iter_mut().skip(1).step_by(2).for_each(|high| *high += 2);
     damaged(&sandbox, LLAMA, "model.norm.weight", scale);
-    assert!(failed(&report(&sandbox, "broken")).contains(&28));
+    let report = report(&sandbox, "broken");
+    assert!(failed(&report).contains(&28));
+    assert_eq!((&report["score"], &report["critical"][0]["cap"]), (&50.into(), &50.into()));
+    let shown = sandbox.apr("validate broken --quality").ok();
+    shown.says(&["UNFIT: Norm weights (28): tensor 'model.norm.weight': ", "SCORE: 50/100 (FAIR)"]);
 }
 
 #[test]
@@ -250,11 +256,10 @@ fn a_signature_is_held_against_the_keys_that_it_names() {
 fn a_score_below_the_minimum_is_exit_code_5() {
     let sandbox = Sandbox::new();
     let line = |least: u8| format!("validate {LLAMA} --quality --min-score {least}");
-    let score = 79 - UNJUDGED;
+    let score = 96;
     sandbox.apr(&line(score)).ok();
-    let total = format!("TOTAL: {score}/100 (GOOD)\nat most 96: ");
-    let minimum = format!("below the minimum of {}", score + 1);
-    sandbox.apr(&line(score + 1)).fails(5, &[&total, &minimum]);
+    let minimum = format!("(EXCELLENT)\nbelow the minimum of {}", score + 1);
+    sandbox.apr(&line(score + 1)).fails(5, &[&format!("SCORE: {score}/100"), &minimum]);
     sandbox.apr(&line(101)).fails(2, &["101", "100"]);
     let both = format!("validate {LLAMA} {LLAMA} --quality --min-score 50");
     sandbox.apr(&both).fails(2, &["--min-score"]);

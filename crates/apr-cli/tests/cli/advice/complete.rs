@@ -179,6 +179,7 @@ const STATEMENTS: &[&str] = &[
     "changes nothing",
     "no tensor matches --drop",
     "--config names its models",
+    "--models-dir is for models that a configuration names",
     "--calibration rounds weights by the inputs",
     "--sha256 applies to a single file",
     "--drop would remove {dropped} of {tensors}",
