@@ -57,7 +57,8 @@ fn a_model_has_a_score_of_100_points_under_four_headings() {
     sandbox.apr(&format!("import {LLAMA} -o m.apr")).ok();
     let run = sandbox.apr("validate m.apr --quality").ok();
     run.says(&[
-        "SCORE: 98/100 (EXCELLENT)\n\n=== 100-Point Quality Assessment ===\nStructure (25 pts): 23/25",
+        "SCORE: 98/100 (EXCELLENT)\n\n=== 100-Point Quality Assessment ===\n",
+        "Structure (25 pts): 23/25",
         &format!("Security (25 pts):  {}/25", 22 - UNJUDGED),
         "Weights (25 pts):   21/25",
         "Metadata (25 pts):  21/25",
