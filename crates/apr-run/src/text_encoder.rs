@@ -192,22 +192,8 @@ impl<'e> TextEncoder<'e> {
 
     /// The prompt that is put before each text.
     fn prompt(&self) -> RunResult<&str> {
-        let Runner { facts, options, .. } = self.part.runner;
-        let name = options.prompt_name.as_deref();
-        let Some(sentence) = facts.sentence() else {
-            return match name {
-                Some(_) => Err(RunError::request("the model has no prompts")),
-                None => Ok(""),
-            };
-        };
-        sentence.prompt(name).map_err(|names| {
-            let wanted = Escaped::short(name.unwrap_or_default());
-            let names: Vec<String> = names.iter().map(|name| Escaped(name).to_string()).collect();
-            RunError::request(match names.as_slice() {
-                [] => "the model has no prompts".to_owned(),
-                names => format!("the model has no prompt '{wanted}'; it has {}", names.join(", ")),
-            })
-        })
+        let runner = &self.part.runner;
+        runner.prompt_of(runner.facts.sentence())
     }
 
     /// How many tokens of each text are those of the prompt, without what ends a text.
@@ -434,6 +420,26 @@ impl<'e> TextEncoder<'e> {
 }
 
 impl Runner<'_> {
+    /// The prompt of modules that [`RunOptions::prompt_name`](crate::RunOptions::prompt_name)
+    /// names, or their default one.
+    pub(crate) fn prompt_of<'m>(&self, modules: Option<&'m Sentence>) -> RunResult<&'m str> {
+        let name = self.options.prompt_name.as_deref();
+        let Some(modules) = modules else {
+            return match name {
+                Some(_) => Err(RunError::request("the model has no prompts")),
+                None => Ok(""),
+            };
+        };
+        modules.prompt(name).map_err(|names| {
+            let wanted = Escaped::short(name.unwrap_or_default());
+            let names: Vec<String> = names.iter().map(|name| Escaped(name).to_string()).collect();
+            RunError::request(match names.as_slice() {
+                [] => "the model has no prompts".to_owned(),
+                names => format!("the model has no prompt '{wanted}'; it has {}", names.join(", ")),
+            })
+        })
+    }
+
     /// The likeliest labels. Where a model may give several, or has one alone, each has a
     /// probability of its own.
     pub(crate) fn labels(&self, logits: &[f32]) -> Vec<Label> {
