@@ -1,8 +1,9 @@
 //! Rerankers: how well documents match a query, as `CrossEncoder` of sentence-transformers scores
 //! them.
 //!
-//! Three kinds of models do it: classifiers of pairs of texts, classifiers of sentence-transformers'
-//! modules, and language models whose next token is yes or no (Qwen3-Reranker).
+//! Four kinds of models do it: classifiers of pairs of texts, classifiers of sentence-transformers'
+//! modules, language models whose next token is yes or no (Qwen3-Reranker), and models of late
+//! interaction (ColBERT).
 
 use std::cmp::Ordering;
 
@@ -10,13 +11,14 @@ use apr_core::Escaped;
 use apr_graph::Meaning;
 use apr_infer::Memory;
 use apr_registry::Error;
-use apr_source::sentence::{Module, QWEN3_RERANKER, score_activation};
+use apr_source::sentence::{Module, QWEN3_RERANKER, Sentence, score_activation};
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
 use crate::completion::chat_text;
 use crate::error::{RunError, RunResult};
 use crate::facts::PAIR_TEMPLATE;
+use crate::late_interaction::{LateInteraction, Role, most_alike};
 use crate::runner::{Prepared, UntilCancelled};
 use crate::scores::{sigmoid, softmax};
 use crate::sentence::SentenceHead;
@@ -124,6 +126,8 @@ enum Scorer {
     Modules(Box<SentenceHead>),
     /// The logit of a token behind the pair, less that of another.
     NextToken(usize, Option<usize>),
+    /// The vectors of tokens, compared one by one.
+    LateInteraction(Box<LateInteraction>),
     /// A classifier of llama.cpp whose labels are these tokens: its probabilities are those of the
     /// first against the second.
     YesOrNo,
@@ -182,6 +186,7 @@ impl<'r> Reranker<'r> {
         let scorer = Self::scorer(&part, &tokenizer)?;
         let activation = match scorer {
             Scorer::YesOrNo => Some(Activation::Softmax),
+            Scorer::LateInteraction(_) => Some(Activation::Identity),
             // llama.cpp returns them as they are.
             Scorer::Classifier if part.runner.facts.is_gguf() => Some(Activation::Identity),
             _ => stated_activation(&part)?,
@@ -208,6 +213,10 @@ impl<'r> Reranker<'r> {
         if let Some(modules) = modules.filter(|modules| modules.task() == Some("")) {
             let head = SentenceHead::new(&part.runner, modules.clone())?;
             return Ok(Scorer::Modules(Box::new(head)));
+        }
+        if let Some(modules) = facts.modules().filter(|modules| modules.keeps_tokens()) {
+            let late = LateInteraction::of(&part.runner, modules, tokenizer)?;
+            return Ok(Scorer::LateInteraction(Box::new(late)));
         }
         if part.generates() {
             let token = |text: &str| {
@@ -310,11 +319,25 @@ impl<'r> Reranker<'r> {
         documents: &[T],
         most: Option<usize>,
     ) -> RunResult<Ranking> {
-        let prompt = self.prompt()?.to_owned();
+        let prompt = match &self.scorer {
+            Scorer::LateInteraction(_) => self.prompt_of(Role::Query)?,
+            _ => self.prompt()?,
+        };
+        let prompt = prompt.to_owned();
+        let query_vectors = match &self.scorer {
+            Scorer::LateInteraction(late) => Some(self.token_vectors(late, query, Role::Query)?),
+            _ => None,
+        };
         let mut activation = self.activation.unwrap_or(Activation::Identity);
         let mut ranked = Vec::with_capacity(documents.len());
         for (index, document) in documents.iter().enumerate() {
-            let (logits, left_out) = self.logits(query, document.as_ref())?;
+            let (logits, left_out) = match (&self.scorer, &query_vectors) {
+                (Scorer::LateInteraction(late), Some((query, left_out))) => {
+                    let made = self.token_vectors(late, document.as_ref(), Role::Document)?;
+                    (vec![most_alike(query, &made.0)], left_out + made.1)
+                }
+                _ => self.logits(query, document.as_ref())?,
+            };
             activation = self.activation.unwrap_or(match logits.len() {
                 1 => Activation::Sigmoid,
                 _ => Activation::Identity,
@@ -359,6 +382,35 @@ impl<'r> Reranker<'r> {
         scores.iter().enumerate().map(label).collect()
     }
 
+    /// The prompt of a query or a document.
+    fn prompt_of(&self, role: Role) -> RunResult<&str> {
+        let runner = &self.part.runner;
+        let name = runner.options.prompt_name.as_deref().filter(|_| role == Role::Query);
+        let of_role = |modules: &'r Sentence| modules.prompt_of_role(name, role.name());
+        match runner.facts.modules().and_then(of_role) {
+            Some(prompt) => Ok(prompt),
+            None if role == Role::Query => self.prompt(),
+            None => Ok(""),
+        }
+    }
+
+    /// The vectors of a text's tokens, and how many were left out, which is said.
+    fn token_vectors(
+        &self,
+        late: &LateInteraction,
+        text: &str,
+        role: Role,
+    ) -> RunResult<(Vec<Vec<f32>>, usize)> {
+        let prompt = self.prompt_of(role)?;
+        let made = late.vectors(&self.part, &self.tokenizer, (prompt, text), role)?;
+        if made.1 > 0 {
+            let name = role.name();
+            let message = format!("truncated: the last {} tokens of the {name}", made.1);
+            self.part.runner.warn(&message);
+        }
+        Ok(made)
+    }
+
     /// The logits of a pair, and how many of its tokens are left out.
     fn logits(&self, query: &str, document: &str) -> RunResult<(Vec<f32>, usize)> {
         let (ids, types, left_out) = self.tokens(query, document)?;
@@ -391,6 +443,7 @@ impl<'r> Reranker<'r> {
                 let states = self.part.one(inputs()?, output)?;
                 head.vectors(&self.part.runner, states, 0)?.concat()
             }
+            Scorer::LateInteraction(_) => Vec::new(),
             Scorer::NextToken(yes, no) => {
                 let host = self.part.runner.host;
                 let logits = self.part.language()?.next(

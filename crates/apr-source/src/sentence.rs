@@ -4,6 +4,7 @@
 //! This is the only reader of them. Whoever runs a model, writes it as ONNX or GGUF, or describes
 //! it asks [`Sentence::of`].
 
+mod late;
 mod module;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use apr_core::{CheckpointReader, Error, Escaped, Limits, Result};
 use apr_view::{check_decodable, values};
 use serde_json::{Map, Value};
 
+pub use self::late::{Expansion, Late};
 use self::module::module;
 
 /// The modules of a sentence-transformers model, one after the other, and its settings.
@@ -35,6 +37,8 @@ pub struct Sentence {
     pub other_class: Option<String>,
     /// The class of torch that scores of a `CrossEncoder` go through.
     pub score_activation: Option<String>,
+    /// How vectors of tokens are compared (late interaction).
+    pub late: Late,
     /// Whether texts are written by the model's chat template; `None` where nothing says.
     pub takes_messages: Option<bool>,
     /// Whether the template begins an answer.
@@ -87,6 +91,21 @@ pub enum Module {
         yes: u64,
         /// The token of no match, whose logit is subtracted.
         no: Option<u64>,
+    },
+    /// Scores of all words of the vocabulary for each token become one vector, most of whose numbers
+    /// are 0: those above 0 through `log(1 + x)` (SPLADE).
+    Splade {
+        /// Whether the numbers of tokens are added, rather than the largest taken.
+        sums: bool,
+        /// Whether they go through the logarithm twice.
+        twice: bool,
+    },
+    /// Which tokens have a vector that is compared (late interaction).
+    TokenMask {
+        /// Tokens that have none.
+        skipped: Vec<String>,
+        /// What they are skipped in: `query`, `document`.
+        tasks: Vec<String>,
     },
     /// What is left out when a model is used.
     Dropout,
@@ -177,6 +196,10 @@ impl PoolingMode {
 /// The class that scores pairs of texts.
 const CROSS_ENCODER: &str = "CrossEncoder";
 
+/// The classes of late interaction: that of sentence-transformers, and PyLate's.
+const LATE: &str = "MultiVectorEncoder";
+const PYLATE: &str = "ColBERT";
+
 /// Settings of the first module, by the names that sentence-transformers has had for the file.
 const TRANSFORMER: [&str; 7] = [
     "sentence_bert_config.json",
@@ -226,25 +249,31 @@ impl Sentence {
         let Some(modules) = json(reader, MODULES)? else { return Ok(None) };
         let malformed = |why: &str| Error::format(why).in_file(MODULES);
         let listed = modules.as_array().ok_or_else(|| malformed("it is not a list of modules"))?;
-        let mut sentence = Self::default();
+        let settings = object(reader, SETTINGS)?.unwrap_or_default();
+        let text = |key: &str| settings.get(key).and_then(Value::as_str).map(str::to_owned);
+        let mut sentence = Self {
+            other_class: text("model_type").filter(|class| class != "SentenceTransformer"),
+            ..Self::default()
+        };
+        let from = if sentence.keeps_tokens() { Slot::Tokens } else { Slot::Sentence };
         for entry in listed {
             let text = |key: &str| entry.get(key).and_then(Value::as_str);
             let class = text("type").ok_or_else(|| malformed("a module has no 'type'"))?;
             let folder = text("path").unwrap_or_default().trim_end_matches('/');
-            sentence.modules.push(module(reader, class, folder)?);
+            sentence.modules.push(module(reader, class, folder, from)?);
         }
 
-        let settings = object(reader, SETTINGS)?.unwrap_or_default();
-        let text = |key: &str| settings.get(key).and_then(Value::as_str).map(str::to_owned);
         sentence.similarity = text("similarity_fn_name");
         sentence.default_prompt = text("default_prompt_name");
-        sentence.other_class = text("model_type").filter(|class| class != "SentenceTransformer");
         sentence.score_activation = text("activation_fn");
         if let Some(Value::Object(prompts)) = settings.get("prompts") {
             // Null stands for a prompt that training did not set.
             let prompt =
                 |(name, text): (&String, &Value)| Some((name.clone(), text.as_str()?.to_owned()));
             sentence.prompts = prompts.iter().filter_map(prompt).collect();
+        }
+        if sentence.keeps_tokens() {
+            sentence.read_late(&settings);
         }
         if let Some(name) = &sentence.default_prompt
             && !sentence.prompts.contains_key(name)
@@ -298,6 +327,9 @@ impl Sentence {
         let begins = kwargs("chat_template").and_then(|kwargs| kwargs.get("add_generation_prompt"));
         self.begins_answer = begins.and_then(Value::as_bool).unwrap_or(false);
         let size = |value: Option<&Value>| value.and_then(Value::as_u64).filter(|size| *size > 0);
+        if self.keeps_tokens() {
+            self.read_late(&settings);
+        }
         let own = kwargs("text").and_then(|text| size(text.get("max_length")));
         self.max_tokens = own.or_else(|| size(settings.get("max_seq_length")));
         if self.max_tokens.is_none() {
@@ -309,10 +341,26 @@ impl Sentence {
         Ok(())
     }
 
-    /// Whether they make vectors of what a model without a head computes.
+    /// Whether the vectors have a number for each word of the vocabulary, most of them 0.
+    #[must_use]
+    pub fn is_sparse(&self) -> bool {
+        self.modules.iter().any(|module| matches!(module, Module::Splade { .. }))
+    }
+
+    /// Whether a text keeps the vectors of its tokens, which are compared one by one (late
+    /// interaction).
+    #[must_use]
+    pub fn keeps_tokens(&self) -> bool {
+        matches!(self.other_class.as_deref(), Some(LATE | PYLATE))
+    }
+
+    /// Whether they make vectors of what the first module computes.
     #[must_use]
     pub fn makes_embeddings(&self) -> bool {
         let pools = |module: &Module| matches!(module, Module::Pooling { .. });
+        if self.is_sparse() || self.keeps_tokens() {
+            return self.modules.first() == Some(&Module::Transformer);
+        }
         self.other_class.is_none()
             && match self.modules.as_slice() {
                 [Module::Transformer, rest @ ..] => rest.iter().any(pools),
@@ -332,6 +380,9 @@ impl Sentence {
     #[must_use]
     pub fn task(&self) -> Option<&'static str> {
         let pools = |module: &Module| matches!(module, Module::Pooling { .. });
+        if self.is_sparse() {
+            return Some("MaskedLM");
+        }
         let is_headless =
             self.makes_embeddings() || self.scores_pairs() && self.modules.iter().any(pools);
         is_headless.then_some("")
@@ -366,6 +417,7 @@ impl Sentence {
                 Some(modes.iter().map(|mode| mode.name()).collect::<Vec<_>>().join("+"))
             }
             Module::StaticEmbedding => Some(PoolingMode::Mean.name().to_owned()),
+            Module::Splade { sums, .. } => Some(if *sums { "sum" } else { "max" }.to_owned()),
             _ => None,
         })
     }

@@ -92,6 +92,7 @@ mod run_newer;
 mod run_options;
 mod run_prompt_cache;
 mod run_rerankers;
+mod run_retrievers;
 mod run_sentences;
 mod run_spans;
 mod run_speed;

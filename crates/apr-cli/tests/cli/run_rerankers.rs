@@ -39,7 +39,7 @@ impl Cases {
 }
 
 /// Writes the files of a case.
-fn write(sandbox: &Sandbox, name: &str, case: &Value) {
+pub(crate) fn write(sandbox: &Sandbox, name: &str, case: &Value) {
     for (file, text) in case["files"].as_object().expect("files") {
         let text = text.as_str().expect("a text");
         let is_text = file.ends_with(".json") || file.ends_with(".jinja");

@@ -5,6 +5,9 @@ use serde_json::{Map, Value};
 
 use super::{Module, PoolingMode, Slot, object};
 
+/// PyLate's own class of dense modules, which computes what sentence-transformers' does.
+const DENSE_OF_PYLATE: &str = "pylate.models.Dense.Dense";
+
 /// Flags of versions before 6, in the order in which their vectors are joined.
 const FLAGS: [(&str, PoolingMode); 6] = [
     ("pooling_mode_cls_token", PoolingMode::First),
@@ -16,7 +19,14 @@ const FLAGS: [(&str, PoolingMode); 6] = [
 ];
 
 /// What a module computes, by its class of Python.
-pub(super) fn module(reader: &dyn CheckpointReader, class: &str, folder: &str) -> Result<Module> {
+///
+/// `from` is where modules read that do not say it.
+pub(super) fn module(
+    reader: &dyn CheckpointReader,
+    class: &str,
+    folder: &str,
+    from: Slot,
+) -> Result<Module> {
     let name = class.rsplit('.').next().unwrap_or(class);
     let path = |file: &str| match folder {
         "" => file.to_owned(),
@@ -30,7 +40,7 @@ pub(super) fn module(reader: &dyn CheckpointReader, class: &str, folder: &str) -
         )))
     };
     // A class of other authors computes what their code says, whatever its name is.
-    if !class.starts_with("sentence_transformers.") {
+    if !class.starts_with("sentence_transformers.") && class != DENSE_OF_PYLATE {
         return unsupported("the class is not part of sentence-transformers");
     }
     let settings = || Ok(object(reader, &path("config.json"))?.unwrap_or_default());
@@ -42,13 +52,44 @@ pub(super) fn module(reader: &dyn CheckpointReader, class: &str, folder: &str) -
             Some("sentence_embedding" | "scores") => Ok(Some(Slot::Sentence)),
             Some(other) => Err(format!("with {key} '{}'", Escaped::short(other))),
         };
-        let from = slot("module_input_name")?.unwrap_or(Slot::Sentence);
+        let from = slot("module_input_name")?.unwrap_or(from);
         Ok::<_, String>((from, slot("module_output_name")?.unwrap_or(from)))
     };
     match name {
         // Until version 2, the model itself was in a folder of its own.
-        "Transformer" if !folder.is_empty() => unsupported("with its files in a folder"),
-        "Transformer" => Ok(Module::Transformer),
+        "Transformer" | "MLMTransformer" if !folder.is_empty() => {
+            unsupported("with its files in a folder")
+        }
+        "Transformer" | "MLMTransformer" => Ok(Module::Transformer),
+        "SpladePooling" => {
+            let settings = settings()?;
+            let text = |key: &str, usual| match settings.get(key) {
+                None => usual,
+                Some(value) => value.as_str().unwrap_or_default(),
+            };
+            let sums = match text("pooling_strategy", "max") {
+                "max" => false,
+                "sum" => true,
+                other => return unsupported(&format!("with '{}'", Escaped::short(other))),
+            };
+            match text("activation_function", "relu") {
+                "relu" => Ok(Module::Splade { sums, twice: false }),
+                "log1p_relu" => Ok(Module::Splade { sums, twice: true }),
+                other => unsupported(&format!("with '{}'", Escaped::short(other))),
+            }
+        }
+        "MultiVectorMask" => {
+            let settings = settings()?;
+            if settings.get("keep_only_token_ids").is_some_and(|ids| !ids.is_null()) {
+                return unsupported("with keep_only_token_ids");
+            }
+            let texts = |key: &str| {
+                let all = settings.get(key)?.as_array()?.iter();
+                Some(all.filter_map(|text| text.as_str().map(str::to_owned)).collect())
+            };
+            let tasks = texts("skiplist_tasks").unwrap_or_else(|| vec!["document".to_owned()]);
+            Ok(Module::TokenMask { skipped: texts("skiplist_words").unwrap_or_default(), tasks })
+        }
         "StaticEmbedding" => Ok(Module::StaticEmbedding),
         "Dropout" => Ok(Module::Dropout),
         "LogitScore" => {

@@ -27,6 +27,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("and --query makes scores: use --json", "what_does_nothing_beside_a_query_is_refused"),
     ("--query takes texts as documents", "what_does_nothing_beside_a_query_is_refused"),
+    (
+        "--output writes the vectors of the tokens of one text",
+        "what_vectors_of_words_and_tokens_do_not_take_is_refused",
+    ),
     ("--query needs documents: --prompt for each", "what_does_nothing_beside_a_query_is_refused"),
     (
         "--separator applies to generated text, and --query",
