@@ -262,9 +262,10 @@ impl Model {
             // A language model that scores reads the pair as it would to continue it.
             options.keeps_past = options.generates(&Facts::of_source(&self.model.source())?);
             let warn = |message: &str, _| watch.warn(message);
-            let ranking = self.model.run_until(&options, watch.interrupt.clone(), warn, |runner| {
-                Reranker::of_part(runner.prepare()?)?.rank(query, &documents, top)
-            })?;
+            let ranking =
+                self.model.run_until(&options, watch.interrupt.clone(), warn, |runner| {
+                    Reranker::of_part(runner.prepare()?)?.rank(query, &documents, top)
+                })?;
             Ok(serde_json::to_string(&ranking)?)
         })
     }
