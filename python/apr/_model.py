@@ -410,6 +410,17 @@ class Model(Mapping[str, Tensor]):
         """What the model makes of each text by its head: an embedding, labels, tokens for masks."""
         return [json.loads(made) for made in self._model.read_texts(list(texts), top)]
 
+    def rank(
+        self, query: str, documents: Sequence[str], *, top: Optional[int] = None
+    ) -> Dict[str, Any]:
+        """Scores documents by how well they match a query, with a reranker.
+
+        ``documents`` of the result has ``index``, ``document``, ``score`` and ``logits`` of each,
+        the best first, ``top`` of them at most.
+        """
+        ranking: Dict[str, Any] = json.loads(self._model.rank(query, list(documents), top))
+        return ranking
+
     def run(
         self,
         inputs: "Mapping[str, Any]",

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use apr::run::{ArrayFile, InputKind, RunOptions, TextEncoder, Tokenizer};
+use apr::run::{ArrayFile, Facts, InputKind, Reranker, RunOptions, TextEncoder, Tokenizer};
 use apr::{ByteSource, Error, Keys, OpenOptions};
 use apr_io::{MappedFile, NativeHost};
 use apr_run::{array_inputs, arrays_of};
@@ -246,6 +246,27 @@ impl Model {
                 TextEncoder::of_part(runner.prepare()?)?.read_all(&texts)
             })?;
             made.iter().map(|task| Ok(serde_json::to_string(task)?)).collect()
+        })
+    }
+
+    /// Documents in the order of how well they match a query, as a JSON document.
+    fn rank(
+        &self,
+        py: Python<'_>,
+        query: &str,
+        documents: Vec<String>,
+        top: Option<usize>,
+    ) -> PyResult<String> {
+        supervised(py, None, |watch| {
+            let mut options = RunOptions::default();
+            // A language model that scores reads the pair as it would to continue it.
+            options.keeps_past = options.generates(&Facts::of_source(&self.model.source())?);
+            let warn = |message: &str, _| watch.warn(message);
+            let ranking =
+                self.model.run_until(&options, watch.interrupt.clone(), warn, |runner| {
+                    Reranker::of_part(runner.prepare()?)?.rank(query, &documents, top)
+                })?;
+            Ok(serde_json::to_string(&ranking)?)
         })
     }
 

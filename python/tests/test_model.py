@@ -1,6 +1,8 @@
 """Models and their tensors, beside the packages that other people wrote for their formats."""
 
+import base64
 import io
+import json
 import os
 import pickle
 import shutil
@@ -10,6 +12,7 @@ import sys
 import tempfile
 import textwrap
 import unittest
+import warnings
 from pathlib import Path
 
 import ml_dtypes
@@ -447,6 +450,27 @@ class Running(Folder):
         self.assertGreater(vectors[0] @ vectors[1], vectors[0] @ vectors[2])
         np.testing.assert_array_equal(model.embed(texts[0]), vectors[0])
         self.assertEqual(model.read_texts(texts[:1])[0]["task"], "embedding")
+
+    def test_documents_are_ranked_as_cross_encoders_rank_them(self):
+        with open(places.FIXTURES / "run/rerankers.json", encoding="utf-8") as file:
+            cases = json.load(file)
+        case = cases["models"]["bert_old"]
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in case["files"].items():
+                path = Path(folder) / name
+                if name.endswith(".json"):
+                    path.write_text(text, encoding="utf-8")
+                else:
+                    path.write_bytes(base64.b64decode(text))
+            model = apr.open(folder)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ranking = model.rank(cases["query"], cases["documents"], top=2)
+        expected = sorted(range(5), key=lambda index: -case["scores"][index])[:2]
+        self.assertEqual([found["index"] for found in ranking["documents"]], expected)
+        self.assertAlmostEqual(
+            ranking["documents"][0]["score"], case["scores"][expected[0]], places=5
+        )
 
     def test_other_threads_run_meanwhile(self):
         program = """

@@ -19,6 +19,7 @@ use serde_json::json;
 
 use super::gguf_keys::GgufKeys;
 use super::hyperparameters::{Facts, Written, size_label};
+use super::reranker::{self, Answers};
 use super::rope;
 use super::sentence::not_held;
 use differences::{
@@ -83,7 +84,9 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
         return Err(Error::format(format!("llama.cpp does not support the family {title}")));
     }
 
-    let facts = Facts::of(source)?;
+    let mut facts = Facts::of(source)?;
+    let architecture = model.gguf_architecture().unwrap_or_default();
+    facts.answers = Answers::of(&facts, architecture, &tokenizer);
     if !is_configured(reader) {
         return Err(Error::format(format!(
             "missing configuration, which llama.cpp needs (heads, epsilon, rotary base): pass \
@@ -98,6 +101,9 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     let scaling = rope::scaling(&facts.config)?;
     let mut plan = ExportPlan::new(reader, model);
     plan.add_computed(&facts, &early)?;
+    if let Some(answers) = facts.answers {
+        plan.add_answers(answers)?;
+    }
     plan.add_all()?;
     plan.cut_to_vocabulary(&tokenizer)?;
     let ExportPlan { tensors, mut losses, .. } = plan;
@@ -114,6 +120,9 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     };
 
     let mut keys = facts.keys(model, &written)?;
+    if facts.answers.is_some() {
+        keys.extend(reranker::template_keys());
+    }
 
     // ggml's reader refuses a file that has a key twice.
     let known: HashSet<String> = keys.iter().map(|pair| pair.key.clone()).collect();
@@ -128,7 +137,15 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
         warnings.push(unstretched(&kind, &facts.config));
     }
 
-    if let Some(sentence) = facts.sentence.as_ref().filter(|it| it.makes_embeddings()) {
+    if let Some(classes) = written.classes {
+        let answers = facts.answers.is_some();
+        let family = model.family().name();
+        losses.extend(reranker::not_held(&facts, &keys, answers));
+        warnings.extend(reranker::computed_otherwise(&facts, family, &keys, (classes, answers)));
+    }
+
+    // Modules that are no embeddings' may follow a model without a head, too.
+    if let Some(sentence) = facts.sentence.as_ref().filter(|it| it.task().is_some()) {
         let not_held = not_held(sentence, &keys);
         if !not_held.is_empty() {
             let names: Vec<&str> = not_held.iter().map(|loss| loss.name.as_str()).collect();

@@ -10,6 +10,7 @@ use apr_source::Source;
 use apr_source::sentence::Sentence;
 use serde_json::{Map, Value, json};
 
+use super::reranker::{Answers, RANK};
 use super::rope;
 use super::sentence::pooling_type;
 
@@ -45,6 +46,8 @@ pub(super) struct Facts {
     name: Option<String>,
     /// How the vector of a text is made of those of its tokens.
     pub(super) sentence: Option<Sentence>,
+    /// Of which rows of a language model's head a classifier is made.
+    pub(super) answers: Option<Answers>,
 }
 
 /// What is known of the tensors that will be written.
@@ -78,13 +81,23 @@ impl Facts {
             license: found("license").and_then(|license| license.as_str().map(str::to_owned)),
             name: found("model_name").and_then(|name| name.as_str().map(str::to_owned)),
             sentence: Sentence::of(reader)?,
+            answers: None,
         })
+    }
+
+    /// Whether the name of the model has this in it, in lower case.
+    pub(super) fn is_called(&self, part: &str) -> bool {
+        let told = self.config.get("_name_or_path").and_then(Value::as_str);
+        let card = ["name", "model_name"].iter().filter_map(|key| self.card.get(*key)?.as_str());
+        let names = card.chain(told).chain(self.name.as_deref());
+        names.into_iter().any(|name| name.to_lowercase().contains(part))
     }
 
     /// The value that a table names by a dotted path.
     fn entry(&self, path: &str, written: &Written) -> Option<Value> {
         match path {
             "file_type" => return Some(written.file_type.into()),
+            "pooling_type" if written.classes.is_some() => return Some(RANK.into()),
             "pooling_type" => {
                 return self.sentence.as_ref().and_then(pooling_type).map(Value::from);
             }
@@ -108,6 +121,9 @@ impl Facts {
     /// Labels by their number. llama.cpp needs one for each class of a classifier; where there is
     /// none, the two that `transformers` makes up for every model say nothing.
     fn labels(&self, classes: Option<u64>) -> Option<Vec<String>> {
+        if self.answers.is_some() {
+            return Some(vec!["yes".to_owned(), "no".to_owned()]);
+        }
         let told = self
             .told_labels()
             .filter(|labels| classes.is_none_or(|classes| classes == labels.len() as u64));
@@ -272,7 +288,7 @@ fn check_number(pair: &KeyValue, asked: &[(String, Value)]) -> Result<()> {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "GGUF has single precision here")]
-fn single(number: f64) -> f32 {
+pub(super) fn single(number: f64) -> f32 {
     number as f32
 }
 

@@ -113,6 +113,7 @@ pub fn restore_to<'a>(
     let ImportPlan { tensors, mut losses, decoded, .. } = plan;
     losses.extend(add_factors(reader, &model, &described, &mut config)?);
     losses.extend(window);
+    losses.extend(missing_pooler(&config));
     config.insert("torch_dtype".to_owned(), torch_dtype(reader.tensors()).into());
 
     let mut view = View::of(reader, tensors);
@@ -125,6 +126,15 @@ pub fn restore_to<'a>(
     target.set(keys::ARCHITECTURE, described);
     let text = serde_json::to_vec_pretty(&config).unwrap_or_default();
     Ok(Restored { view, config: text, entries: config, losses, decoded })
+}
+
+/// BERT's class of classifiers has a pooler, which a file of llama.cpp's converter lacks.
+fn missing_pooler(config: &Map<String, Value>) -> Option<Loss> {
+    (config.get("add_pooling_layer") == Some(&false.into())).then(|| Loss {
+        name: "pooler.dense".to_owned(),
+        what: "not in the file".to_owned(),
+        why: "llama.cpp's converter leaves it out; transformers makes up another one".to_owned(),
+    })
 }
 
 /// Mistral's class takes a window of 4096 tokens where the configuration has none, and llama.cpp's

@@ -43,6 +43,12 @@ pub(super) fn not_held(sentence: &Sentence, keys: &[KeyValue]) -> Vec<Loss> {
             Module::Dense { folder, .. } => {
                 lose(folder.clone(), "GGUF has no place for a dense module in this architecture");
             }
+            Module::Splade { .. } => {
+                lose("SpladePooling".to_owned(), "llama.cpp has no head for words of BERT");
+            }
+            Module::TokenMask { .. } => {
+                lose("MultiVectorMask".to_owned(), "llama.cpp compares one vector of each text");
+            }
             Module::LayerNorm { folder } => {
                 lose(folder.clone(), "GGUF has no place for a module behind the pooling");
             }

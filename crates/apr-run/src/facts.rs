@@ -21,11 +21,19 @@ pub struct Facts {
     /// Rows of the table of positions.
     pub(super) position_rows: Option<usize>,
     sentence: Option<Sentence>,
+    /// Whether they are those of a GGUF file.
+    is_gguf: bool,
     /// The length up to which a GGUF file with factors for longer texts has others.
     pub(super) stated_switch: Option<usize>,
     /// The token that a decoder behind an encoder begins with, in a GGUF file.
     stated_start: Option<i64>,
 }
+
+/// llama.cpp's name of the template that writes a query and a document.
+const RERANK: &str = "rerank";
+
+/// The key of that template, of what is known of a GGUF file.
+pub(crate) const PAIR_TEMPLATE: &str = "tokenizer.rerank_template";
 
 /// Files that are read as JSON.
 const FILES: [&str; 5] = [
@@ -94,6 +102,7 @@ impl Facts {
     /// What a GGUF file says in its keys.
     fn read_keys(&mut self, reader: &dyn CheckpointReader) -> Result<()> {
         let Some(keys) = reader.metadata().key_values()? else { return Ok(()) };
+        self.is_gguf = true;
         let number = |key: &str| keys.get(key).and_then(|value| value.as_i64());
 
         // In llama.cpp each of them ends a text.
@@ -112,6 +121,9 @@ impl Facts {
             }
         }
 
+        if let Some(template) = keys.text(&format!("tokenizer.chat_template.{RERANK}")) {
+            self.known.insert(PAIR_TEMPLATE.to_owned(), template.into());
+        }
         if let Some(template) = keys.text("tokenizer.chat_template") {
             self.known
                 .entry("tokenizer.chat_template".to_owned())
@@ -233,10 +245,12 @@ impl Facts {
     /// leaves the head out, whatever that class is.
     #[must_use]
     pub fn task(&self) -> Option<String> {
-        if self.makes_embeddings() {
-            return Some(String::new());
+        if let Some(task) = self.module_task() {
+            return Some(task.to_owned());
         }
-        let class = self.config("architectures")?.get(0)?.as_str()?;
+        // A GGUF file has no configuration of its own, but is described as if it had.
+        let described = || self.get("architecture").filter(|_| self.is_gguf)?.get("architectures");
+        let class = self.config("architectures").or_else(described)?.get(0)?.as_str()?;
         Some(match class.split_once("For") {
             Some((_, task)) => task.to_owned(),
             // GPT-2's class is `GPT2LMHeadModel`.
@@ -245,6 +259,24 @@ impl Facts {
             None if class.ends_with("MTModel") => "ConditionalGeneration".to_owned(),
             None => String::new(),
         })
+    }
+
+    /// Whether they are those of a GGUF file, which is complete by llama.cpp's defaults.
+    pub(crate) fn is_gguf(&self) -> bool {
+        self.is_gguf
+    }
+
+    /// What the head is for by the modules of sentence-transformers, whatever the configuration
+    /// says.
+    pub(crate) fn module_task(&self) -> Option<&'static str> {
+        self.sentence.as_ref().and_then(Sentence::task)
+    }
+
+    /// The modules of sentence-transformers, whatever they make; those of [`sentence`](Self::sentence)
+    /// among them.
+    #[must_use]
+    pub fn modules(&self) -> Option<&Sentence> {
+        self.sentence.as_ref()
     }
 
     /// Whether modules of sentence-transformers pool what a model without a head makes.

@@ -8,6 +8,7 @@
 //! | text | completion, text to text, chat | [`Generator`] |
 //! | messages, one after the other | a chat whose history is kept | [`Conversation`] |
 //! | text | embeddings, classification, token labels, fill-mask | [`TextEncoder`] |
+//! | a query and texts | reranking: scores of pairs | [`Reranker`] |
 //! | a question and a text | extractive question answering | [`QuestionAnswering`] |
 //! | audio | transcription by Whisper | [`Transcriber`] |
 //! | audio | transcription by CTC, classification, embeddings, voice activity | [`AudioEncoder`] |
@@ -51,16 +52,19 @@ mod given;
 mod growing;
 mod host;
 mod images;
+mod late_interaction;
 mod next;
 mod prompt_cache;
 mod protobuf;
 mod question_answering;
 mod recognised;
+mod reranking;
 mod runner;
 mod scores;
 mod sentence;
 mod speech;
 mod text_encoder;
+mod text_input;
 mod timing;
 mod tokens;
 mod transcription;
@@ -90,13 +94,14 @@ pub use given::{Given, GivenArray, array_inputs, inputs_of};
 pub use host::{Host, NoHost};
 pub use images::{ImageEncoder, ImageResult, ImageTask, TextScore};
 pub use question_answering::{Answer, Answers, QuestionAnswering};
+pub use reranking::{Ranked, Ranking, Reranker};
 pub use runner::{
     InputKind, Prepared, RunOptions, Runner, known_inputs, token_inputs, with_runner,
 };
 pub use scores::{largest, mean, normalize, sigmoid, softmax};
 pub use sentence::SentenceHead;
 pub use speech::Spoken;
-pub use text_encoder::{Label, MaskToken, TextEncoder, TextTask, TokenLabel};
+pub use text_encoder::{Label, MaskToken, TextEncoder, TextTask, TokenLabel, WordWeight};
 pub use timing::{Timing, Timings};
 pub use tokens::Tokenizer;
 pub use transcription::{Segment, Transcriber, Transcription, TranscriptionOptions};

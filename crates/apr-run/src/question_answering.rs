@@ -3,8 +3,7 @@
 
 use std::ops::Range;
 
-use apr_graph::Meaning;
-use apr_infer::{Tensor, Value};
+use apr_infer::Value;
 use apr_inputs::text::{PairWindow, Windows};
 use apr_registry::Error;
 use serde::Serialize;
@@ -112,12 +111,7 @@ impl<'q> QuestionAnswering<'q> {
     }
 
     fn window_inputs(&self, window: &PairWindow) -> RunResult<Vec<(String, Value)>> {
-        let mut inputs = self.part.token_inputs(&window.ids)?;
-        let types = self.part.input(Meaning::TokenTypes);
-        if let Some((_, value)) = inputs.iter_mut().find(|(name, _)| Some(name.as_str()) == types) {
-            *value = Value::from(Tensor::new(vec![1, window.types.len()], window.types.clone())?);
-        }
-        Ok(inputs)
+        self.part.typed_inputs(&window.ids, &window.types)
     }
 
     /// Probabilities that an answer starts, and that it ends, at each token of a window, and that

@@ -113,7 +113,8 @@ fn with_weights<R, E: From<Error>>(
     host: &dyn Host,
     then: impl FnOnce(&Runner<'_>) -> Result<R, E>,
 ) -> Result<R, E> {
-    let own_task = || facts.task().filter(|_| options.family_graphs || facts.makes_embeddings());
+    let own_task =
+        || facts.task().filter(|_| options.family_graphs || facts.module_task().is_some());
     let graph_options = GraphOptions {
         past: options.keeps_past,
         task: options.task.clone().or_else(own_task),
@@ -444,6 +445,22 @@ impl<'p> Prepared<'p> {
     /// [`RunError::Request`] where it takes something else as well.
     pub fn token_inputs(&self, ids: &[i64]) -> RunResult<Vec<(String, Value)>> {
         token_inputs(self.body(), ids)
+    }
+
+    /// The same with a type of each token, where the graph takes them.
+    pub(crate) fn typed_inputs(
+        &self,
+        ids: &[i64],
+        types: &[i64],
+    ) -> RunResult<Vec<(String, Value)>> {
+        let mut inputs = self.token_inputs(ids)?;
+        let name = self.input(Meaning::TokenTypes);
+        if let Some((_, value)) = inputs.iter_mut().find(|(known, _)| Some(known.as_str()) == name)
+        {
+            let types = Tensor::new(vec![1, types.len()], types.to_vec())?;
+            *value = Value::from(types.cast(value.tensor()?.element())?);
+        }
+        Ok(inputs)
     }
 
     /// The same for texts of one number of tokens.

@@ -7,13 +7,14 @@ use apr_graph::{Meaning, ValueId, ValueOrigin};
 use apr_infer::Tensor;
 use apr_ops::graph::SENTENCE_OUTPUT;
 use apr_registry::Error;
-use apr_source::sentence::{PoolingMode, Sentence};
+use apr_source::sentence::{Module, PoolingMode, Sentence};
 use serde::Serialize;
 use serde_json::Value as Json;
 
 use crate::error::{Remedy, RunError, RunResult};
+use crate::late_interaction::{LateInteraction, Role};
 use crate::runner::{Prepared, Runner, task_of};
-use crate::scores::{largest, sigmoid, softmax};
+use crate::scores::{largest, softmax};
 use crate::sentence::SentenceHead;
 use crate::tokens::Tokenizer;
 
@@ -43,6 +44,29 @@ pub enum TextTask {
         /// The vector.
         vector: Vec<f32>,
     },
+    /// A number for each word of the vocabulary, most of them 0 (SPLADE).
+    SparseEmbedding {
+        /// How the numbers of tokens became one: `max` or `sum`.
+        pooling: String,
+        /// The prompt that was put before the text.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        prompt: String,
+        /// What compares two vectors.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        similarity: Option<String>,
+        /// How many numbers the whole vector has.
+        size: usize,
+        /// Those above 0, the largest first.
+        words: Vec<WordWeight>,
+    },
+    /// A vector for each token, for late interaction (ColBERT).
+    TokenEmbeddings {
+        /// The prompt that was put before the text.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        prompt: String,
+        /// Those of the tokens that are compared, in the order of the text.
+        vectors: Vec<Vec<f32>>,
+    },
     /// Labels of the whole text, the likeliest first.
     Classification {
         /// At most [`RunOptions::top`](crate::RunOptions::top).
@@ -68,6 +92,18 @@ pub struct Label {
     pub label: String,
     /// From 0 to 1.
     pub score: f64,
+}
+
+/// A word of the vocabulary and its number in a sparse vector.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct WordWeight {
+    /// Its place in the vector, which is its id.
+    pub id: usize,
+    /// As the vocabulary spells it.
+    pub token: String,
+    /// Its number.
+    pub weight: f32,
 }
 
 /// The label of a token.
@@ -128,7 +164,10 @@ impl<'e> TextEncoder<'e> {
     /// Whether [`read`](Self::read) returns embeddings.
     #[must_use]
     pub fn embeds(&self) -> bool {
+        let sentence = self.part.runner.facts.sentence();
         self.part.output(Meaning::Logits).is_none()
+            || sentence.is_some_and(Sentence::is_sparse)
+            || self.own_vectors().is_some()
     }
 
     /// Reads a text.
@@ -138,6 +177,9 @@ impl<'e> TextEncoder<'e> {
     /// one without a mask where the model fills masks; E003 where nothing is known of its outputs;
     /// those of [`Session::run`](apr_infer::Session::run).
     pub fn read(&self, text: &str) -> RunResult<TextTask> {
+        if self.keeps_tokens() {
+            return self.token_vectors(text);
+        }
         let output = self.output()?;
         let ids = self.ids(output.meaning, text)?;
         self.task(output.meaning, &self.run(output, &ids)?, &ids)
@@ -149,6 +191,9 @@ impl<'e> TextEncoder<'e> {
     /// # Errors
     /// Those of [`read`](Self::read).
     pub fn read_all<T: AsRef<str>>(&self, texts: &[T]) -> RunResult<Vec<TextTask>> {
+        if self.keeps_tokens() {
+            return texts.iter().map(|text| self.token_vectors(text.as_ref())).collect();
+        }
         let output = self.output()?;
         let ids = |text: &T| self.ids(output.meaning, text.as_ref());
         let ids = texts.iter().map(ids).collect::<RunResult<Vec<_>>>()?;
@@ -177,6 +222,36 @@ impl<'e> TextEncoder<'e> {
         Ok(made.into_iter().flatten().collect())
     }
 
+    /// Whether a text keeps the vectors of its tokens.
+    fn keeps_tokens(&self) -> bool {
+        self.part.runner.facts.sentence().is_some_and(Sentence::keeps_tokens)
+    }
+
+    /// The vectors of a text's tokens: of a document's, unless the prompt of queries is asked for.
+    fn token_vectors(&self, text: &str) -> RunResult<TextTask> {
+        let Runner { facts, options, .. } = self.part.runner;
+        if options.pooling.is_some() || options.dimensions.is_some() {
+            return Err(RunError::request(
+                "the model returns a vector for each token: a pooling and a number of dimensions \
+                 are for vectors of texts",
+            ));
+        }
+        let sentence = facts.sentence().cloned().unwrap_or_default();
+        let role = match options.prompt_name.as_deref() {
+            Some("query") => Role::Query,
+            _ => Role::Document,
+        };
+        let late = LateInteraction::of(&self.part.runner, &sentence, &self.tokenizer)?;
+        let prompt = sentence.prompt_of_role(options.prompt_name.as_deref(), role.name());
+        let prompt = prompt.map_or_else(|| self.prompt(), Ok)?;
+        let (vectors, left_out) =
+            late.vectors(&self.part, &self.tokenizer, (prompt, text), role)?;
+        if left_out > 0 {
+            self.part.runner.warn(&format!("truncated: the last {left_out} tokens of the text"));
+        }
+        Ok(TextTask::TokenEmbeddings { prompt: prompt.to_owned(), vectors })
+    }
+
     /// The tokens of a text, behind those of the prompt where vectors are made.
     fn ids(&self, meaning: Meaning, text: &str) -> RunResult<Vec<i64>> {
         let runner = &self.part.runner;
@@ -192,22 +267,8 @@ impl<'e> TextEncoder<'e> {
 
     /// The prompt that is put before each text.
     fn prompt(&self) -> RunResult<&str> {
-        let Runner { facts, options, .. } = self.part.runner;
-        let name = options.prompt_name.as_deref();
-        let Some(sentence) = facts.sentence() else {
-            return match name {
-                Some(_) => Err(RunError::request("the model has no prompts")),
-                None => Ok(""),
-            };
-        };
-        sentence.prompt(name).map_err(|names| {
-            let wanted = Escaped::short(name.unwrap_or_default());
-            let names: Vec<String> = names.iter().map(|name| Escaped(name).to_string()).collect();
-            RunError::request(match names.as_slice() {
-                [] => "the model has no prompts".to_owned(),
-                names => format!("the model has no prompt '{wanted}'; it has {}", names.join(", ")),
-            })
-        })
+        let runner = &self.part.runner;
+        runner.prompt_of(runner.facts.sentence())
     }
 
     /// How many tokens of each text are those of the prompt, without what ends a text.
@@ -233,6 +294,13 @@ impl<'e> TextEncoder<'e> {
     fn output(&self) -> RunResult<Output<'_>> {
         let found = |meaning| Some(Output { meaning, name: self.part.output(meaning)? });
         let Runner { facts, options, .. } = self.part.runner;
+        let is_sparse = facts.sentence().is_some_and(Sentence::is_sparse);
+        if let Some(Output { name, .. }) = found(Meaning::Logits).filter(|_| is_sparse) {
+            return Ok(Output { meaning: Meaning::HiddenStates, name });
+        }
+        if let Some(own) = self.own_vectors() {
+            return Ok(own);
+        }
         if let Some(logits) = found(Meaning::Logits) {
             let is_of_vectors = options.pooling.is_some()
                 || options.prompt_name.is_some()
@@ -245,18 +313,20 @@ impl<'e> TextEncoder<'e> {
             }
             return Ok(logits);
         }
-        // What a file says of its own vectors counts where nothing else is said of them.
-        let is_said = options.pooling.is_some() || facts.sentence().is_some();
-        let own = self.part.body().outputs.iter().map(|id| self.part.body().value(*id));
-        let own = own
-            .filter(|value| value.name == SENTENCE_OUTPUT)
-            .map(|value| Output { meaning: Meaning::Pooled, name: &value.name })
-            .next();
         let order = [Meaning::HiddenStates, Meaning::EncoderStates, Meaning::Pooled];
-        let found = own.filter(|_| !is_said).or_else(|| order.into_iter().find_map(found));
-        found.ok_or_else(|| {
+        order.into_iter().find_map(found).ok_or_else(|| {
             RunError::with_remedy("unknown meaning of the model's outputs", Remedy::Arrays)
         })
+    }
+
+    /// The vectors of texts that the graph makes itself, which count where nothing else is said of
+    /// them.
+    fn own_vectors(&self) -> Option<Output<'_>> {
+        let Runner { facts, options, .. } = self.part.runner;
+        let is_said = options.pooling.is_some() || facts.sentence().is_some();
+        let values = self.part.body().outputs.iter().map(|id| self.part.body().value(*id));
+        let mut own = values.filter(|value| value.name == SENTENCE_OUTPUT && !is_said);
+        own.next().map(|value| Output { meaning: Meaning::Pooled, name: &value.name })
     }
 
     /// Whether the graph takes several texts at a time, and the answer to each is small: logits of
@@ -335,6 +405,18 @@ impl<'e> TextEncoder<'e> {
         mut vector: Vec<f32>,
     ) -> RunResult<TextTask> {
         let Runner { facts, options, .. } = self.part.runner;
+        let similarity = facts.sentence().and_then(|sentence| sentence.similarity.clone());
+        let prompt = self.prompt()?.to_owned();
+        if facts.sentence().is_some_and(Sentence::is_sparse) {
+            if options.dimensions.is_some() {
+                return Err(RunError::request(
+                    "the model's vectors have a number for each word: a number of dimensions is \
+                     for others",
+                ));
+            }
+            let (size, words) = (vector.len(), self.words(&vector));
+            return Ok(TextTask::SparseEmbedding { pooling, prompt, similarity, size, words });
+        }
         if let Some(dimensions) = options.dimensions {
             if dimensions > vector.len() {
                 return Err(RunError::request(format!(
@@ -344,9 +426,23 @@ impl<'e> TextEncoder<'e> {
             }
             vector.truncate(dimensions);
         }
-        let similarity = facts.sentence().and_then(|sentence| sentence.similarity.clone());
-        let prompt = self.prompt()?.to_owned();
         Ok(TextTask::Embedding { pooling, normalized, prompt, similarity, vector })
+    }
+
+    /// The words of a sparse vector, those of the largest numbers first.
+    fn words(&self, vector: &[f32]) -> Vec<WordWeight> {
+        let vocabulary = self.tokenizer.vocabulary();
+        let token = |id: usize| i64::try_from(id).ok().and_then(|id| vocabulary.token(id));
+        let words = vector.iter().enumerate().filter(|(_, weight)| **weight > 0.0);
+        let mut words: Vec<WordWeight> = words
+            .map(|(id, weight)| WordWeight {
+                id,
+                token: token(id).unwrap_or_default(),
+                weight: *weight,
+            })
+            .collect();
+        words.sort_by(|one, other| other.weight.total_cmp(&one.weight));
+        words
     }
 
     fn head(&self) -> RunResult<&SentenceHead> {
@@ -354,7 +450,20 @@ impl<'e> TextEncoder<'e> {
             return Ok(head);
         }
         let runner = &self.part.runner;
+        // Modules that make no vectors of texts may have one that is not known.
+        if let Some(modules) = runner.facts.modules() {
+            modules.check()?;
+        }
+        let pools = |known: &Sentence| {
+            known.modules.iter().any(|module| matches!(module, Module::Pooling { .. }))
+        };
         let sentence = match (runner.options.pooling, runner.facts.sentence()) {
+            (Some(_), Some(known)) if !pools(known) => {
+                return Err(RunError::request(
+                    "the model's modules make vectors of texts without a pooling that another one \
+                     could replace",
+                ));
+            }
             (Some(mode), Some(known)) => known.clone().with_pooling(mode),
             (Some(mode), None) => Sentence::pooled_by(mode),
             (None, Some(known)) => known.clone(),
@@ -430,65 +539,5 @@ impl<'e> TextEncoder<'e> {
         Ok(TextTask::TokenLabels {
             tokens: ids.iter().zip(values.chunks_exact(width)).map(label).collect(),
         })
-    }
-}
-
-impl Runner<'_> {
-    /// The likeliest labels. Where a model may give several, or has one alone, each has a
-    /// probability of its own.
-    pub(crate) fn labels(&self, logits: &[f32]) -> Vec<Label> {
-        let several = self.facts.config("problem_type").and_then(Json::as_str)
-            == Some("multi_label_classification");
-        let scores = if several || logits.len() == 1 { sigmoid(logits) } else { softmax(logits) };
-        let label = |at: usize| Label { label: self.facts.label(at), score: scores[at] };
-        largest(&scores, self.options.top).into_iter().map(label).collect()
-    }
-
-    /// The tokens of a text, as many as the model takes.
-    ///
-    /// # Errors
-    /// [`RunError::Request`] for more, unless they are to be left out.
-    pub fn text_ids(&self, tokenizer: &Tokenizer<'_>, text: &str) -> RunResult<Vec<i64>> {
-        let most = self.facts.context().unwrap_or(usize::MAX);
-        // A table of vectors has none for what begins and ends a text.
-        let is_table = self.facts.sentence().is_some_and(Sentence::is_table);
-        let (ids, left_out) = match is_table {
-            true => (tokenizer.encode(text, false)?, 0),
-            false => tokenizer.encode_at_most(text, most)?,
-        };
-
-        // Sentence encoders are meant to be given the beginning of longer texts.
-        let expected = self.options.truncate || self.facts.makes_embeddings();
-        match left_out {
-            0 => Ok(ids),
-            _ if expected => {
-                self.warn(&format!("truncated to {most} tokens: the last {left_out} of the text"));
-                Ok(ids)
-            }
-            _ => Err(RunError::with_remedy(
-                format!("the text is {} tokens long, beyond the model's {most}", most + left_out),
-                Remedy::Truncate,
-            )),
-        }
-    }
-
-    /// Tokens that the caller gave, as many as the model takes.
-    ///
-    /// # Errors
-    /// [`RunError::Request`] for more, unless they are to be left out.
-    pub fn token_ids(&self, mut ids: Vec<i64>) -> RunResult<Vec<i64>> {
-        let count = ids.len();
-        let Some(most) = self.facts.context().filter(|most| count > *most) else {
-            return Ok(ids);
-        };
-        if !self.options.truncate {
-            return Err(RunError::with_remedy(
-                format!("{count} tokens given, beyond the model's {most}"),
-                Remedy::Truncate,
-            ));
-        }
-        self.warn(&format!("truncated to {most} tokens: the last {}", count - most));
-        ids.truncate(most);
-        Ok(ids)
     }
 }

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use apr_inputs::text::{PairWindow, Piece, TextStream, TextTokens, TokenizerSource, Windows};
+use apr_inputs::text::{
+    PairTokens, PairWindow, Piece, TextStream, TextTokens, TokenizerSource, Windows,
+};
 use apr_registry::{CheckpointReader, Result};
 
 use crate::error::{Remedy, RunError, RunResult, absent};
@@ -80,9 +82,19 @@ impl<'h> Tokenizer<'h> {
     /// # Errors
     /// E003 for a tokenizer without a template for pairs, E001 and E008 where it fails.
     pub fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<i64>, Vec<i64>)> {
-        let windows = self.pair(first, second, Windows { most: usize::MAX, shared: 0 })?;
-        let whole = windows.into_iter().next();
-        Ok(whole.map(|window| (window.ids, window.types)).unwrap_or_default())
+        let (PairTokens { ids, types, .. }, _) = self.pair_at_most(first, second, usize::MAX)?;
+        Ok((ids, types))
+    }
+
+    /// The same for tokens of which there are this many at most, and how many are left out.
+    pub(crate) fn pair_at_most(
+        &self,
+        first: &str,
+        second: &str,
+        most: usize,
+    ) -> Result<(PairTokens, usize)> {
+        let (first, second) = (first.to_owned(), second.to_owned());
+        self.isolated(move |tokens| tokens.pair_at_most(&first, &second, most))
     }
 
     /// The windows of a question and a text.

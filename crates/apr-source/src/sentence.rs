@@ -1,14 +1,20 @@
-//! How sentence-transformers makes one vector of a text: `modules.json` and the files that it
+//! What sentence-transformers makes of a text, or of two: `modules.json` and the files that it
 //! names.
 //!
 //! This is the only reader of them. Whoever runs a model, writes it as ONNX or GGUF, or describes
 //! it asks [`Sentence::of`].
+
+mod late;
+mod module;
 
 use std::collections::BTreeMap;
 
 use apr_core::{CheckpointReader, Error, Escaped, Limits, Result};
 use apr_view::{check_decodable, values};
 use serde_json::{Map, Value};
+
+pub use self::late::{Expansion, Late};
+use self::module::module;
 
 /// The modules of a sentence-transformers model, one after the other, and its settings.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -29,6 +35,14 @@ pub struct Sentence {
     /// The class, where it is not that of sentence embeddings: `SparseEncoder`, `CrossEncoder`,
     /// `MultiVectorEncoder`.
     pub other_class: Option<String>,
+    /// The class of torch that scores of a `CrossEncoder` go through.
+    pub score_activation: Option<String>,
+    /// How vectors of tokens are compared (late interaction).
+    pub late: Late,
+    /// Whether texts are written by the model's chat template; `None` where nothing says.
+    pub takes_messages: Option<bool>,
+    /// Whether the template begins an answer.
+    pub begins_answer: bool,
 }
 
 /// A module.
@@ -70,6 +84,28 @@ pub enum Module {
     LayerNorm {
         /// Name of the folder with its weights.
         folder: String,
+    },
+    /// The score of a pair, by the logits of the token behind it (a causal model as a reranker).
+    LogitScore {
+        /// The token of a match.
+        yes: u64,
+        /// The token of no match, whose logit is subtracted.
+        no: Option<u64>,
+    },
+    /// Scores of all words of the vocabulary for each token become one vector, most of whose numbers
+    /// are 0: those above 0 through `log(1 + x)` (SPLADE).
+    Splade {
+        /// Whether the numbers of tokens are added, rather than the largest taken.
+        sums: bool,
+        /// Whether they go through the logarithm twice.
+        twice: bool,
+    },
+    /// Which tokens have a vector that is compared (late interaction).
+    TokenMask {
+        /// Tokens that have none.
+        skipped: Vec<String>,
+        /// What they are skipped in: `query`, `document`.
+        tasks: Vec<String>,
     },
     /// What is left out when a model is used.
     Dropout,
@@ -157,15 +193,12 @@ impl PoolingMode {
     }
 }
 
-/// Flags of versions before 6, in the order in which their vectors are joined.
-const FLAGS: [(&str, PoolingMode); 6] = [
-    ("pooling_mode_cls_token", PoolingMode::First),
-    ("pooling_mode_max_tokens", PoolingMode::Max),
-    ("pooling_mode_mean_tokens", PoolingMode::Mean),
-    ("pooling_mode_mean_sqrt_len_tokens", PoolingMode::MeanSqrt),
-    ("pooling_mode_weightedmean_tokens", PoolingMode::WeightedMean),
-    ("pooling_mode_lasttoken", PoolingMode::Last),
-];
+/// The class that scores pairs of texts.
+const CROSS_ENCODER: &str = "CrossEncoder";
+
+/// The classes of late interaction: that of sentence-transformers, and PyLate's.
+const LATE: &str = "MultiVectorEncoder";
+const PYLATE: &str = "ColBERT";
 
 /// Settings of the first module, by the names that sentence-transformers has had for the file.
 const TRANSFORMER: [&str; 7] = [
@@ -183,6 +216,16 @@ pub const MODULES: &str = "modules.json";
 
 /// Prompts, and what compares vectors.
 pub const SETTINGS: &str = "config_sentence_transformers.json";
+
+/// What writes `{query}` and `{document}` for Qwen3-Reranker, as it was trained; its first folders
+/// have no template for pairs.
+pub const QWEN3_RERANKER: &str = concat!(
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and ",
+    "the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n",
+    "<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that ",
+    "answer the query\n<Query>: {query}\n<Document>: {document}<|im_end|>\n",
+    "<|im_start|>assistant\n<think>\n\n</think>\n\n",
+);
 
 /// A tensor that a module is made of.
 #[derive(Debug, Clone, PartialEq)]
@@ -206,24 +249,31 @@ impl Sentence {
         let Some(modules) = json(reader, MODULES)? else { return Ok(None) };
         let malformed = |why: &str| Error::format(why).in_file(MODULES);
         let listed = modules.as_array().ok_or_else(|| malformed("it is not a list of modules"))?;
-        let mut sentence = Self::default();
+        let settings = object(reader, SETTINGS)?.unwrap_or_default();
+        let text = |key: &str| settings.get(key).and_then(Value::as_str).map(str::to_owned);
+        let mut sentence = Self {
+            other_class: text("model_type").filter(|class| class != "SentenceTransformer"),
+            ..Self::default()
+        };
+        let from = if sentence.keeps_tokens() { Slot::Tokens } else { Slot::Sentence };
         for entry in listed {
             let text = |key: &str| entry.get(key).and_then(Value::as_str);
             let class = text("type").ok_or_else(|| malformed("a module has no 'type'"))?;
             let folder = text("path").unwrap_or_default().trim_end_matches('/');
-            sentence.modules.push(module(reader, class, folder)?);
+            sentence.modules.push(module(reader, class, folder, from)?);
         }
 
-        let settings = object(reader, SETTINGS)?.unwrap_or_default();
-        let text = |key: &str| settings.get(key).and_then(Value::as_str).map(str::to_owned);
         sentence.similarity = text("similarity_fn_name");
         sentence.default_prompt = text("default_prompt_name");
-        sentence.other_class = text("model_type").filter(|class| class != "SentenceTransformer");
+        sentence.score_activation = text("activation_fn");
         if let Some(Value::Object(prompts)) = settings.get("prompts") {
             // Null stands for a prompt that training did not set.
             let prompt =
                 |(name, text): (&String, &Value)| Some((name.clone(), text.as_str()?.to_owned()));
             sentence.prompts = prompts.iter().filter_map(prompt).collect();
+        }
+        if sentence.keeps_tokens() {
+            sentence.read_late(&settings);
         }
         if let Some(name) = &sentence.default_prompt
             && !sentence.prompts.contains_key(name)
@@ -271,9 +321,16 @@ impl Sentence {
         let settings = found.collect::<Result<Vec<_>>>()?.into_iter().flatten().next();
         let settings = settings.unwrap_or_default();
         self.lowercases = settings.get("do_lower_case").and_then(Value::as_bool).unwrap_or(false);
+        let modalities = settings.get("modality_config").and_then(Value::as_object);
+        self.takes_messages = modalities.map(|modalities| modalities.contains_key("message"));
+        let kwargs = |kind: &str| settings.get("processing_kwargs").and_then(|all| all.get(kind));
+        let begins = kwargs("chat_template").and_then(|kwargs| kwargs.get("add_generation_prompt"));
+        self.begins_answer = begins.and_then(Value::as_bool).unwrap_or(false);
         let size = |value: Option<&Value>| value.and_then(Value::as_u64).filter(|size| *size > 0);
-        let text = settings.get("processing_kwargs").and_then(|kwargs| kwargs.get("text"));
-        let own = text.and_then(|text| size(text.get("max_length")));
+        if self.keeps_tokens() {
+            self.read_late(&settings);
+        }
+        let own = kwargs("text").and_then(|text| size(text.get("max_length")));
         self.max_tokens = own.or_else(|| size(settings.get("max_seq_length")));
         if self.max_tokens.is_none() {
             // Version 6 leaves it to the tokenizer. One without a limit has a huge number there.
@@ -284,16 +341,51 @@ impl Sentence {
         Ok(())
     }
 
-    /// Whether they make vectors of what a model without a head computes.
+    /// Whether the vectors have a number for each word of the vocabulary, most of them 0.
+    #[must_use]
+    pub fn is_sparse(&self) -> bool {
+        self.modules.iter().any(|module| matches!(module, Module::Splade { .. }))
+    }
+
+    /// Whether a text keeps the vectors of its tokens, which are compared one by one (late
+    /// interaction).
+    #[must_use]
+    pub fn keeps_tokens(&self) -> bool {
+        matches!(self.other_class.as_deref(), Some(LATE | PYLATE))
+    }
+
+    /// Whether they make vectors of what the first module computes.
     #[must_use]
     pub fn makes_embeddings(&self) -> bool {
         let pools = |module: &Module| matches!(module, Module::Pooling { .. });
+        if self.is_sparse() || self.keeps_tokens() {
+            return self.modules.first() == Some(&Module::Transformer);
+        }
         self.other_class.is_none()
             && match self.modules.as_slice() {
                 [Module::Transformer, rest @ ..] => rest.iter().any(pools),
                 [Module::StaticEmbedding, ..] => true,
                 _ => false,
             }
+    }
+
+    /// Whether a pair of texts becomes scores.
+    #[must_use]
+    pub fn scores_pairs(&self) -> bool {
+        self.other_class.as_deref() == Some(CROSS_ENCODER)
+    }
+
+    /// The end of the class of transformers that the first module is: no text where it has no head,
+    /// `None` where it is the one of the configuration.
+    #[must_use]
+    pub fn task(&self) -> Option<&'static str> {
+        let pools = |module: &Module| matches!(module, Module::Pooling { .. });
+        if self.is_sparse() {
+            return Some("MaskedLM");
+        }
+        let is_headless =
+            self.makes_embeddings() || self.scores_pairs() && self.modules.iter().any(pools);
+        is_headless.then_some("")
     }
 
     /// Whether the vectors of tokens are those of a table, and no model computes them.
@@ -325,6 +417,7 @@ impl Sentence {
                 Some(modes.iter().map(|mode| mode.name()).collect::<Vec<_>>().join("+"))
             }
             Module::StaticEmbedding => Some(PoolingMode::Mean.name().to_owned()),
+            Module::Splade { sums, .. } => Some(if *sums { "sum" } else { "max" }.to_owned()),
             _ => None,
         })
     }
@@ -355,107 +448,16 @@ impl Sentence {
     }
 }
 
-/// What a module computes, by its class of Python.
-fn module(reader: &dyn CheckpointReader, class: &str, folder: &str) -> Result<Module> {
-    let name = class.rsplit('.').next().unwrap_or(class);
-    let path = |file: &str| match folder {
-        "" => file.to_owned(),
-        folder => format!("{folder}/{file}"),
-    };
-    let unsupported = |why: &str| {
-        let why = if why.is_empty() { String::new() } else { format!(", {why}") };
-        let (name, class) = (Escaped::short(name), Escaped::short(class));
-        Ok(Module::Unsupported(format!(
-            "the sentence-transformers module '{name}' ({class}{why}) is not supported"
-        )))
-    };
-    // A class of other authors computes what their code says, whatever its name is.
-    if !class.starts_with("sentence_transformers.") {
-        return unsupported("the class is not part of sentence-transformers");
-    }
-    let settings = || Ok(object(reader, &path("config.json"))?.unwrap_or_default());
-    let slots = |settings: &Map<String, Value>| {
-        let slot = |key: &str| match settings.get(key).and_then(Value::as_str) {
-            None => Ok(None),
-            Some("token_embeddings") => Ok(Some(Slot::Tokens)),
-            Some("sentence_embedding") => Ok(Some(Slot::Sentence)),
-            Some(other) => Err(format!("with {key} '{}'", Escaped::short(other))),
-        };
-        let from = slot("module_input_name")?.unwrap_or(Slot::Sentence);
-        Ok::<_, String>((from, slot("module_output_name")?.unwrap_or(from)))
-    };
-    match name {
-        // Until version 2, the model itself was in a folder of its own.
-        "Transformer" if !folder.is_empty() => unsupported("with its files in a folder"),
-        "Transformer" => Ok(Module::Transformer),
-        "StaticEmbedding" => Ok(Module::StaticEmbedding),
-        "Dropout" => Ok(Module::Dropout),
-        "LayerNorm" => Ok(Module::LayerNorm { folder: folder.to_owned() }),
-        "Normalize" => match slots(&settings()?) {
-            Ok((from, to)) => Ok(Module::Normalize { from, to }),
-            Err(why) => unsupported(&why),
-        },
-        "Pooling" => {
-            let settings = settings()?;
-            let include = settings.get("include_prompt").and_then(Value::as_bool);
-            match pooling_modes(&settings) {
-                Ok(modes) => Ok(Module::Pooling { modes, include_prompt: include.unwrap_or(true) }),
-                Err(why) => unsupported(&why),
-            }
-        }
-        "Dense" => {
-            let settings = settings()?;
-            let residual = settings.get("use_residual").and_then(Value::as_bool).unwrap_or(false);
-            let (from, to) = match slots(&settings) {
-                Ok(slots) => slots,
-                Err(why) => return unsupported(&why),
-            };
-            match activation(&settings) {
-                Ok(activation) => {
-                    let folder = folder.to_owned();
-                    Ok(Module::Dense { folder, from, to, activation, residual })
-                }
-                Err(why) => unsupported(&why),
-            }
-        }
-        _ => unsupported(""),
-    }
-}
-
-/// The ways to pool that the settings of a module name, or why they are not known.
-fn pooling_modes(settings: &Map<String, Value>) -> std::result::Result<Vec<PoolingMode>, String> {
-    let named = |name: &Value| {
-        let known = name.as_str().and_then(PoolingMode::named);
-        known.ok_or_else(|| format!("with pooling_mode {}", Escaped::short(&name.to_string())))
-    };
-    match settings.get("pooling_mode") {
-        Some(Value::Array(names)) if !names.is_empty() => names.iter().map(named).collect(),
-        Some(name) if !name.is_null() => Ok(vec![named(name)?]),
-        _ => {
-            let is_set = |flag: &str| settings.get(flag).and_then(Value::as_bool) == Some(true);
-            let set: Vec<PoolingMode> =
-                FLAGS.iter().filter(|(flag, _)| is_set(flag)).map(|(_, mode)| *mode).collect();
-            Ok(if set.is_empty() { vec![PoolingMode::Mean] } else { set })
-        }
-    }
-}
-
-/// The activation of a dense module, by its class of torch, or why it is not known.
-fn activation(settings: &Map<String, Value>) -> std::result::Result<Option<&'static str>, String> {
-    let class = match settings.get("activation_function") {
-        None => "torch.nn.modules.activation.Tanh",
-        Some(class) => class.as_str().unwrap_or_default(),
-    };
-    let name = class.strip_prefix("torch.nn.").and_then(|path| path.rsplit('.').next());
-    Ok(match name {
-        Some("Identity") => None,
-        Some("Tanh") => Some("tanh"),
-        Some("ReLU") => Some("relu"),
-        Some("GELU") => Some("gelu"),
-        Some("Sigmoid") => Some("sigmoid"),
-        Some("SiLU") => Some("silu"),
-        _ => return Err(format!("with the activation '{}'", Escaped::short(class))),
-    })
+/// The class of torch that scores of a reranker go through, as `CrossEncoder` finds it: by the
+/// modules' settings, or by the newest of the keys that `config.json` has had for it. `None` where
+/// nothing says: one label then goes through the sigmoid, and several stay as they are.
+#[must_use]
+pub fn score_activation(modules: Option<&Sentence>, config: &Map<String, Value>) -> Option<String> {
+    let of_modules = modules.and_then(|modules| modules.score_activation.as_deref());
+    let newer = config.get("sentence_transformers").and_then(|own| own.get("activation_fn"));
+    let older = config.get("sbert_ce_default_activation_function");
+    let of_config = || newer.or(older).and_then(Value::as_str);
+    of_modules.or_else(of_config).map(str::to_owned)
 }
 
 /// A tensor of a module's own file, which travels with the model.
@@ -526,34 +528,5 @@ fn object(reader: &dyn CheckpointReader, name: &str) -> Result<Option<Map<String
         None => Ok(None),
         Some(Value::Object(object)) => Ok(Some(object)),
         Some(_) => Err(Error::format("it is JSON, but not an object").in_file(name)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn modes(settings: &Value) -> std::result::Result<Vec<PoolingMode>, String> {
-        pooling_modes(settings.as_object().expect("an object"))
-    }
-
-    /// `_convert_legacy_pooling_kwargs` of sentence-transformers 6.2.
-    #[test]
-    fn older_and_newer_keys_name_the_way_to_pool() {
-        use PoolingMode::{First, Last, Max, Mean, WeightedMean};
-        assert_eq!(modes(&json!({ "pooling_mode": "lasttoken" })), Ok(vec![Last]));
-        assert_eq!(modes(&json!({ "pooling_mode": ["max", "cls"] })), Ok(vec![Max, First]));
-        let older = json!({
-            "pooling_mode_weightedmean_tokens": true, "pooling_mode_mean_tokens": false,
-            "pooling_mode_cls_token": true,
-        });
-        assert_eq!(modes(&older), Ok(vec![First, WeightedMean]));
-        let both = json!({ "pooling_mode": "max", "pooling_mode_cls_token": true });
-        assert_eq!(modes(&both), Ok(vec![Max]));
-        assert_eq!(modes(&json!({ "pooling_mode_cls_token": false })), Ok(vec![Mean]));
-        assert_eq!(modes(&json!({})), Ok(vec![Mean]));
-        assert!(modes(&json!({ "pooling_mode": "median" })).is_err());
     }
 }

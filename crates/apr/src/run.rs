@@ -7,6 +7,7 @@
 //! | text | completion, text to text, chat | [`Generator`] |
 //! | messages, one after the other | a chat whose history is kept | [`Conversation`] |
 //! | text | embeddings, classification, token labels, fill-mask | [`TextEncoder`] |
+//! | a query and texts | reranking: scores of pairs | [`Reranker`] |
 //! | a question and a text | extractive question answering | [`QuestionAnswering`] |
 //! | audio | transcription by Whisper | [`Transcriber`] |
 //! | audio | transcription by CTC, classification, embeddings, voice activity | [`AudioEncoder`] |
@@ -18,7 +19,7 @@ pub use apr_run::{
     CacheType, Completion, Conversation, EarlyStopping, Facts, GenerateOptions, Generation,
     GenerationOptions, Generator, Given, Host, Hypothesis, ImageEncoder, ImageResult, ImageTask,
     InputKind, Label, LogProbability, MaskToken, Pooling, Prepared, Prompt, QuestionAnswering,
-    Remedy, RunError, RunOptions, RunResult, Runner, Segment, TextEncoder, TextScore, TextTask,
-    Timing, Timings, TokenLabel, TokenLogProbabilities, Tokenizer, Transcriber, Transcription,
-    TranscriptionOptions,
+    Ranked, Ranking, Remedy, Reranker, RunError, RunOptions, RunResult, Runner, Segment,
+    TextEncoder, TextScore, TextTask, Timing, Timings, TokenLabel, TokenLogProbabilities,
+    Tokenizer, Transcriber, Transcription, TranscriptionOptions, WordWeight,
 };

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use apr_io::{Interrupt, NativeHost, io_error};
 use apr_run::{
-    Facts, GenerateOptions, Generator, Prompt, Remedy, RunError, RunOptions, RunResult, Runner,
-    TextEncoder, TextTask, Transcriber, TranscriptionOptions, with_runner,
+    Facts, GenerateOptions, Generator, Prompt, Ranking, Remedy, Reranker, RunError, RunOptions,
+    RunResult, Runner, TextEncoder, TextTask, Transcriber, TranscriptionOptions, with_runner,
 };
 
 use apr_trace::{Payload, Subject, Trace, TraceDiff, TraceOptions};
@@ -235,6 +235,34 @@ impl Model {
                 let texts: Vec<T> = texts.into_iter().collect();
                 encoder.read_all(&texts)?.into_iter().map(vector).collect()
             },
+        )
+    }
+
+    /// Scores documents by how well they match a query, with a reranker: the best first, `most` of
+    /// them at most. Warnings are dropped: [`run_with`](Self::run_with) hands them on.
+    ///
+    /// ```no_run
+    /// let model = apr::Model::open("bge-reranker-v2-m3")?;
+    /// let ranking = model.rank("what is a llama?", &["an animal", "a hat"], None)?;
+    /// println!("{}: {:?}", ranking.documents[0].document, ranking.documents[0].score);
+    /// # Ok::<(), apr::run::RunError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Reranker::of_part`] and [`Reranker::rank`].
+    pub fn rank<T: AsRef<str>>(
+        &self,
+        query: &str,
+        documents: &[T],
+        most: Option<usize>,
+    ) -> RunResult<Ranking> {
+        let mut options = RunOptions::default();
+        // A language model that scores reads the pair as it would to continue it.
+        options.keeps_past = options.generates(&Facts::of_source(&self.source())?);
+        self.run_with(
+            &options,
+            |_, _| {},
+            |runner| Reranker::of_part(runner.prepare()?)?.rank(query, documents, most),
         )
     }
 

@@ -61,7 +61,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
     let last = last.filter(|_| has_final_norm);
     let x = w.norm_part(Norm::of(place)?, "final_norm", made.x, last)?;
     let x = w.projected("output_projection", x, place.module_or_none("output_projection"))?;
-    head::write(w, place, x, Some(inputs.tokens))?;
+    head::write(w, place, x, Some(inputs.tokens.into()))?;
     for (layer, cache) in made.cache.iter().enumerate() {
         outputs_of_cache(w, layer, *cache, "");
     }

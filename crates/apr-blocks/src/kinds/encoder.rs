@@ -3,7 +3,7 @@
 use apr_core::Result;
 use apr_graph::{Dim, ElementType, Meaning, ValueId};
 
-use super::head;
+use super::head::{self, Tokens};
 use super::stack::{Around, layers};
 use crate::blocks::mask::{Field, Sight};
 use crate::blocks::norm::Norm;
@@ -26,7 +26,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Resul
     let types =
         types.then(|| w.body().input("token_type_ids", ElementType::I64, row, Meaning::TokenTypes));
     let x = encoded(w, place, tokens, types, Some(mask))?;
-    head::write(w, place, x, Some(tokens))
+    head::write(w, place, x, Some(Tokens { ids: tokens, mask: Some(mask) }))
 }
 
 /// The same for texts of several answers each, `[batch, choices, sequence]`, which are read as

@@ -61,7 +61,7 @@ pub(crate) fn write_decoder(model: &Model<'_>, w: &mut Writer<'_>, memory: Memor
     let (past, source) = inputs_of_memory(w, place, memory)?;
     let is_cached = memory != Memory::States(false);
     let made = decoded(w, place, tokens, &past, source, mask, is_cached)?;
-    head::write(w, place, made.x, Some(tokens))?;
+    head::write(w, place, made.x, Some(tokens.into()))?;
     for (layer, cache) in made.cache.iter().enumerate() {
         outputs_of_cache(w, layer, *cache, "decoder.");
         if let Some(encoded) = made.encoded.get(layer) {

@@ -8,6 +8,21 @@ use crate::blocks::norm::Norm;
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
+/// The tokens that vectors are of.
+#[derive(Clone, Copy)]
+pub(crate) struct Tokens {
+    /// Their ids, `[batch, tokens]`.
+    pub(crate) ids: ValueId,
+    /// 0 for those that are padding, and 1 for the others.
+    pub(crate) mask: Option<ValueId>,
+}
+
+impl From<ValueId> for Tokens {
+    fn from(ids: ValueId) -> Self {
+        Self { ids, mask: None }
+    }
+}
+
 /// Writes the head that option `head` names, and its outputs:
 ///
 /// - `states`: the vectors themselves, and one for the whole where the checkpoint has a `pooler`,
@@ -18,6 +33,8 @@ use crate::writer::{Writer, signed};
 /// - `pooled`: scores of classes, from the pooler;
 /// - `first_token`: scores of classes, from the first token, through a dense layer where the
 ///   checkpoint has it;
+/// - `counted_mean`: scores of classes, from the mean of the tokens that are no padding, through a
+///   dense layer where the checkpoint has it;
 /// - `mean_token`: scores of classes, from the mean of all vectors;
 /// - `first_and_mean`: scores of classes, from the first vector and the mean of the others in a
 ///   row;
@@ -35,7 +52,7 @@ pub(crate) fn write(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
     x: ValueId,
-    tokens: Option<ValueId>,
+    tokens: Option<Tokens>,
 ) -> Result<()> {
     let head = place.required_head()?;
     match head.as_str() {
@@ -75,7 +92,7 @@ fn logits(
     place: BlockPosition<'_>,
     head: &str,
     x: ValueId,
-    tokens: Option<ValueId>,
+    tokens: Option<Tokens>,
 ) -> Result<ValueId> {
     Ok(match (head, tokens) {
         ("one_of_each_token", _) => {
@@ -84,15 +101,16 @@ fn logits(
             let axis = w.ints(&[-1]);
             w.make("Squeeze", "logits", [column, axis])
         }
-        ("end_token", Some(tokens)) => end_token(w, place, x, tokens)?,
+        ("end_token", Some(tokens)) => end_token(w, place, x, tokens.ids)?,
         ("language", _) => language(w, place, x)?,
         ("masked_language", _) => masked_language(w, place, x)?,
-        ("last_token", Some(tokens)) => last_token(w, place, x, tokens)?,
+        ("last_token", Some(tokens)) => last_token(w, place, x, tokens.ids)?,
         ("pooled", _) => {
             let pooled = w.pooled(place, x, &place.module("pooler")?)?;
             scores(w, place, pooled)?
         }
         ("first_token", _) => first_token(w, place, x)?,
+        ("counted_mean", tokens) => counted_mean(w, place, x, tokens.and_then(|it| it.mask))?,
         ("mean_token", _) => {
             let mean = w.scope("pooler", |w| w.mean_vector(x));
             scores(w, place, mean)?
@@ -192,6 +210,27 @@ fn first_token(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Resu
         let first = w.first_vector(x);
         dense(w, place, first)
     })?;
+    scores(w, place, x)
+}
+
+fn counted_mean(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    x: ValueId,
+    mask: Option<ValueId>,
+) -> Result<ValueId> {
+    let mean = w.scope("pooler", |w| {
+        let Some(mask) = mask else { return w.mean_vector(x) };
+        let counts = w.cast("counts", mask, ElementType::F32);
+        let by_token = w.unsqueeze("counts_by_token", counts, &[2]);
+        let counted = w.make("Mul", "counted", [x, by_token]);
+        let axis = w.ints(&[1]);
+        let sum = w.op("ReduceSum", [counted, axis]).attribute("keepdims", 0).output("sum");
+        let axis = w.ints(&[1]);
+        let count = w.make("ReduceSum", "count", [counts, axis]);
+        w.make("Div", "mean", [sum, count])
+    });
+    let x = w.scope("head", |w| dense(w, place, mean))?;
     scores(w, place, x)
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
     }
 
     let x = w.norm_part(Norm::of(place)?, "final_norm", x, place.module_or_none("final_norm"))?;
-    head::write(w, place, x, Some(tokens))?;
+    head::write(w, place, x, Some(tokens.into()))?;
     for (layer, States { convolution, state }) in presents.into_iter().enumerate() {
         let body = w.body();
         body.output(&format!("present_conv.{layer}"), convolution, Meaning::PresentState);

@@ -25,7 +25,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
     let made = w.scope("decoder", |w| {
         decoded(w, place, later, &[], vec![Source::States(states)], Some(mask), false)
     })?;
-    head::write(w, place, made.x, Some(tokens))
+    head::write(w, place, made.x, Some(tokens.into()))
 }
 
 /// The tokens without the last one, behind option `start_id`; where that has no value, behind the

@@ -42,6 +42,12 @@ pub(crate) struct RunArgs {
     /// Prompt; also read from a pipe
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     pub(crate) prompt: Vec<String>,
+    /// Query of a reranker: score each prompt as a document for it, the best first
+    #[arg(
+        long, value_name = "TEXT",
+        conflicts_with_all = ["tokens", "want", "context", "chat", "part", "prompt_cache"]
+    )]
+    pub(crate) query: Option<String>,
     /// Treat each line of text files and of a pipe as a separate prompt
     #[arg(long, conflicts_with = "tokens")]
     pub(crate) lines: bool,
@@ -158,9 +164,10 @@ pub(crate) struct RunArgs {
     /// Keep the first N numbers of each embedding (Matryoshka models)
     #[arg(long, value_name = "N")]
     pub(crate) dimensions: Option<NonZeroUsize>,
-    /// Number of labels, answers or mask tokens to return
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) top: usize,
+    /// Number of labels, answers, mask tokens or ranked documents to return [default: 5; all
+    /// documents]
+    #[arg(long, value_name = "N")]
+    pub(crate) top: Option<usize>,
     /// Work limit of each graph run in steps of about a nanosecond, such as 1e12 [default: by the
     /// sizes of weights and inputs]
     #[arg(long, value_name = "N", value_parser = parse_steps)]

@@ -91,6 +91,8 @@ mod run_media;
 mod run_newer;
 mod run_options;
 mod run_prompt_cache;
+mod run_rerankers;
+mod run_retrievers;
 mod run_sentences;
 mod run_spans;
 mod run_speed;

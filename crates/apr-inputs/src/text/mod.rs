@@ -27,7 +27,7 @@ use apr_tokenizer::{MergedPiece, Merging};
 
 use serde::Serialize;
 
-pub use pair::{PairWindow, Windows};
+pub use pair::{PairTokens, PairWindow, Windows};
 use pipeline::Pipeline;
 pub use stream::TextStream;
 

@@ -4,7 +4,19 @@ use std::ops::Range;
 
 use apr_core::{Error, Result};
 
+use super::pipeline::Pipeline;
 use super::{MAX_TEXT, TextTokens, TokenizerKind};
+
+/// The tokens of two texts as one input.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PairTokens {
+    /// Ids of the tokens.
+    pub ids: Vec<i64>,
+    /// 0 for tokens of the first text, 1 for those of the second, as far as the model tells them
+    /// apart.
+    pub types: Vec<i64>,
+}
 
 /// How a long text is cut into windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,17 +47,38 @@ impl TextTokens {
     /// E001 where the tokenizer can't be used, or the question leaves no room for the text; E003
     /// for a tokenizer without such pairs, E008 for texts that are too long.
     pub fn pair(&self, question: &str, text: &str, windows: Windows) -> Result<Vec<PairWindow>> {
-        if question.len().saturating_add(text.len()) > MAX_TEXT {
+        self.for_pair(question, text)?.pair(question, text, windows)
+    }
+
+    /// The tokens of two texts, `most` of them at most, and how many are left out: those at the end
+    /// of the longer text, and of both once they are equally long (`longest_first` of
+    /// transformers).
+    ///
+    /// # Errors
+    /// E001 where the tokenizer can't be used, E003 for one without such pairs, E008 for texts that
+    /// are too long.
+    pub fn pair_at_most(
+        &self,
+        first: &str,
+        second: &str,
+        most: usize,
+    ) -> Result<(PairTokens, usize)> {
+        self.for_pair(first, second)?.pair_at_most(first, second, most)
+    }
+
+    /// What makes the tokens of two texts.
+    fn for_pair(&self, first: &str, second: &str) -> Result<&Pipeline> {
+        let bytes = first.len().saturating_add(second.len());
+        if bytes > MAX_TEXT {
             return Err(Error::memory(format!(
-                "question and context have {} bytes, and at most {MAX_TEXT} are tokenized",
-                question.len().saturating_add(text.len())
+                "the two texts have {bytes} bytes, and at most {MAX_TEXT} are tokenized"
             )));
         }
         match &self.0 {
             TokenizerKind::Merging(_) => {
                 Err(Error::version("this tokenizer has no template for pairs of texts"))
             }
-            TokenizerKind::Pipeline(pipeline) => pipeline.pair(question, text, windows),
+            TokenizerKind::Pipeline(pipeline) => Ok(pipeline),
         }
     }
 }

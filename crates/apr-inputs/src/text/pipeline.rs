@@ -10,15 +10,15 @@ use apr_tokenizer::gguf::TokenizerFile;
 use serde::{Deserialize, Deserializer};
 use tokenizers::models::TrainerWrapper;
 use tokenizers::{
-    DecoderWrapper, Encoding, Model, ModelWrapper, NormalizerWrapper, PostProcessorWrapper,
-    PreTokenizerWrapper, Token, TokenizerImpl,
+    DecoderWrapper, Encoding, Model, ModelWrapper, NormalizerWrapper, PostProcessor,
+    PostProcessorWrapper, PreTokenizerWrapper, Token, TokenizerImpl, TruncationDirection,
 };
 
 use super::Piece;
 use super::bounds::{self, Bounds};
 use super::bpe::BpeFile;
 use super::byte_pairs::BytePairs;
-use super::{PairWindow, Windows};
+use super::{PairTokens, PairWindow, Windows};
 use crate::guard::guarded;
 
 /// For errors.
@@ -129,6 +129,32 @@ impl Pipeline {
             ))
         })?;
         Ok(whole.windows(room, room - windows.shared))
+    }
+
+    pub(super) fn pair_at_most(
+        &self,
+        first: &str,
+        second: &str,
+        most: usize,
+    ) -> Result<(PairTokens, usize)> {
+        self.bounds.check_text(first)?;
+        self.bounds.check_text(second)?;
+        let (encoding, left_out) = guarded(WHAT, || {
+            let encode = |text| self.tokenizer.encode(text, false).map_err(|error| wrong(&*error));
+            let (mut first, mut second) = (encode(first)?, encode(second)?);
+            let (a, b) = (first.len(), second.len());
+            let around = self.tokenizer.get_post_processor().map_or(0, |it| it.added_tokens(true));
+            let (kept_a, kept_b) = longest_first(a, b, most.saturating_sub(around));
+            first.truncate(kept_a, 0, TruncationDirection::Right);
+            second.truncate(kept_b, 0, TruncationDirection::Right);
+            // Where a template has no types of its own, the second text has another.
+            second.set_type_ids(vec![1; second.len()]);
+            let pair = self.tokenizer.post_process(first, Some(second), true);
+            Ok((pair.map_err(|error| wrong(&*error))?, a - kept_a + (b - kept_b)))
+        })?;
+        let numbers = |numbers: &[u32]| numbers.iter().map(|number| i64::from(*number)).collect();
+        let (ids, types) = (numbers(encoding.get_ids()), numbers(encoding.get_type_ids()));
+        Ok((PairTokens { ids, types }, left_out))
     }
 
     pub(super) fn decode(&self, tokens: &[i64]) -> Result<String> {
@@ -279,4 +305,32 @@ impl<'e> Whole<'e> {
 
 pub(super) fn wrong(error: &(dyn std::error::Error + Send + Sync)) -> Error {
     Error::format(format!("unsupported tokenizer: {}", Escaped::short(&error.to_string())))
+}
+
+/// How many tokens stay of two texts with so many, for `most` in all.
+fn longest_first(first: usize, second: usize, most: usize) -> (usize, usize) {
+    let (short, long) = (first.min(second), first.max(second));
+    let (short, long) = match short.saturating_add(long) <= most {
+        true => (short, long),
+        // The longer one alone is cut, as far as it stays the longer one.
+        false if short.saturating_mul(2) <= most => (short, most - short),
+        false => (most / 2, most - most / 2),
+    };
+    if first > second { (long, short) } else { (short, long) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::longest_first;
+
+    /// `truncate_encodings` of tokenizers 0.23.
+    #[test]
+    fn the_longer_of_two_texts_is_cut_first() {
+        assert_eq!(longest_first(3, 4, 7), (3, 4));
+        assert_eq!(longest_first(3, 9, 7), (3, 4));
+        assert_eq!(longest_first(9, 3, 7), (4, 3));
+        assert_eq!(longest_first(9, 9, 7), (3, 4));
+        assert_eq!(longest_first(10, 9, 7), (4, 3));
+        assert_eq!(longest_first(2, 2, 0), (0, 0));
+    }
 }

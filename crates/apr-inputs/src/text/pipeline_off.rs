@@ -3,7 +3,7 @@
 use apr_core::{Error, Result};
 use apr_tokenizer::gguf::TokenizerFile;
 
-use super::{PairWindow, Piece, Windows};
+use super::{PairTokens, PairWindow, Piece, Windows};
 
 /// No pipeline ever is.
 #[derive(Debug, Clone)]
@@ -25,6 +25,10 @@ impl Pipeline {
     }
 
     pub(super) fn pair(&self, _: &str, _: &str, _: Windows) -> Result<Vec<PairWindow>> {
+        match *self {}
+    }
+
+    pub(super) fn pair_at_most(&self, _: &str, _: &str, _: usize) -> Result<(PairTokens, usize)> {
         match *self {}
     }
 

@@ -6,10 +6,11 @@ use apr_arch::{CANONICAL, FamilyModel, GGUF, GgufLayout, Naming, TensorKind};
 use apr_core::counted;
 use apr_gguf::{Array, KeyValue, Value as Typed};
 use apr_registry::{CheckpointReader, DType, Error, Loss, Result, TensorInfo, keys};
-use apr_view::{Change, TensorOrigin};
+use apr_view::{Change, TensorOrigin, values};
 
-use crate::hyperparameters::Facts;
+use crate::hyperparameters::{Facts, single};
 use crate::import::rows_of;
+use crate::reranker::Answers;
 use crate::rope;
 
 /// Most rotary dimensions a head may have.
@@ -24,8 +25,9 @@ const SHORT: &str = "rope_factors_short.weight";
 const BLOCKS: &str = "_blocks";
 const SCALES: &str = "_scales";
 
-/// The tensor with a row for each token.
+/// The tensor with a row for each token, and the one that is multiplied with it at the end.
 const TOKENS: &str = "token_embd.weight";
+const HEAD: &str = "output.weight";
 
 pub(super) struct ExportPlan<'p, 'a> {
     reader: &'a dyn CheckpointReader,
@@ -34,11 +36,20 @@ pub(super) struct ExportPlan<'p, 'a> {
     pub(super) losses: Vec<Loss>,
     /// Names that are taken.
     names: HashSet<String>,
+    /// Whether a classifier is made of rows of the head.
+    has_answers: bool,
 }
 
 impl<'p, 'a> ExportPlan<'p, 'a> {
     pub(super) fn new(reader: &'a dyn CheckpointReader, model: &'p FamilyModel<'p>) -> Self {
-        Self { reader, model, tensors: Vec::new(), losses: Vec::new(), names: HashSet::new() }
+        Self {
+            reader,
+            model,
+            tensors: Vec::new(),
+            losses: Vec::new(),
+            names: HashSet::new(),
+            has_answers: false,
+        }
     }
 
     /// Tensors that Hugging Face's models compute from their configuration.
@@ -92,6 +103,42 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
             self.add(info, TensorOrigin::Own(bytes));
         }
 
+        Ok(())
+    }
+
+    /// Adds a classifier of the rows of yes and no of a language model's head, or of the table that
+    /// is also its head.
+    ///
+    /// # Errors
+    /// E001 when there is neither, or no such row; E002 and E007 when a row can't be read.
+    pub(super) fn add_answers(&mut self, answers: Answers) -> Result<()> {
+        let family = self.model.family();
+        let named = |name: &str| {
+            (0..self.reader.tensors().len()).find(|position| {
+                let canonical = self.model.canonical(*position);
+                let source = |it| family.source_name(it, &Naming::new(GGUF, ""));
+                canonical.and_then(source).as_deref() == Some(name)
+            })
+        };
+        let position = named(HEAD).or_else(|| named(TOKENS));
+        let position = position.ok_or_else(|| Error::format("the model has no head"))?;
+        let info = &self.reader.tensors()[position];
+        let [rows, width] = info.shape.dims()[..] else {
+            return Err(Error::format("the head is no matrix").for_tensor(&info.name));
+        };
+        let mut bytes = Vec::new();
+        for token in [answers.yes, answers.no] {
+            if token >= rows {
+                let why = format!("it has {rows} rows, and none for the token {token}");
+                return Err(Error::format(why).for_tensor(&info.name));
+            }
+            let row = values::read(self.reader, position, token * width..(token + 1) * width)?;
+            bytes.extend(row.iter().flat_map(|value| single(*value).to_le_bytes()));
+        }
+        let name = "cls.output.weight".to_owned();
+        let info = TensorInfo { name, dtype: DType::F32, shape: [2, width].into() };
+        self.add(info, TensorOrigin::Own(bytes));
+        self.has_answers = true;
         Ok(())
     }
 
@@ -176,6 +223,11 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
         let tied = self.reader.metadata().object(keys::TIED);
         // The tensor that has these bytes goes into the file itself.
         if tied.is_some_and(|tied| tied.contains_key(own)) {
+            return Ok(());
+        }
+
+        if name == HEAD && self.has_answers {
+            self.lose(own, "a reranker takes its rows of yes and no alone");
             return Ok(());
         }
 

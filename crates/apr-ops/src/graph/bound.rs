@@ -36,7 +36,7 @@ pub(crate) fn bound_graphs(
         return run_graphs(source, family, options);
     };
     // The modules are written with operators of what their graph is written in.
-    let own_task = options.task.clone().or_else(|| Some(String::new()));
+    let own_task = options.task.clone().or_else(|| Some(sentence.task()?.to_owned()));
     let written = GraphOptions {
         opset: options.opset.max(OLDEST),
         is_own_task: options.is_own_task || options.task.is_none(),
@@ -44,6 +44,14 @@ pub(crate) fn bound_graphs(
         ..options.clone()
     };
     let mut bound = run_graphs(source, family, &written)?;
+    if sentence.keeps_tokens() {
+        bound.warnings.push(
+            "the graph ends with the model's vectors of tokens: the modules that make those that \
+             are compared stay in their folders"
+                .to_owned(),
+        );
+        return Ok(bound);
+    }
     for part in &mut bound.graphs.parts {
         if !add_sentence(&mut part.graph, source.reader(), &sentence)? {
             bound.warnings.push(format!(

@@ -6,7 +6,7 @@ use apr_registry::{CheckpointReader, Error, Result};
 use apr_source::Source;
 use apr_source::naming::canonical;
 
-use super::sentence::table_graph;
+use super::sentence::{SENTENCE_OUTPUT, table_graph};
 use super::{BoundGraphs, for_graphs, run_graphs, without_family};
 use crate::own_graph::own_graphs;
 
@@ -42,12 +42,14 @@ pub fn with_graphs<R, E: From<Error>>(
     options: &GraphOptions,
     then: impl FnOnce(&dyn CheckpointReader, &[Runnable]) -> Result<R, E>,
 ) -> Result<R, E> {
-    // The graph in the file has the head that it has: another one is the family's.
-    if options.task.is_none()
+    // The graph in the file has the head that it has: another one is the family's. The task of
+    // modules is met by a graph that they are written in.
+    if (options.task.is_none() || options.is_own_task)
         && let Some(own) = own_graphs(source)?
     {
         let said = [own.widened(), own.left_out()];
         match own.in_onnx(source.reader()) {
+            Ok(parts) if options.task.is_some() && !parts.iter().any(makes_vectors) => {}
             Ok(parts) => {
                 let parts = parts.into_iter().map(|(name, graph)| Runnable::new(name, graph));
                 let mut parts: Vec<Runnable> = parts.collect();
@@ -80,4 +82,10 @@ pub fn with_graphs<R, E: From<Error>>(
     }
     let named = canonical(&view, family);
     then(&named, &parts)
+}
+
+/// Whether a graph makes the vectors of texts.
+fn makes_vectors((_, graph): &(String, Graph)) -> bool {
+    let body = &graph.body;
+    body.outputs.iter().any(|id| body.value(*id).name == SENTENCE_OUTPUT)
 }

@@ -52,7 +52,8 @@ pub(crate) fn add_sentence(
     let of = |list: &[ValueId], meaning: Meaning| {
         list.iter().copied().find(|id| body.value(*id).meaning == meaning)
     };
-    let states = of(&body.outputs, Meaning::HiddenStates);
+    let made_of = if sentence.is_sparse() { Meaning::Logits } else { Meaning::HiddenStates };
+    let states = of(&body.outputs, made_of);
     let mask = of(&body.inputs, Meaning::AttentionMask);
     let (Some(states), Some(mask)) = (states, mask) else { return Ok(false) };
     let opset = graph.opset("").unwrap_or(OPSET);
@@ -149,7 +150,10 @@ impl Modules<'_> {
                 Slot::Sentence => vector.ok_or_else(absent),
             };
             let (to, made) = match module {
-                Module::Transformer | Module::Dropout => continue,
+                Module::Transformer | Module::Dropout | Module::TokenMask { .. } => continue,
+                Module::Splade { sums, twice } => {
+                    (Slot::Sentence, self.splade(&name, tokens, mask, (*sums, *twice)))
+                }
                 Module::Unsupported(_) => unreachable!("the modules were checked"),
                 Module::StaticEmbedding => {
                     (Slot::Sentence, self.pool(&name, &[PoolingMode::Mean], tokens, mask, counted))
@@ -178,7 +182,9 @@ impl Modules<'_> {
                 Slot::Sentence => vector = Some(made),
             }
         }
-        vector.ok_or_else(|| {
+        // Tokens keep their vectors where those are compared.
+        let made = vector.or_else(|| sentence.keeps_tokens().then_some(tokens));
+        made.ok_or_else(|| {
             let message = "no module makes one vector of those of the tokens";
             Error::format(message).in_file(apr_source::sentence::MODULES)
         })
@@ -291,6 +297,35 @@ impl Modules<'_> {
         }
         let axes = self.body.ints(&[1]);
         self.body.op("ReduceMax", [there, axes]).attribute("keepdims", 0).output("pooled")
+    }
+
+    /// Scores of words for each token, as one vector of the text.
+    fn splade(
+        &mut self,
+        name: &str,
+        tokens: ValueId,
+        mask: ValueId,
+        (sums, twice): (bool, bool),
+    ) -> ValueId {
+        self.scope(name, |modules| {
+            let axes = modules.body.ints(&[-1]);
+            let column = modules.make("Unsqueeze", "column", [mask, axes]);
+            let counted = modules.make("Mul", "counted", [tokens, column]);
+            let mut weights = modules.make("Relu", "above_zero", [counted]);
+            for name in ["log", "log_again"].into_iter().take(1 + usize::from(twice)) {
+                weights = modules.scope(name, |modules| {
+                    let one = modules.body.float(1.0);
+                    let more = modules.make("Add", "more", [weights, one]);
+                    modules.make("Log", "log", [more])
+                });
+            }
+            if sums {
+                let axes = modules.body.ints(&[1]);
+                let sum = modules.body.op("ReduceSum", [weights, axes]);
+                return sum.attribute("keepdims", 0).output("pooled");
+            }
+            modules.largest(weights, mask)
+        })
     }
 
     fn normalize(&mut self, name: &str, x: ValueId) -> ValueId {

@@ -102,16 +102,8 @@ fn imports_from_hugging_face_are_exported_alike() {
 
 /// Models of which a GGUF file has another head, or none, so that another graph comes back; a
 /// window that is longer than any text changes nothing.
-const OTHER_HEADS: [&str; 8] = [
-    "bert",
-    "bert_classifier",
-    "bert_mlm",
-    "distilbert_mlm",
-    "llama_model",
-    "mistral",
-    "qwen2_model",
-    "roberta",
-];
+const OTHER_HEADS: [&str; 7] =
+    ["bert", "bert_mlm", "distilbert_mlm", "llama_model", "mistral", "qwen2_model", "roberta"];
 
 /// The graphs of a model; `None` where it has none.
 fn graphs_of(reader: &dyn CheckpointReader) -> Option<Vec<(String, Graph)>> {

@@ -15,6 +15,7 @@ mod job;
 mod output;
 mod pictures;
 mod prompt_cache;
+mod ranking;
 pub(in crate::commands) mod remedy;
 mod sounds;
 mod spans;
@@ -77,7 +78,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
         converses || !(given.texts.is_empty() && given.sounds.is_empty() && args.tokens.is_empty());
     let mut options = options(args, context);
     options.keeps_past = options.generates(&facts) && goes_on && args.want.is_empty();
-    if options.keeps_past && !args.exact {
+    if options.keeps_past && !args.exact && args.query.is_none() {
         options.arithmetic = Arithmetic::Fast;
     }
     let host = host(context);
@@ -89,7 +90,8 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
         if features::are_wanted(args) && !features::is_a_value(runner.parts(), args) {
             return features::run(&job, &given);
         }
-        if args.part.is_none() && goes_on && args.want.is_empty() && runner.has_decoder() {
+        let is_pair = args.part.is_none() && runner.has_decoder() && args.query.is_none();
+        if is_pair && goes_on && args.want.is_empty() {
             let transcribes = !given.sounds.is_empty();
             check_options(args, transcribes, !transcribes)?;
             check_vectors(args, false)?;
@@ -98,6 +100,9 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
                 (false, false) => completion::run_pair(&job, &given.texts),
                 (false, true) => Err(Failure::Usage("the model has no text input".to_owned())),
             };
+        }
+        if let Some(query) = &args.query {
+            return ranking::run(&job, query, &given, runner.prepare()?);
         }
         dispatch(&job, &given, runner.prepare()?)
     })
@@ -116,7 +121,7 @@ fn options(args: &RunArgs, context: &Context) -> RunOptions {
     options.prompt_name.clone_from(&args.prompt_name);
     options.dimensions = args.dimensions.map(NonZeroUsize::get);
     options.no_answer = args.no_answer;
-    options.top = args.top;
+    options.top = args.top.unwrap_or(options.top);
     options.cache_type = args.cache_type.map(Into::into).unwrap_or_default();
     options
 }

@@ -48,10 +48,23 @@ pub(super) fn run(job: &Job<'_>, texts: &[String], part: Prepared<'_>) -> Outcom
     })
 }
 
-/// All vectors as one array.
+/// All vectors as one array; those of the tokens of one text.
 fn vectors(results: &[TextTask]) -> Outcome<Tensor> {
+    if let [TextTask::TokenEmbeddings { vectors, .. }] = results {
+        let width = vectors.first().map_or(0, Vec::len);
+        return Ok(Tensor::new(vec![vectors.len(), width], vectors.concat())?);
+    }
     let vector = |made: &TextTask| match made {
         TextTask::Embedding { vector, .. } => Ok(vector.clone()),
+        TextTask::SparseEmbedding { size, words, .. } => {
+            let mut vector = vec![0.0; *size];
+            words.iter().for_each(|word| vector[word.id] = word.weight);
+            Ok(vector)
+        }
+        TextTask::TokenEmbeddings { .. } => Err(Failure::Usage(
+            "--output writes the vectors of the tokens of one text: use --json for several"
+                .to_owned(),
+        )),
         _ => Err(Failure::Usage(
             "--output writes arrays, and this model returns labels or tokens: use --json"
                 .to_owned(),
@@ -83,6 +96,21 @@ fn render(out: &mut dyn Write, made: &TextTask) -> io::Result<()> {
             let more =
                 if more > 0 { format!(" {DIM}and {more} more{DIM:#}") } else { String::new() };
             writeln!(out, "  {}{more}", shown.join(" "))
+        }
+        TextTask::SparseEmbedding { pooling, size, words, .. } => {
+            let count = words.len();
+            writeln!(out, "{DIM}{count} of {size} numbers above 0, pooling {pooling}{DIM:#}")?;
+            words.iter().take(SHOWN).try_for_each(|word| {
+                writeln!(out, "  {:>9.6}  {}", word.weight, Escaped(&word.token))
+            })?;
+            match count.saturating_sub(SHOWN) {
+                0 => Ok(()),
+                more => writeln!(out, "  {DIM}and {more} more{DIM:#}"),
+            }
+        }
+        TextTask::TokenEmbeddings { vectors, .. } => {
+            let width = vectors.first().map_or(0, Vec::len);
+            writeln!(out, "{DIM}{} tokens, {width} numbers each{DIM:#}", vectors.len())
         }
         TextTask::Classification { labels } => render_labels(out, labels),
         TextTask::TokenLabels { tokens } => tokens.iter().try_for_each(|token| {

@@ -21,6 +21,21 @@ const FOLLOWED: [&[Advice]; 7] = [
 
 /// Parts of texts whose advice other tests follow, and those tests.
 const ELSEWHERE: &[(&str, &str)] = &[
+    (
+        "--pooling and --dimensions apply to embeddings",
+        "what_does_nothing_beside_a_query_is_refused",
+    ),
+    ("and --query makes scores: use --json", "what_does_nothing_beside_a_query_is_refused"),
+    ("--query takes texts as documents", "what_does_nothing_beside_a_query_is_refused"),
+    (
+        "--output writes the vectors of the tokens of one text",
+        "what_vectors_of_words_and_tokens_do_not_take_is_refused",
+    ),
+    ("--query needs documents: --prompt for each", "what_does_nothing_beside_a_query_is_refused"),
+    (
+        "--separator applies to generated text, and --query",
+        "what_does_nothing_beside_a_query_is_refused",
+    ),
     ("`apr explain {code}` explains the error", "advice_about_hostile_files_helps"),
     ("`apr debug --hex FILE`", "advice_about_hostile_files_helps"),
     ("`apr validate --checksum FILE`", "advice_about_hostile_files_helps"),

@@ -294,9 +294,11 @@ fn ends(keys: &TokenizerKeys<'_>, bos: bool, eos: bool) -> Json {
         return Json::Null;
     }
 
-    // The second of two texts begins as the first, unless a token keeps them apart.
+    // The second of two texts begins as the first, unless a token keeps them apart. An encoder's
+    // file says that it needs no other than the one that ends a text.
     let between = match keys.flag("add_sep_token") {
         Some(true) => [keys.id("seperator_token_id").or_else(|| keys.id("eos_token_id")), None],
+        Some(false) if eos.is_some() => [None, None],
         _ => [None, bos],
     };
     template(keys, bos, eos, between)

@@ -115,6 +115,8 @@ fn the_flags_of_special_tokens_decide_what_stands_around_a_text() {
     for (set, single, pair) in [
         ([None, None, None], &[bos, a][..], &[bos, a, bos, b][..]),
         ([Some(true), Some(true), None], &[bos, a, eos], &[bos, a, eos, bos, b, eos]),
+        ([Some(true), Some(true), Some(false)], &[bos, a, eos], &[bos, a, eos, b, eos]),
+        ([Some(true), Some(false), Some(false)], &[bos, a], &[bos, a, bos, b]),
         ([Some(false), Some(true), None], &[a, eos], &[a, eos, b, eos]),
         ([Some(true), Some(false), Some(true)], &[bos, a], &[bos, a, eos, b]),
     ] {

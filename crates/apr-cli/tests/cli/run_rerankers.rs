@@ -1,0 +1,223 @@
+//! Rerankers: scores are those of `CrossEncoder` of sentence-transformers, whatever the model is
+//! stored as.
+
+use std::fs;
+
+use apr_testkit::{from_base64, locate};
+use serde_json::Value;
+
+use crate::support::{Run, Sandbox};
+
+struct Cases {
+    query: String,
+    documents: Vec<String>,
+    models: Vec<(String, Value)>,
+}
+
+fn cases() -> Cases {
+    let all = fs::read_to_string(locate::fixture("run/rerankers.json")).expect("the fixture");
+    let all: Value = serde_json::from_str(&all).expect("JSON");
+    let models = all["models"].as_object().expect("models");
+    Cases {
+        query: all["query"].as_str().expect("a query").to_owned(),
+        documents: serde_json::from_value(all["documents"].clone()).expect("documents"),
+        models: models.iter().map(|(name, case)| (name.clone(), case.clone())).collect(),
+    }
+}
+
+impl Cases {
+    fn case(&self, name: &str) -> &Value {
+        &self.models.iter().find(|(it, _)| it == name).expect("a case").1
+    }
+
+    fn rank(&self, sandbox: &Sandbox, model: &str, more: &[&str]) -> Run {
+        let mut line = vec!["run", model, "--query", &self.query, "--json"];
+        self.documents.iter().for_each(|text| line.extend(["--prompt", text]));
+        line.extend(more);
+        sandbox.run(&line)
+    }
+}
+
+/// Writes the files of a case.
+pub(crate) fn write(sandbox: &Sandbox, name: &str, case: &Value) {
+    for (file, text) in case["files"].as_object().expect("files") {
+        let text = text.as_str().expect("a text");
+        let is_text = file.ends_with(".json") || file.ends_with(".jinja");
+        let bytes = if is_text { text.as_bytes().to_vec() } else { from_base64(text) };
+        sandbox.write(&format!("{name}/{file}"), bytes);
+    }
+}
+
+/// A number, or those of labels.
+fn numbers(value: &Value) -> Vec<f64> {
+    match value {
+        Value::Array(numbers) => numbers.iter().map(|it| it.as_f64().expect("one")).collect(),
+        value => vec![value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))],
+    }
+}
+
+/// Compares what is found of each document with what sentence-transformers has for it; returns how
+/// many were compared. Those that were cut in one of the two are others.
+#[track_caller]
+fn assert_close(report: &Value, case: &Value, key: &str, what: &str, skips: &[usize]) -> usize {
+    let documents = report["documents"].as_array().expect("documents");
+    let compared = documents.iter().filter(|document| {
+        let index = document["index"].as_u64().expect("an index");
+        let index = usize::try_from(index).expect("a small one");
+        if skips.contains(&index) {
+            return false;
+        }
+        let expected = numbers(&case[key][index]);
+        let found = match (key, document.get("score")) {
+            ("logits", _) => numbers(&document["logits"]),
+            (_, Some(score)) => numbers(score),
+            (_, None) => {
+                let labels = document["labels"].as_array().expect("labels");
+                labels.iter().flat_map(|label| numbers(&label["score"])).collect()
+            }
+        };
+        assert_eq!(found.len(), expected.len(), "{what}: {document}");
+        let most = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(most <= 1e-5, "{what}, document {index}: {most}");
+        true
+    });
+    compared.count()
+}
+
+#[test]
+fn scores_are_those_of_cross_encoders() {
+    let cases = cases();
+    assert!(cases.models.len() >= 17, "{}", cases.models.len());
+    for (name, case) in &cases.models {
+        let sandbox = Sandbox::new();
+        write(&sandbox, name, case);
+        let report = cases.rank(&sandbox, name, &[]).ok().json();
+        assert_eq!(report["activation"], case["activation"], "{name}");
+        for key in ["scores", "logits"] {
+            assert_eq!(assert_close(&report, case, key, name, &[]), 5, "{name}");
+        }
+        let scores: Vec<f64> = report["documents"]
+            .as_array()
+            .expect("documents")
+            .iter()
+            .filter_map(|document| document.get("score")?.as_f64())
+            .collect();
+        assert!(scores.is_sorted_by(|one, other| one >= other), "{name}: {scores:?}");
+        assert_eq!(scores.is_empty(), name == "bert_three", "{name}");
+        sandbox.apr(&format!("import {name} -o m.apr")).ok();
+        let report = cases.rank(&sandbox, "m.apr", &[]).ok().json();
+        assert_close(&report, case, "scores", &format!("{name} as .apr"), &[]);
+    }
+}
+
+#[test]
+fn an_exported_graph_scores_as_its_model() {
+    let cases = cases();
+    for name in ["bert", "bert_three", "roberta", "modernbert_mean", "deberta", "qwen3_classifier"]
+    {
+        let case = cases.case(name);
+        let sandbox = Sandbox::new();
+        write(&sandbox, name, case);
+        sandbox.apr(&format!("export {name} --format onnx -o out")).ok();
+        let report = cases.rank(&sandbox, "out", &[]).ok().json();
+        assert_close(&report, case, "scores", name, &[]);
+    }
+}
+
+/// llama.cpp returns logits, and takes no fewer tokens than the context has; what is cut in the
+/// folder is another text.
+#[test]
+fn a_gguf_file_scores_as_its_folder_and_says_what_it_lacks() {
+    let cases = cases();
+    let cut = |name: &str| match name {
+        "roberta" | "modernbert_cls" | "modernbert_mean" => vec![0, 2, 4],
+        _ => vec![2],
+    };
+    for name in [
+        "bert",
+        "bert_three",
+        "roberta",
+        "xlm_roberta",
+        "distilbert",
+        "modernbert_cls",
+        "modernbert_mean",
+        "qwen3",
+        "qwen3_classifier",
+    ] {
+        let case = cases.case(name);
+        let sandbox = Sandbox::new();
+        write(&sandbox, name, case);
+        let made = sandbox.apr(&format!("convert {name} -o m.gguf")).ok();
+        if name != "qwen3" {
+            made.says(&["of scores"]);
+        }
+        let report = cases.rank(&sandbox, "m.gguf", &[]).ok().json();
+        // Rows of yes and no become probabilities, as in llama.cpp.
+        let key = if name == "qwen3" { "scores" } else { "logits" };
+        assert_eq!(report["activation"], if name == "qwen3" { "softmax" } else { "identity" });
+        assert!(assert_close(&report, case, key, name, &cut(name)) >= 2, "{name}");
+    }
+
+    let sandbox = Sandbox::new();
+    write(&sandbox, "m", cases.case("bert_prompt"));
+    let made = sandbox.apr("convert m -o m.gguf").ok();
+    let made = made.says(&["activation Sigmoid of scores", "prompt 'query'", "max_seq_length 24"]);
+    made.says(&["both texts of a pair the token type 0"]);
+    write(&sandbox, "modules", cases.case("bert_modules"));
+    sandbox.apr("convert modules -o m.gguf -f").ok().says(&["2_Dense", "dense module"]);
+    let keys = sandbox.apr("inspect m.gguf --json").ok().json().to_string();
+    assert!(!keys.contains("cls.output"), "{keys}");
+}
+
+#[test]
+fn the_best_documents_come_first_and_are_counted() {
+    let cases = cases();
+    let sandbox = Sandbox::new();
+    write(&sandbox, "m", cases.case("bert_old"));
+    sandbox.write("documents.txt", cases.documents.join("\n"));
+    let line = ["run", "m", "--query", &cases.query, "--input", "documents.txt", "--lines"];
+    let report = sandbox.run(&[&line[..], &["--top", "2", "--json"]].concat()).ok().json();
+    let found = report["documents"].as_array().expect("documents").iter();
+    let found: Vec<(u64, &str)> = found
+        .map(|it| (it["index"].as_u64().expect("one"), it["document"].as_str().expect("one")))
+        .collect();
+    assert_eq!(found, [(4, "Many people; a dog"), (1, "a city of many people")]);
+    let shown = sandbox.run(&line).ok();
+    let shown = shown.text();
+    let first = shown.lines().next().expect("a line");
+    assert!(first.contains("-0.15090") && first.contains("(document 5)"), "{first}");
+    assert_eq!(shown.lines().count(), 5);
+}
+
+#[test]
+fn what_does_nothing_beside_a_query_is_refused() {
+    let cases = cases();
+    let sandbox = Sandbox::new();
+    write(&sandbox, "m", cases.case("bert"));
+    write(&sandbox, "three", cases.case("bert_three"));
+    let rank = |more: &[&str]| cases.rank(&sandbox, "m", more);
+    rank(&["--pooling", "cls"]).fails(2, &["--pooling and --dimensions apply to embeddings"]);
+    rank(&["--separator", ";"]).fails(2, &["--separator applies to generated text"]);
+    rank(&["--output", "x.npy"]).fails(2, &["--query makes scores: use --json"]);
+    rank(&["--prompt-name", "query"]).fails(2, &["the model has no prompts"]);
+    rank(&["--max-tokens", "3"]).fails(2, &["apply to text generation"]);
+    cases.rank(&sandbox, "three", &["--top", "1"]).fails(2, &["several labels for a pair"]);
+    sandbox.apr("run m --query x").fails(2, &["--query needs documents"]);
+
+    let bert = locate::fixture("run/tiny-bert").display().to_string();
+    cases.rank(&sandbox, &bert, &[]).fails(2, &["the model is no reranker"]);
+    let llama = locate::fixture("tiny-llama").display().to_string();
+    cases.rank(&sandbox, &llama, &[]).fails(4, &["E003", "no token 'yes'"]);
+
+    // A class of torch that is not known is named, and one of others is not applied.
+    for (class, code, text) in [
+        ("torch.nn.modules.activation.Mish", 4, "torch.nn.modules.activation.Mish"),
+        ("mine.Score", 0, "'mine.Score' is not part of torch"),
+    ] {
+        let settings = serde_json::json!({ "model_type": "CrossEncoder", "activation_fn": class });
+        sandbox.write("m/config_sentence_transformers.json", settings.to_string());
+        let run = rank(&[]);
+        assert_eq!(run.code, Some(code), "{}", run.stderr);
+        assert!(run.stderr.contains(text), "{}", run.stderr);
+    }
+}
