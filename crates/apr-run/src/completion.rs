@@ -4,12 +4,13 @@ mod batch;
 mod search;
 mod writing;
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 
 use apr_graph::Meaning;
 use apr_infer::{Arithmetic, CacheType, Memory, Tensor, Value};
-use apr_inputs::chat::{self, Chat, Message, Template};
-use apr_registry::{Error, Result};
+use apr_inputs::answer::{Answer, AnswerFormat};
+use apr_inputs::chat::{self, Chat, Message, Rendered, Template, TemplateOptions};
+use apr_registry::{Error, Escaped, Result};
 use serde::Serialize;
 
 use crate::beam_search::Hypothesis;
@@ -35,6 +36,8 @@ pub struct GenerateOptions {
     pub stops: Vec<String>,
     /// Log probabilities of each token and of so many of the likeliest at its position.
     pub logprobs: Option<usize>,
+    /// What the chat template gets besides messages: tools, documents, arguments.
+    pub template: TemplateOptions,
 }
 
 /// What a completion begins with.
@@ -50,6 +53,8 @@ pub enum Prompt<'p> {
         /// The user's message.
         message: &'p str,
     },
+    /// Messages of a chat, the oldest first, written by the model's own template.
+    Messages(&'p [Message]),
     /// Ids of tokens; so is what is written then.
     Tokens(&'p [i64]),
 }
@@ -76,6 +81,10 @@ pub struct Completion {
     /// Their text; `None` for [`Prompt::Tokens`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// The same of a chat, taken apart into thinking, text and tool calls, as the model's template
+    /// has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Answer>,
     /// Why generation ended: `end` for a token that ends a text, `stop` for a stop text,
     /// `max_tokens`, `context` where the model takes no more, or `interrupted` where the
     /// [`Host`](crate::Host) cancelled a [`Conversation`](crate::Conversation)'s turn.
@@ -121,6 +130,8 @@ pub struct Generator<'g> {
     pub(crate) identity: OnceCell<String>,
     /// State of the files that the model was read from.
     pub(crate) files: Option<String>,
+    /// Whether it was said what the chat template has no place for.
+    told: Cell<bool>,
 }
 
 enum Model<'g> {
@@ -166,31 +177,61 @@ struct Asked<'a> {
     watch: Stopwatch<'a>,
 }
 
-/// The model's own template.
-fn chat_template(runner: &Runner<'_>) -> RunResult<Template> {
-    let template = runner.facts.get("tokenizer.chat_template").and_then(Template::from_json);
-    template.ok_or_else(|| {
+/// The model's own template, for chats with tools or without.
+fn chat_template(runner: &Runner<'_>, has_tools: bool) -> RunResult<Template> {
+    let template = runner.facts.get("tokenizer.chat_template");
+    template.and_then(|json| Template::from_json(json, has_tools)).ok_or_else(|| {
         let message = absent("missing chat template", "chat_template.jinja");
         RunError::lacking(message, Remedy::NoChat)
     })
 }
 
-/// Messages, with their roles, as the model's chat template writes them up to its answer.
+/// Messages, as the model's chat template writes them up to its answer. A warning names options
+/// that the template has no place for.
 ///
 /// # Errors
-/// E003 where the model has no template, and what the template ends with.
-pub fn chat_text(runner: &Runner<'_>, messages: &[(String, String)]) -> RunResult<String> {
-    let facts = runner.facts;
-    let template = chat_template(runner)?;
-    let message = |(role, content): &(String, String)| Message {
-        role: role.clone(),
-        content: content.clone(),
-    };
-    let messages: Vec<Message> = messages.iter().map(message).collect();
-    let (tokens, now) = (facts.special_tokens(), runner.host.now());
+/// E003 where the model has no template, [`RunError::Request`] for messages with images or sound,
+/// and what the template ends with.
+pub fn chat_text(
+    runner: &Runner<'_>,
+    messages: &[Message],
+    options: &TemplateOptions,
+) -> RunResult<String> {
+    let made = rendered(runner, messages, options)?;
+    warn_unread(runner, &made);
+    Ok(made.text)
+}
+
+fn rendered(
+    runner: &Runner<'_>,
+    messages: &[Message],
+    options: &TemplateOptions,
+) -> RunResult<Rendered> {
+    let template = chat_template(runner, options.tools.is_some())?;
+    for (at, message) in messages.iter().enumerate() {
+        if let Some(kind) = message.media().next() {
+            return Err(RunError::request(format!(
+                "message {}: a part of the type '{}' is not supported: chats take text only",
+                at + 1,
+                Escaped::short(kind)
+            )));
+        }
+    }
+    let (messages, options) = (messages.to_vec(), options.clone());
+    let (tokens, now) = (runner.facts.special_tokens(), runner.host.now());
     Ok(isolated(runner.host, "the chat template", move || {
-        chat::render(&template, &Chat { messages: &messages, tokens: &tokens, now })
+        let chat = Chat { messages: &messages, options: &options, tokens: &tokens, now };
+        chat::render(&template, &chat)
     })?)
+}
+
+/// Names the options that a template did not read.
+fn warn_unread(runner: &Runner<'_>, made: &Rendered) {
+    if !made.unread.is_empty() {
+        let names: Vec<String> =
+            made.unread.iter().map(|name| Escaped::short(name).to_string()).collect();
+        runner.warn(&format!("the chat template does not read: {}", names.join(", ")));
+    }
 }
 
 impl<'g> Generator<'g> {
@@ -235,8 +276,8 @@ impl<'g> Generator<'g> {
         let settings = Generation::of(runner.facts, &options.sampling);
         warn_ignored(&runner, &settings);
         let (kept, identity) = (None, OnceCell::new());
-        let files = None;
-        Self { runner, model, settings, options, tokenizer: None, kept, identity, files }
+        let (files, told) = (None, Cell::new(false));
+        Self { runner, model, settings, options, tokenizer: None, kept, identity, files, told }
     }
 
     /// How tokens are chosen: by the model's settings and the options.
@@ -271,7 +312,7 @@ impl<'g> Generator<'g> {
         let asked = Asked { tokenizer, prompt: chat, given, sink: Some(sink), watch };
         let made = self.write(asked, kept.as_mut());
         self.kept = kept;
-        made
+        self.with_answer(made?)
     }
 
     /// Reads the tokenizer ahead of the first text, which does so otherwise: vocabularies are
@@ -294,28 +335,77 @@ impl<'g> Generator<'g> {
 
     /// A chat as its template writes it, and the tokens of the prompt.
     fn encoded(&self, prompt: Prompt<'_>) -> RunResult<(Option<String>, Vec<i64>)> {
-        let encode = |text: &str, special| match &self.tokenizer {
-            Some(tokenizer) => tokenizer.encode(text, special),
-            None => Ok(Vec::new()),
-        };
-        Ok(match prompt {
-            Prompt::Tokens(ids) => (None, ids.to_vec()),
-            Prompt::Text(text) => (None, encode(text, true)?),
-            Prompt::Chat { system, message } => {
-                // A template writes the tokens that begin and end a text itself.
-                let text = self.chat(system, message)?;
-                let ids = encode(&text, false)?;
-                (Some(text), ids)
+        let (text, ids) = match prompt {
+            Prompt::Tokens(ids) => return Ok((None, ids.to_vec())),
+            Prompt::Text(text) => {
+                let ids = self.tokenizer.as_ref().map(|tokenizer| tokenizer.encode(text, true));
+                return Ok((None, ids.transpose()?.unwrap_or_default()));
             }
-        })
+            Prompt::Chat { system, message } => {
+                let system = system.map(|system| Message::new("system", system));
+                let messages: Vec<_> =
+                    system.into_iter().chain([Message::new("user", message)]).collect();
+                self.of_chat(&messages)?
+            }
+            Prompt::Messages(messages) => self.of_chat(messages)?,
+        };
+        Ok((Some(text), ids))
     }
 
-    /// A message as the model's template writes it.
-    fn chat(&self, system: Option<&str>, text: &str) -> RunResult<String> {
-        let message = |role: &str, content: &str| (role.to_owned(), content.to_owned());
-        let mut messages: Vec<_> = system.iter().map(|system| message("system", system)).collect();
-        messages.push(message("user", text));
-        chat_text(&self.runner, &messages)
+    /// Messages as the model's template writes them, and their tokens. The template writes the
+    /// tokens that begin and end a text itself.
+    pub(crate) fn of_chat(&self, messages: &[Message]) -> RunResult<(String, Vec<i64>)> {
+        let text = self.chat(messages)?;
+        let ids = self.tokenizer.as_ref().map(|tokenizer| tokenizer.encode(&text, false));
+        Ok((text, ids.transpose()?.unwrap_or_default()))
+    }
+
+    /// Messages as the model's template writes them. What is wrong with the options is said once.
+    fn chat(&self, messages: &[Message]) -> RunResult<String> {
+        let options = &self.options.template;
+        let made = rendered(&self.runner, messages, options)?;
+        if !self.told.replace(true) {
+            warn_unread(&self.runner, &made);
+            let has_tools = options.tools.is_some() && !made.unread.iter().any(|it| it == "tools");
+            if has_tools && !self.answers()?.has_calls() {
+                self.runner.warn("tool calls of this chat template are not known: they stay text");
+            }
+        }
+        Ok(made.text)
+    }
+
+    /// How the model writes its answers.
+    fn answers(&self) -> RunResult<AnswerFormat> {
+        let has_tools = self.options.template.tools.is_some();
+        chat_template(&self.runner, has_tools).map(|template| AnswerFormat::of(&template))
+    }
+
+    /// A completion, with the answer of a chat taken apart.
+    pub(crate) fn with_answer(&self, mut made: Completion) -> RunResult<Completion> {
+        let (Some(prompt), Some(text), Some(tokenizer)) =
+            (&made.prompt, &made.text, &self.tokenizer)
+        else {
+            return Ok(made);
+        };
+        // Marks of thinking and calls may be special tokens, which are no text.
+        let mut written = tokenizer.decode(&made.added, true)?;
+        let stops = [&self.options.stops[..], self.settings.stops()].concat();
+        if made.ended == "stop" {
+            let end = stops.iter().filter_map(|stop| written.find(stop.as_str())).min();
+            written.truncate(end.unwrap_or(written.len()));
+        }
+        let tools = self.options.template.tools.as_ref();
+        let mut answer = self.answers()?.parse(prompt, &written, tools);
+        if answer.text == written {
+            answer.text.clone_from(text);
+        }
+        match answer.unreadable.len() {
+            0 => {}
+            1 => self.runner.warn("a tool call can't be read, and stays in the text"),
+            count => self.runner.warn(&format!("{count} tool calls can't be read, and stay text")),
+        }
+        made.answer = Some(answer);
+        Ok(made)
     }
 
     /// Refuses what is longer than the model's context, or leaves out its end where that is wanted.
@@ -349,7 +439,7 @@ impl<'g> Generator<'g> {
     /// E003 where it has an encoder and a decoder, or no chat template.
     pub(crate) fn check_chat(&self) -> RunResult<()> {
         self.causal()?;
-        chat_template(&self.runner).map(drop)
+        chat_template(&self.runner, false).map(drop)
     }
 
     pub(crate) fn causal(&self) -> RunResult<&Prepared<'g>> {
@@ -378,7 +468,8 @@ impl<'g> Generator<'g> {
         let watch = Stopwatch::start(self.runner.host);
         let tokenizer = self.tokenizer.as_ref();
         let asked = Asked { tokenizer, prompt: Some(chat), given, sink: Some(sink), watch };
-        self.continued(self.causal()?, asked, Kept::Conversation(memory))
+        let made = self.continued(self.causal()?, asked, Kept::Conversation(memory))?;
+        self.with_answer(made)
     }
 
     /// Continues a prompt, of which the beginning may be kept.

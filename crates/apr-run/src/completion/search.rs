@@ -79,6 +79,7 @@ impl Generator<'_> {
             dropped: 0,
             added,
             text: tokenizer.map(|_| text),
+            answer: None,
             ended,
             beams: Some(found),
             batch: None,

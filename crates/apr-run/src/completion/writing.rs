@@ -123,6 +123,7 @@ impl Writing<'_, '_> {
             dropped: 0,
             added: self.added,
             text: self.tokenizer.map(|_| text),
+            answer: None,
             ended,
             beams: None,
             batch: self.batch,
