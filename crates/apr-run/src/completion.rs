@@ -1,6 +1,7 @@
 //! Text generation: completions, chats, and the answers of an encoder and a decoder.
 
 mod batch;
+mod chat;
 mod search;
 mod writing;
 
@@ -8,17 +9,19 @@ use std::cell::{Cell, OnceCell};
 
 use apr_graph::Meaning;
 use apr_infer::{Arithmetic, CacheType, Memory, Tensor, Value};
-use apr_inputs::answer::{Answer, AnswerFormat};
-use apr_inputs::chat::{self, Chat, Message, Rendered, Template, TemplateOptions};
-use apr_registry::{Error, Escaped, Result};
+use apr_inputs::answer::Answer;
+use apr_inputs::chat::{Message, TemplateOptions};
+use apr_registry::{Error, Result};
+use base64ct::{Base64, Encoding};
 use serde::Serialize;
 
+use self::chat::chat_template;
+pub use self::chat::chat_text;
 use crate::beam_search::Hypothesis;
 use crate::encoder_decoder::EncoderDecoder;
 use crate::error::{Remedy, RunError, RunResult, absent};
 use crate::generation::{Generation, GenerationOptions, TokenLogProbabilities};
-use crate::growing::TextSink;
-use crate::host::isolated;
+use crate::growing::{ByteSink, as_texts};
 use crate::next::{Causal, Fork, Next, keep_common};
 use crate::runner::{Prepared, Runner};
 use crate::timing::{Stopwatch, Timings};
@@ -81,6 +84,10 @@ pub struct Completion {
     /// Their text; `None` for [`Prompt::Tokens`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// The bytes of the text in base64, if they are not UTF-8: in the text, replacement characters
+    /// stand for them. [`Completion::bytes`] has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text_base64: Option<String>,
     /// The same of a chat, taken apart into thinking, text and tool calls, as the model's template
     /// has them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,6 +116,26 @@ pub struct Completion {
     /// Settings of the model that are not supported, with their values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignored: Vec<String>,
+}
+
+impl Completion {
+    /// The text as the model wrote it, which need not be UTF-8.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let exact = self.text_base64.as_deref().and_then(|text| Base64::decode_vec(text).ok());
+        exact.unwrap_or_else(|| self.text.clone().unwrap_or_default().into_bytes())
+    }
+}
+
+/// A text, and its bytes in base64 if these are not UTF-8.
+fn text_of(bytes: Vec<u8>) -> (String, Option<String>) {
+    String::from_utf8(bytes).map_or_else(
+        |error| {
+            let bytes = error.as_bytes();
+            (String::from_utf8_lossy(bytes).into_owned(), Some(Base64::encode_string(bytes)))
+        },
+        |text| (text, None),
+    )
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
@@ -173,65 +200,8 @@ struct Asked<'a> {
     prompt: Option<String>,
     given: Vec<i64>,
     /// Receives the text as it grows.
-    sink: Option<&'a mut TextSink<'a>>,
+    sink: Option<&'a mut ByteSink<'a>>,
     watch: Stopwatch<'a>,
-}
-
-/// The model's own template, for chats with tools or without.
-fn chat_template(runner: &Runner<'_>, has_tools: bool) -> RunResult<Template> {
-    let template = runner.facts.get("tokenizer.chat_template");
-    template.and_then(|json| Template::from_json(json, has_tools)).ok_or_else(|| {
-        let message = absent("missing chat template", "chat_template.jinja");
-        RunError::lacking(message, Remedy::NoChat)
-    })
-}
-
-/// Messages, as the model's chat template writes them up to its answer. A warning names options
-/// that the template has no place for.
-///
-/// # Errors
-/// E003 where the model has no template, [`RunError::Request`] for messages with images or sound,
-/// and what the template ends with.
-pub fn chat_text(
-    runner: &Runner<'_>,
-    messages: &[Message],
-    options: &TemplateOptions,
-) -> RunResult<String> {
-    let made = rendered(runner, messages, options)?;
-    warn_unread(runner, &made);
-    Ok(made.text)
-}
-
-fn rendered(
-    runner: &Runner<'_>,
-    messages: &[Message],
-    options: &TemplateOptions,
-) -> RunResult<Rendered> {
-    let template = chat_template(runner, options.tools.is_some())?;
-    for (at, message) in messages.iter().enumerate() {
-        if let Some(kind) = message.media().next() {
-            return Err(RunError::request(format!(
-                "message {}: a part of the type '{}' is not supported: chats take text only",
-                at + 1,
-                Escaped::short(kind)
-            )));
-        }
-    }
-    let (messages, options) = (messages.to_vec(), options.clone());
-    let (tokens, now) = (runner.facts.special_tokens(), runner.host.now());
-    Ok(isolated(runner.host, "the chat template", move || {
-        let chat = Chat { messages: &messages, options: &options, tokens: &tokens, now };
-        chat::render(&template, &chat)
-    })?)
-}
-
-/// Names the options that a template did not read.
-fn warn_unread(runner: &Runner<'_>, made: &Rendered) {
-    if !made.unread.is_empty() {
-        let names: Vec<String> =
-            made.unread.iter().map(|name| Escaped::short(name).to_string()).collect();
-        runner.warn(&format!("the chat template does not read: {}", names.join(", ")));
-    }
 }
 
 impl<'g> Generator<'g> {
@@ -297,6 +267,19 @@ impl<'g> Generator<'g> {
         prompt: Prompt<'_>,
         sink: &mut dyn FnMut(&str) -> Result<()>,
     ) -> RunResult<Completion> {
+        self.generate_bytes(prompt, &mut as_texts(sink))
+    }
+
+    /// The same, and `sink` receives the bytes of the text as the model writes them: whole
+    /// characters at a time, and also what is no UTF-8.
+    ///
+    /// # Errors
+    /// Those of [`generate`](Self::generate).
+    pub fn generate_bytes(
+        &mut self,
+        prompt: Prompt<'_>,
+        sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> RunResult<Completion> {
         if !matches!(prompt, Prompt::Tokens(_)) {
             self.read_tokenizer()?;
         }
@@ -350,62 +333,6 @@ impl<'g> Generator<'g> {
             Prompt::Messages(messages) => self.of_chat(messages)?,
         };
         Ok((Some(text), ids))
-    }
-
-    /// Messages as the model's template writes them, and their tokens. The template writes the
-    /// tokens that begin and end a text itself.
-    pub(crate) fn of_chat(&self, messages: &[Message]) -> RunResult<(String, Vec<i64>)> {
-        let text = self.chat(messages)?;
-        let ids = self.tokenizer.as_ref().map(|tokenizer| tokenizer.encode(&text, false));
-        Ok((text, ids.transpose()?.unwrap_or_default()))
-    }
-
-    /// Messages as the model's template writes them. What is wrong with the options is said once.
-    fn chat(&self, messages: &[Message]) -> RunResult<String> {
-        let options = &self.options.template;
-        let made = rendered(&self.runner, messages, options)?;
-        if !self.told.replace(true) {
-            warn_unread(&self.runner, &made);
-            let has_tools = options.tools.is_some() && !made.unread.iter().any(|it| it == "tools");
-            if has_tools && !self.answers()?.has_calls() {
-                self.runner.warn("tool calls of this chat template are not known: they stay text");
-            }
-        }
-        Ok(made.text)
-    }
-
-    /// How the model writes its answers.
-    fn answers(&self) -> RunResult<AnswerFormat> {
-        let has_tools = self.options.template.tools.is_some();
-        chat_template(&self.runner, has_tools).map(|template| AnswerFormat::of(&template))
-    }
-
-    /// A completion, with the answer of a chat taken apart.
-    pub(crate) fn with_answer(&self, mut made: Completion) -> RunResult<Completion> {
-        let (Some(prompt), Some(text), Some(tokenizer)) =
-            (&made.prompt, &made.text, &self.tokenizer)
-        else {
-            return Ok(made);
-        };
-        // Marks of thinking and calls may be special tokens, which are no text.
-        let mut written = tokenizer.decode(&made.added, true)?;
-        let stops = [&self.options.stops[..], self.settings.stops()].concat();
-        if made.ended == "stop" {
-            let end = stops.iter().filter_map(|stop| written.find(stop.as_str())).min();
-            written.truncate(end.unwrap_or(written.len()));
-        }
-        let tools = self.options.template.tools.as_ref();
-        let mut answer = self.answers()?.parse(prompt, &written, tools);
-        if answer.text == written {
-            answer.text.clone_from(text);
-        }
-        match answer.unreadable.len() {
-            0 => {}
-            1 => self.runner.warn("a tool call can't be read, and stays in the text"),
-            count => self.runner.warn(&format!("{count} tool calls can't be read, and stay text")),
-        }
-        made.answer = Some(answer);
-        Ok(made)
     }
 
     /// Refuses what is longer than the model's context, or leaves out its end where that is wanted.
@@ -467,7 +394,8 @@ impl<'g> Generator<'g> {
     ) -> RunResult<Completion> {
         let watch = Stopwatch::start(self.runner.host);
         let tokenizer = self.tokenizer.as_ref();
-        let asked = Asked { tokenizer, prompt: Some(chat), given, sink: Some(sink), watch };
+        let mut sink = as_texts(sink);
+        let asked = Asked { tokenizer, prompt: Some(chat), given, sink: Some(&mut sink), watch };
         let made = self.continued(self.causal()?, asked, Kept::Conversation(memory))?;
         self.with_answer(made)
     }

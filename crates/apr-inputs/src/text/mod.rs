@@ -235,6 +235,18 @@ impl TextTokens {
         }
     }
 
+    /// The bytes of the text of tokens, as [`TextTokens::decode`] has it: what models write need
+    /// not be UTF-8.
+    ///
+    /// # Errors
+    /// E001 where the tokenizer can't say.
+    pub fn decode_bytes(&self, tokens: &[i64]) -> Result<Vec<u8>> {
+        match &self.0 {
+            TokenizerKind::Merging(merging) => Ok(merging.text_of(tokens)),
+            TokenizerKind::Pipeline(pipeline) => pipeline.decode_bytes(tokens),
+        }
+    }
+
     /// The text of tokens with the names of those that stand for no text.
     ///
     /// # Errors

@@ -107,11 +107,34 @@ fn a_text_that_comes_token_by_token_is_the_text() {
         let ids = tokens.encode(text, false).unwrap();
         let (given, added) = ids.split_at(3);
         let mut stream = TextStream::behind(&tokens, given).unwrap();
-        let mut shown: String = added.iter().map(|id| stream.push(*id).unwrap()).collect();
-        shown.push_str(&stream.finish().unwrap());
+        let shown = added.iter().flat_map(|id| stream.push(*id).unwrap()).collect();
+        let shown = String::from_utf8(shown).unwrap();
         let whole = tokens.decode(&ids).unwrap();
         assert!(whole.ends_with(&shown), "{name}: {shown:?}");
         assert_eq!(format!("{}{shown}", tokens.decode(given).unwrap()), whole, "{name}");
+    }
+}
+
+#[test]
+fn tokens_are_the_bytes_of_their_text_where_characters_are_cut() {
+    for name in ["gpt2", "spm", "qwen2"] {
+        let tokens = from_files(name);
+        let text = "a 🚀\u{fffd}🦙日é 𒀀𒀁";
+        let ids = tokens.encode(text, false).unwrap();
+        let mut cut = 0;
+        for end in 0..=ids.len() {
+            let bytes = tokens.decode_bytes(&ids[..end]).unwrap();
+            assert!(text.as_bytes().starts_with(&bytes), "{name} {end}: {bytes:?}");
+            cut += usize::from(std::str::from_utf8(&bytes).is_err());
+        }
+        assert_eq!(tokens.decode_bytes(&ids).unwrap(), text.as_bytes(), "{name}");
+        assert!(cut > 3, "{name}: {cut}");
+        // Bytes that begin and end in the middle of characters.
+        let mut stream = TextStream::behind(&tokens, &ids[..1]).unwrap();
+        let end = ids.len() - 1;
+        let shown: Vec<u8> = ids[1..end].iter().flat_map(|id| stream.push(*id).unwrap()).collect();
+        let whole = [tokens.decode_bytes(&ids[..1]).unwrap(), shown].concat();
+        assert_eq!(whole, tokens.decode_bytes(&ids[..end]).unwrap(), "{name}");
     }
 }
 

@@ -126,7 +126,7 @@ fn all(
     let made = generator.generate_all(prompts, most, &mut |_, made| {
         let text = made.text.as_deref().unwrap_or_default();
         answers.begin()?;
-        answers.write(text)?;
+        answers.write(&made.bytes())?;
         answers.end(text);
         Ok(())
     })?;
@@ -161,16 +161,14 @@ fn one(
 ) -> Outcome<Completion> {
     let is_text = !matches!(prompt, Prompt::Tokens(_));
     let mut has_begun = !is_text;
-    let mut written = String::new();
-    let made = generator.generate(prompt, &mut |piece| {
+    let made = generator.generate_bytes(prompt, &mut |piece| {
         if !has_begun {
             answers.begin()?;
             has_begun = true;
         }
-        written.push_str(piece);
         answers.write(piece)
     })?;
-    answers.end(&written);
+    answers.end(made.text.as_deref().unwrap_or_default());
     generation::show_logprobs(job, made.logprobs.as_deref())?;
     Ok(made)
 }
