@@ -118,8 +118,8 @@ fn typed(tools: Option<&Data>, name: &str, key: &str, text: &str) -> Data {
     value.unwrap_or_else(|| Data::Text(text.to_owned()))
 }
 
-/// `<invoke name="NAME">` with `<parameter name="KEY">VALUE</parameter>`; tags may have a prefix, and
-/// parameters say in `string` whether they are texts.
+/// `<invoke name="NAME">` with `<parameter name="KEY">VALUE</parameter>`; tags may have a prefix,
+/// and parameters say in `string` whether they are texts.
 pub(super) fn invokes(text: &str, prefix: &str, tools: Option<&Data>, answer: &mut Answer) {
     let around = ["minimax:tool_call", "｜DSML｜function_calls", "｜DSML｜tool_calls"];
     let around = around.iter().flat_map(|name| [format!("<{name}>"), format!("</{name}>")]);

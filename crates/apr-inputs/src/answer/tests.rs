@@ -30,7 +30,8 @@ fn calls_of_the_families_are_read() {
         ),
         (
             "<tool_call> <function=",
-            "<tool_call>\n<function=f>\n<parameter=s>\n7\n</parameter>\n<parameter=n>\n2\n</parameter>\n\
+            "<tool_call>\n<function=f>\n<parameter=s>\n7\n</parameter>\n<parameter=n>\n2\n\
+             </parameter>\n\
              </function>\n</tool_call>",
         ),
         ("<function=", "<function=f>{\"s\": \"7\", \"n\": 2}</function>"),
@@ -73,7 +74,8 @@ fn calls_of_the_families_are_read() {
         ),
         (
             "<|channel|><|message|>",
-            "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"s\": \"7\", \"n\": 2}",
+            "<|channel|>commentary to=functions.f <|constrain|>json<|message|>\
+             {\"s\": \"7\", \"n\": 2}",
         ),
     ] {
         let answer = parsed(template, "", written);
@@ -81,7 +83,8 @@ fn calls_of_the_families_are_read() {
         assert_eq!((answer.text.as_str(), answer.thinking), ("", None), "{written}");
     }
     let kimi = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0\
-                <|tool_call_argument_begin|>{\"s\": \"7\"}<|tool_call_end|><|tool_calls_section_end|>";
+                <|tool_call_argument_begin|>{\"s\": \"7\"}<|tool_call_end|>\
+                <|tool_calls_section_end|>";
     let answer = parsed("<|tool_calls_section_begin|>", "", kimi);
     assert_eq!(calls(&answer), r#"[{"id":"functions.f:0","name":"f","arguments":{"s":"7"}}]"#);
     let mistral =

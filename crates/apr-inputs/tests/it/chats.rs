@@ -60,7 +60,8 @@ fn what_a_template_gets_besides_messages() {
     ];
     let options = TemplateOptions { tools: file.tools, documents: None, arguments };
     let template = Template(
-        "{{ tools|tojson }}{{ thinking }}{{ 'name' in messages[0] }}{{ messages[0].content|length }}"
+        "{{ tools|tojson }}{{ thinking }}{{ 'name' in messages[0] }}{{ messages[0].content | \
+         length }}"
             .to_owned(),
     );
     let chat = Chat { messages: &file.messages, options: &options, tokens: &[], now: 0 };

@@ -232,8 +232,8 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
             false => "apply to text generation, which --want does not do",
         };
         let message = format!(
-            "--chat, --messages, --prompt-cache, --cache-type, --batch, --stop, --logprobs, --max-tokens, \
-             --beams and the options of sampling, such as --temperature, {why}"
+            "--chat, --messages, --prompt-cache, --cache-type, --batch, --stop, --logprobs, \
+             --max-tokens, --beams and the options of sampling, such as --temperature, {why}"
         );
         return Err(Failure::Usage(message));
     }
