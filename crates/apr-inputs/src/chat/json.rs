@@ -29,9 +29,9 @@ pub(super) fn to_json(
     let indent = match indent.filter(|indent| !indent.is_none()) {
         None => None,
         Some(indent) => Some(match (indent.as_str(), indent.as_i64()) {
-            (Some(text), _) => text.to_owned(),
+            (Some(text), _) if text.len() <= 256 => text.to_owned(),
             (None, Some(count)) => " ".repeat(usize::try_from(count).unwrap_or(0).min(256)),
-            (None, None) => return Err(refused("the indent of tojson must be a number or a text")),
+            _ => return Err(refused("the indent of tojson must be a number or a short text")),
         }),
     };
     let separators: Option<Value> = options.get("separators")?;
