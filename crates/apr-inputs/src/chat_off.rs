@@ -2,12 +2,12 @@
 
 use apr_core::{Error, Result};
 
-pub use crate::messages::{Chat, Message, Template};
+pub use crate::messages::{Chat, ChatFile, Data, Message, Rendered, Template, TemplateOptions};
 
 /// Refuses: there is nothing to run a template with.
 ///
 /// # Errors
 /// E003 always.
-pub fn render(_: &Template, _: &Chat<'_>) -> Result<String> {
+pub fn render(_: &Template, _: &Chat<'_>) -> Result<Rendered> {
     Err(Error::version("chat templates need the feature `chat`, which this build lacks"))
 }

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | a text | [`text::TextTokens`], the model's own tokenizer | token ids |
 //! | messages of a chat | [`chat`], the model's own template | a text |
+//! | what a model wrote in a chat | [`answer`] | thinking, text and tool calls |
 //! | a sound file | [`sound`] | samples at the model's rate, or a log-mel spectrogram |
 //! | a picture file | [`picture`] | pixels, resized and normalised as the model's preprocessor says |
 //!
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
+pub mod answer;
 #[cfg(feature = "chat")]
 pub mod chat;
 #[cfg(not(feature = "chat"))]

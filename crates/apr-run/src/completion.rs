@@ -1,23 +1,27 @@
 //! Text generation: completions, chats, and the answers of an encoder and a decoder.
 
 mod batch;
+mod chat;
 mod search;
 mod writing;
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 
 use apr_graph::Meaning;
 use apr_infer::{Arithmetic, CacheType, Memory, Tensor, Value};
-use apr_inputs::chat::{self, Chat, Message, Template};
+use apr_inputs::answer::Answer;
+use apr_inputs::chat::{Message, TemplateOptions};
 use apr_registry::{Error, Result};
+use base64ct::{Base64, Encoding};
 use serde::Serialize;
 
+use self::chat::chat_template;
+pub use self::chat::chat_text;
 use crate::beam_search::Hypothesis;
 use crate::encoder_decoder::EncoderDecoder;
 use crate::error::{Remedy, RunError, RunResult, absent};
 use crate::generation::{Generation, GenerationOptions, TokenLogProbabilities};
-use crate::growing::TextSink;
-use crate::host::isolated;
+use crate::growing::{ByteSink, as_texts};
 use crate::next::{Causal, Fork, Next, keep_common};
 use crate::runner::{Prepared, Runner};
 use crate::timing::{Stopwatch, Timings};
@@ -35,6 +39,8 @@ pub struct GenerateOptions {
     pub stops: Vec<String>,
     /// Log probabilities of each token and of so many of the likeliest at its position.
     pub logprobs: Option<usize>,
+    /// What the chat template gets besides messages: tools, documents, arguments.
+    pub template: TemplateOptions,
 }
 
 /// What a completion begins with.
@@ -50,6 +56,8 @@ pub enum Prompt<'p> {
         /// The user's message.
         message: &'p str,
     },
+    /// Messages of a chat, the oldest first, written by the model's own template.
+    Messages(&'p [Message]),
     /// Ids of tokens; so is what is written then.
     Tokens(&'p [i64]),
 }
@@ -76,6 +84,14 @@ pub struct Completion {
     /// Their text; `None` for [`Prompt::Tokens`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// The bytes of the text in base64, if they are not UTF-8: in the text, replacement characters
+    /// stand for them. [`Completion::bytes`] has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text_base64: Option<String>,
+    /// The same of a chat, taken apart into thinking, text and tool calls, as the model's template
+    /// has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Answer>,
     /// Why generation ended: `end` for a token that ends a text, `stop` for a stop text,
     /// `max_tokens`, `context` where the model takes no more, or `interrupted` where the
     /// [`Host`](crate::Host) cancelled a [`Conversation`](crate::Conversation)'s turn.
@@ -102,6 +118,26 @@ pub struct Completion {
     pub ignored: Vec<String>,
 }
 
+impl Completion {
+    /// The text as the model wrote it, which need not be UTF-8.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let exact = self.text_base64.as_deref().and_then(|text| Base64::decode_vec(text).ok());
+        exact.unwrap_or_else(|| self.text.clone().unwrap_or_default().into_bytes())
+    }
+}
+
+/// A text, and its bytes in base64 if these are not UTF-8.
+fn text_of(bytes: Vec<u8>) -> (String, Option<String>) {
+    String::from_utf8(bytes).map_or_else(
+        |error| {
+            let bytes = error.as_bytes();
+            (String::from_utf8_lossy(bytes).into_owned(), Some(Base64::encode_string(bytes)))
+        },
+        |text| (text, None),
+    )
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
 fn is_zero(count: &usize) -> bool {
     *count == 0
@@ -121,6 +157,8 @@ pub struct Generator<'g> {
     pub(crate) identity: OnceCell<String>,
     /// State of the files that the model was read from.
     pub(crate) files: Option<String>,
+    /// Whether it was said what the chat template has no place for.
+    told: Cell<bool>,
 }
 
 enum Model<'g> {
@@ -162,35 +200,8 @@ struct Asked<'a> {
     prompt: Option<String>,
     given: Vec<i64>,
     /// Receives the text as it grows.
-    sink: Option<&'a mut TextSink<'a>>,
+    sink: Option<&'a mut ByteSink<'a>>,
     watch: Stopwatch<'a>,
-}
-
-/// The model's own template.
-fn chat_template(runner: &Runner<'_>) -> RunResult<Template> {
-    let template = runner.facts.get("tokenizer.chat_template").and_then(Template::from_json);
-    template.ok_or_else(|| {
-        let message = absent("missing chat template", "chat_template.jinja");
-        RunError::lacking(message, Remedy::NoChat)
-    })
-}
-
-/// Messages, with their roles, as the model's chat template writes them up to its answer.
-///
-/// # Errors
-/// E003 where the model has no template, and what the template ends with.
-pub fn chat_text(runner: &Runner<'_>, messages: &[(String, String)]) -> RunResult<String> {
-    let facts = runner.facts;
-    let template = chat_template(runner)?;
-    let message = |(role, content): &(String, String)| Message {
-        role: role.clone(),
-        content: content.clone(),
-    };
-    let messages: Vec<Message> = messages.iter().map(message).collect();
-    let (tokens, now) = (facts.special_tokens(), runner.host.now());
-    Ok(isolated(runner.host, "the chat template", move || {
-        chat::render(&template, &Chat { messages: &messages, tokens: &tokens, now })
-    })?)
 }
 
 impl<'g> Generator<'g> {
@@ -235,8 +246,8 @@ impl<'g> Generator<'g> {
         let settings = Generation::of(runner.facts, &options.sampling);
         warn_ignored(&runner, &settings);
         let (kept, identity) = (None, OnceCell::new());
-        let files = None;
-        Self { runner, model, settings, options, tokenizer: None, kept, identity, files }
+        let (files, told) = (None, Cell::new(false));
+        Self { runner, model, settings, options, tokenizer: None, kept, identity, files, told }
     }
 
     /// How tokens are chosen: by the model's settings and the options.
@@ -256,6 +267,19 @@ impl<'g> Generator<'g> {
         prompt: Prompt<'_>,
         sink: &mut dyn FnMut(&str) -> Result<()>,
     ) -> RunResult<Completion> {
+        self.generate_bytes(prompt, &mut as_texts(sink))
+    }
+
+    /// The same, and `sink` receives the bytes of the text as the model writes them: whole
+    /// characters at a time, and also what is no UTF-8.
+    ///
+    /// # Errors
+    /// Those of [`generate`](Self::generate).
+    pub fn generate_bytes(
+        &mut self,
+        prompt: Prompt<'_>,
+        sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> RunResult<Completion> {
         if !matches!(prompt, Prompt::Tokens(_)) {
             self.read_tokenizer()?;
         }
@@ -271,7 +295,7 @@ impl<'g> Generator<'g> {
         let asked = Asked { tokenizer, prompt: chat, given, sink: Some(sink), watch };
         let made = self.write(asked, kept.as_mut());
         self.kept = kept;
-        made
+        self.with_answer(made?)
     }
 
     /// Reads the tokenizer ahead of the first text, which does so otherwise: vocabularies are
@@ -294,28 +318,21 @@ impl<'g> Generator<'g> {
 
     /// A chat as its template writes it, and the tokens of the prompt.
     fn encoded(&self, prompt: Prompt<'_>) -> RunResult<(Option<String>, Vec<i64>)> {
-        let encode = |text: &str, special| match &self.tokenizer {
-            Some(tokenizer) => tokenizer.encode(text, special),
-            None => Ok(Vec::new()),
-        };
-        Ok(match prompt {
-            Prompt::Tokens(ids) => (None, ids.to_vec()),
-            Prompt::Text(text) => (None, encode(text, true)?),
-            Prompt::Chat { system, message } => {
-                // A template writes the tokens that begin and end a text itself.
-                let text = self.chat(system, message)?;
-                let ids = encode(&text, false)?;
-                (Some(text), ids)
+        let (text, ids) = match prompt {
+            Prompt::Tokens(ids) => return Ok((None, ids.to_vec())),
+            Prompt::Text(text) => {
+                let ids = self.tokenizer.as_ref().map(|tokenizer| tokenizer.encode(text, true));
+                return Ok((None, ids.transpose()?.unwrap_or_default()));
             }
-        })
-    }
-
-    /// A message as the model's template writes it.
-    fn chat(&self, system: Option<&str>, text: &str) -> RunResult<String> {
-        let message = |role: &str, content: &str| (role.to_owned(), content.to_owned());
-        let mut messages: Vec<_> = system.iter().map(|system| message("system", system)).collect();
-        messages.push(message("user", text));
-        chat_text(&self.runner, &messages)
+            Prompt::Chat { system, message } => {
+                let system = system.map(|system| Message::new("system", system));
+                let messages: Vec<_> =
+                    system.into_iter().chain([Message::new("user", message)]).collect();
+                self.of_chat(&messages)?
+            }
+            Prompt::Messages(messages) => self.of_chat(messages)?,
+        };
+        Ok((Some(text), ids))
     }
 
     /// Refuses what is longer than the model's context, or leaves out its end where that is wanted.
@@ -349,7 +366,7 @@ impl<'g> Generator<'g> {
     /// E003 where it has an encoder and a decoder, or no chat template.
     pub(crate) fn check_chat(&self) -> RunResult<()> {
         self.causal()?;
-        chat_template(&self.runner).map(drop)
+        chat_template(&self.runner, false).map(drop)
     }
 
     pub(crate) fn causal(&self) -> RunResult<&Prepared<'g>> {
@@ -377,8 +394,10 @@ impl<'g> Generator<'g> {
     ) -> RunResult<Completion> {
         let watch = Stopwatch::start(self.runner.host);
         let tokenizer = self.tokenizer.as_ref();
-        let asked = Asked { tokenizer, prompt: Some(chat), given, sink: Some(sink), watch };
-        self.continued(self.causal()?, asked, Kept::Conversation(memory))
+        let mut sink = as_texts(sink);
+        let asked = Asked { tokenizer, prompt: Some(chat), given, sink: Some(&mut sink), watch };
+        let made = self.continued(self.causal()?, asked, Kept::Conversation(memory))?;
+        self.with_answer(made)
     }
 
     /// Continues a prompt, of which the beginning may be kept.

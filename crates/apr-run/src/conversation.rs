@@ -1,9 +1,10 @@
 //! Conversations: a chat whose history is kept, and with it what the model has read of it.
 
 use apr_infer::Memory;
+use apr_inputs::chat::Message;
 use apr_registry::Result;
 
-use crate::completion::{Completion, Generator, chat_text};
+use crate::completion::{Completion, Generator};
 use crate::error::{RunError, RunResult};
 
 /// A chat of several turns.
@@ -121,10 +122,11 @@ impl<'g> Conversation<'g> {
         let runner = self.generator.runner;
         let mut dropped = 0;
         let prompt = loop {
-            let system = self.system.iter().map(|system| ("system".to_owned(), system.clone()));
-            let all: Vec<_> = system.chain(messages.iter().cloned()).collect();
-            let text = chat_text(&runner, &all)?;
-            let ids = self.generator.read_tokenizer()?.encode(&text, false)?;
+            let system = self.system.iter().map(|system| Message::new("system", system));
+            let rest = messages.iter().map(|(role, content)| Message::new(role, content));
+            let all: Vec<_> = system.chain(rest).collect();
+            self.generator.read_tokenizer()?;
+            let (text, ids) = self.generator.of_chat(&all)?;
             if ids.is_empty() {
                 return Err(RunError::request("the prompt is empty"));
             }

@@ -3,8 +3,15 @@
 use apr_inputs::text::TextStream;
 use apr_registry::Result;
 
-/// Receives a text, piece by piece.
-pub(crate) type TextSink<'s> = dyn FnMut(&str) -> Result<()> + 's;
+/// Receives the bytes of a text, piece by piece.
+pub(crate) type ByteSink<'s> = dyn FnMut(&[u8]) -> Result<()> + 's;
+
+/// Hands on pieces as texts; bytes that are no UTF-8 become replacement characters.
+pub(crate) fn as_texts(
+    sink: &mut dyn FnMut(&str) -> Result<()>,
+) -> impl FnMut(&[u8]) -> Result<()> {
+    |piece| sink(&String::from_utf8_lossy(piece))
+}
 
 /// The text as it grows, handed on as far as it is whole characters.
 pub(crate) struct GrowingText<'a> {
@@ -12,8 +19,8 @@ pub(crate) struct GrowingText<'a> {
     stream: Option<TextStream<'a>>,
     /// Texts before which it ends.
     stops: Vec<String>,
-    sink: Option<&'a mut TextSink<'a>>,
-    text: String,
+    sink: Option<&'a mut ByteSink<'a>>,
+    text: Vec<u8>,
     shown: usize,
 }
 
@@ -22,21 +29,21 @@ impl<'a> GrowingText<'a> {
     pub(crate) fn new(
         stream: Option<TextStream<'a>>,
         stops: Vec<String>,
-        sink: Option<&'a mut TextSink<'a>>,
+        sink: Option<&'a mut ByteSink<'a>>,
     ) -> Self {
-        Self { stream, stops, sink, text: String::new(), shown: 0 }
+        Self { stream, stops, sink, text: Vec::new(), shown: 0 }
     }
 
     /// Adds a token; true where the text has come to a stop text.
     pub(crate) fn add(&mut self, token: i64) -> Result<bool> {
         let stop = match &mut self.stream {
             Some(stream) => {
-                self.text.push_str(&stream.push(token)?);
-                self.stops.iter().filter_map(|stop| self.text.find(stop.as_str())).min()
+                self.text.extend(stream.push(token)?);
+                self.stops.iter().filter_map(|stop| find(&self.text, stop.as_bytes())).min()
             }
             None => {
                 let space = if self.text.is_empty() { "" } else { " " };
-                self.text.push_str(&format!("{space}{token}"));
+                self.text.extend(format!("{space}{token}").as_bytes());
                 self.stops.iter().any(|stop| *stop == token.to_string()).then_some(self.text.len())
             }
         };
@@ -49,34 +56,71 @@ impl<'a> GrowingText<'a> {
         Ok(stop.is_some())
     }
 
-    /// Hands on the rest, and returns the text.
-    pub(crate) fn finish(mut self) -> Result<String> {
-        if let Some(stream) = self.stream.take() {
-            let rest = stream.finish()?;
-            let is_cut = self.stops.iter().any(|stop| rest.contains(stop.as_str()));
-            self.text.push_str(if is_cut { "" } else { &rest });
-        }
+    /// Hands on the rest, and returns the bytes of the text.
+    pub(crate) fn finish(mut self) -> Result<Vec<u8>> {
         self.show(true)?;
         Ok(self.text)
     }
 
-    /// Hands on what is new; what may be the beginning of a stop text, only at the end.
+    /// Hands on what is new: of a character that is not whole, and of what may be the beginning of
+    /// a stop text, nothing before the end.
     fn show(&mut self, all: bool) -> Result<()> {
-        let held = if all {
-            0
-        } else {
-            self.stops.iter().map(|stop| stop.len().saturating_sub(1)).max().unwrap_or(0)
-        };
-        let mut end = self.text.len().saturating_sub(held).max(self.shown.min(self.text.len()));
-        while !self.text.is_char_boundary(end) {
-            end -= 1;
+        let mut end = self.text.len();
+        if !all {
+            let held = self.stops.iter().map(|stop| stop.len().saturating_sub(1)).max();
+            end = whole(&self.text, end.saturating_sub(held.unwrap_or(0)));
         }
-
+        let end = end.max(self.shown.min(self.text.len()));
         let start = self.shown.min(end);
         self.shown = end;
+        let new = &self.text[start..end];
         match &mut self.sink {
-            Some(sink) => sink(&self.text[start..end]),
+            Some(sink) => sink(new),
             None => Ok(()),
         }
+    }
+}
+
+/// Where the last character ends before `end` that is not cut there.
+fn whole(text: &[u8], end: usize) -> usize {
+    // A character has four bytes at most, and begins with one that is no continuation.
+    let tail = &text[end.saturating_sub(4)..end];
+    let begin = tail.iter().rposition(|byte| byte & 0xc0 != 0x80);
+    let cut = begin
+        .map(|begin| &tail[begin..])
+        .filter(|last| std::str::from_utf8(last).is_err_and(|error| error.error_len().is_none()));
+    end - cut.map_or(0, <[u8]>::len)
+}
+
+/// Where a text begins within another.
+fn find(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len().max(1)).position(|window| window == part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_are_not_cut() {
+        for (text, expected) in [
+            (&b"abc"[..], 3),
+            (b"", 0),
+            ("a\u{e9}".as_bytes(), 3),
+            (b"a\xc3", 1),
+            (b"a\xf0\x9f\x98", 1),
+            ("\u{1f600}".as_bytes(), 4),
+            (b"a\xff", 2),
+            (b"\x80\x80\x80\x80\x80", 5),
+        ] {
+            assert_eq!(whole(text, text.len()), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_is_found_where_it_begins() {
+        assert_eq!(find(b"abcabc", b"ca"), Some(2));
+        assert_eq!(find(b"abc", b"x"), None);
+        assert_eq!(find(b"a", b"abc"), None);
     }
 }

@@ -72,6 +72,8 @@ mod typed;
 mod whisper;
 
 pub use apr_infer::{Arithmetic, CacheType};
+pub use apr_inputs::answer::{Answer as ChatAnswer, AnswerFormat, ToolCall};
+pub use apr_inputs::chat::{ChatFile, Data, Message, TemplateOptions};
 pub use apr_inputs::is_guarded;
 pub use apr_ops::graph::Runnable;
 pub use apr_source::sentence::{PoolingMode as Pooling, Sentence};

@@ -10,6 +10,7 @@ use std::cmp::Ordering;
 use apr_core::Escaped;
 use apr_graph::Meaning;
 use apr_infer::Memory;
+use apr_inputs::chat::{Data, Message, TemplateOptions};
 use apr_registry::Error;
 use apr_source::sentence::{Module, QWEN3_RERANKER, Sentence, score_activation};
 use serde::Serialize;
@@ -167,6 +168,24 @@ pub struct Reranker<'r> {
     activation: Option<Activation>,
     /// Most tokens of a pair.
     most: usize,
+    /// What a chat template gets besides the messages.
+    template: TemplateOptions,
+}
+
+/// What the chat template gets besides the messages: sentence-transformers begins no answer unless
+/// the folder says so.
+fn template_options(part: &Prepared<'_>) -> TemplateOptions {
+    const BEGIN: &str = "add_generation_prompt";
+    let facts = part.runner.facts;
+    let begins = facts.modules().is_none_or(|modules| modules.begins_answer);
+    let asks = facts
+        .get("tokenizer.chat_template")
+        .is_some_and(|template| template.to_string().contains(BEGIN));
+    let mut options = TemplateOptions::default();
+    if asks && !begins {
+        options.arguments.push((BEGIN.to_owned(), Data::Bool(false)));
+    }
+    options
 }
 
 impl<'r> Reranker<'r> {
@@ -192,7 +211,9 @@ impl<'r> Reranker<'r> {
             _ => stated_activation(&part)?,
         };
         let most = most_tokens(&part);
-        let mut reranker = Self { part, tokenizer, scorer, form: Form::Pair, activation, most };
+        let template = template_options(&part);
+        let mut reranker =
+            Self { part, template, tokenizer, scorer, form: Form::Pair, activation, most };
         reranker.form = reranker.found_form()?;
         Ok(reranker)
     }
@@ -254,16 +275,6 @@ impl<'r> Reranker<'r> {
             return Ok(Form::Pair);
         }
         if has_template && self.writes_both_roles() {
-            let begins = facts.modules().is_none_or(|modules| modules.begins_answer);
-            let asks = facts
-                .get("tokenizer.chat_template")
-                .is_some_and(|template| template.to_string().contains("add_generation_prompt"));
-            if asks && !begins {
-                self.part.runner.warn(
-                    "the chat template begins an answer behind the document, which \
-                     sentence-transformers leaves out: scores may differ",
-                );
-            }
             return Ok(Form::Chat);
         }
         if let Some(template) = facts.get(PAIR_TEMPLATE).and_then(Json::as_str) {
@@ -296,9 +307,9 @@ impl<'r> Reranker<'r> {
         let prompt = self.prompt().unwrap_or_default();
         let system = (!prompt.is_empty()).then_some(("system", prompt));
         let messages = system.into_iter().chain([("query", query), ("document", document)]);
-        let messages: Vec<(String, String)> =
-            messages.map(|(role, text)| (role.to_owned(), text.to_owned())).collect();
-        chat_text(&self.part.runner, &messages)
+        let messages: Vec<Message> =
+            messages.map(|(role, text)| Message::new(role, text)).collect();
+        chat_text(&self.part.runner, &messages, &self.template)
     }
 
     /// The prompt that is put before each query.

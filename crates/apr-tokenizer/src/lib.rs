@@ -20,7 +20,9 @@
 pub mod gguf;
 mod merging;
 mod processor;
+mod ranks;
 mod vocabulary;
 
 pub use merging::{MergedPiece, Merging};
+pub use ranks::tokenizer_of_ranks;
 pub use vocabulary::{Spelling, Token, Tokenizer, Vocabulary, read_tokenizer, vocabulary, warning};

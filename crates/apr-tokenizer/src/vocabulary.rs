@@ -16,7 +16,7 @@ use serde::Serialize;
 pub use files::{read_tokenizer, warning};
 pub(crate) use sentencepiece::{Piece, SentencePiece};
 pub use spelling::Spelling;
-pub(crate) use tiktoken::{decode_base64, encode_base64, is_ranks};
+pub(crate) use tiktoken::{alphabet, decode_base64, encode_base64, is_ranks, read_ranks};
 pub(crate) use tokenizer::MAX_TOKENS;
 pub use tokenizer::Tokenizer;
 

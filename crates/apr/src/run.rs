@@ -16,10 +16,11 @@
 
 pub use apr_run::{
     Answer, Answers, Arithmetic, ArrayFile, AudioEncoder, AudioFile, AudioResult, AudioTask, Beams,
-    CacheType, Completion, Conversation, EarlyStopping, Facts, GenerateOptions, Generation,
-    GenerationOptions, Generator, Given, Host, Hypothesis, ImageEncoder, ImageResult, ImageTask,
-    InputKind, Label, LogProbability, MaskToken, Pooling, Prepared, Prompt, QuestionAnswering,
-    Ranked, Ranking, Remedy, Reranker, RunError, RunOptions, RunResult, Runner, Segment,
-    TextEncoder, TextScore, TextTask, Timing, Timings, TokenLabel, TokenLogProbabilities,
-    Tokenizer, Transcriber, Transcription, TranscriptionOptions, WordWeight,
+    CacheType, ChatAnswer, ChatFile, Completion, Conversation, Data, EarlyStopping, Facts,
+    GenerateOptions, Generation, GenerationOptions, Generator, Given, Host, Hypothesis,
+    ImageEncoder, ImageResult, ImageTask, InputKind, Label, LogProbability, MaskToken, Message,
+    Pooling, Prepared, Prompt, QuestionAnswering, Ranked, Ranking, Remedy, Reranker, RunError,
+    RunOptions, RunResult, Runner, Segment, TemplateOptions, TextEncoder, TextScore, TextTask,
+    Timing, Timings, TokenLabel, TokenLogProbabilities, Tokenizer, ToolCall, Transcriber,
+    Transcription, TranscriptionOptions, WordWeight,
 };

@@ -107,6 +107,25 @@ impl Model {
     /// # Ok::<(), RunError>(())
     /// ```
     ///
+    /// A chat of a file has messages, tools and documents, and its answer is taken apart:
+    ///
+    /// ```no_run
+    /// use apr::run::{ChatFile, GenerateOptions, Generator, Prompt, RunError, RunOptions};
+    ///
+    /// let model = apr::Model::open("chat.gguf")?;
+    /// let chat = ChatFile::from_json(r#"[{"role": "user", "content": "What is a llama?"}]"#)?;
+    /// let mut options = GenerateOptions::default();
+    /// options.template.tools = chat.tools;
+    /// let made = model.run_with(&RunOptions::default(), |_, _| {}, |runner| {
+    ///     let prompt = Prompt::Messages(&chat.messages);
+    ///     Generator::of(runner, options.clone())?.generate(prompt, &mut |_| Ok(()))
+    /// })?;
+    /// for call in made.answer.unwrap_or_default().tool_calls {
+    ///     println!("{} {:?}", call.name, call.arguments.get("city"));
+    /// }
+    /// # Ok::<(), RunError>(())
+    /// ```
+    ///
     /// A [`Conversation`](apr_run::Conversation) keeps its history, and what was read of it:
     ///
     /// ```no_run

@@ -68,6 +68,25 @@ pub(crate) struct RunArgs {
     /// System prompt of the chat
     #[arg(long, value_name = "TEXT", requires = "chat")]
     pub(crate) system: Option<String>,
+    /// Messages of a chat in a JSON file: a list of objects with `role` and `content`, or an object
+    /// with `messages`, `tools` and `documents`
+    #[arg(
+        long, value_name = "FILE",
+        conflicts_with_all = [
+            "prompt", "input", "tokens", "lines", "batch", "want", "context", "chat", "system",
+            "separator",
+        ],
+    )]
+    pub(crate) messages: Option<PathBuf>,
+    /// Tools that the chat template tells the model of, in a JSON file: a list of objects
+    #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
+    pub(crate) tools: Option<PathBuf>,
+    /// Variable of the chat template, such as enable_thinking=false; the value is JSON, or else a
+    /// text
+    #[arg(
+        long, value_name = "NAME=VALUE", value_parser = parse_argument, conflicts_with = "tokens"
+    )]
+    pub(crate) template_arg: Vec<(String, String)>,
     /// Prompt as token ids, comma-separated
     #[arg(
         long, value_name = "IDS", value_delimiter = ',', conflicts_with = "input",
@@ -250,6 +269,18 @@ pub(super) fn parse_steps(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("'{text}' is not a number of steps from 1 on"))
 }
 
+/// A name and a value.
+fn parse_argument(text: &str) -> Result<(String, String), String> {
+    let is_name = |name: &str| {
+        let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        name.chars().all(is_part) && name.starts_with(|letter: char| !letter.is_ascii_digit())
+    };
+    match text.split_once('=').filter(|(name, _)| is_name(name)) {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err("it must be NAME=VALUE".to_owned()),
+    }
+}
+
 /// What stands between answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Separator(pub(crate) String);
@@ -310,6 +341,16 @@ fn parse_finite(text: &str) -> Result<f32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arguments_have_names() {
+        let of = |name: &str, value: &str| Ok((name.to_owned(), value.to_owned()));
+        assert_eq!(parse_argument("a=b=c"), of("a", "b=c"));
+        assert_eq!(parse_argument("_a1="), of("_a1", ""));
+        for wrong in ["", "a", "=b", "1a=b", "a-b=c"] {
+            assert!(parse_argument(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn separators_may_be_what_is_hard_to_type() {

@@ -85,6 +85,7 @@ mod reference;
 mod round_trip;
 mod run;
 mod run_beams;
+mod run_chats;
 mod run_engine;
 mod run_families;
 mod run_media;

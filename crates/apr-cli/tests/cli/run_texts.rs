@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use apr_testkit::locate;
+use apr_testkit::{from_base64, locate};
 use serde_json::{Value, json};
 
 use crate::support::Sandbox;
@@ -188,6 +188,27 @@ fn lines_that_run_together_are_what_each_is_alone() {
             assert_eq!(&made[key], alone, "{text}");
         }
     }
+}
+
+#[test]
+fn a_text_is_the_bytes_that_the_model_writes() {
+    let sandbox = Sandbox::new();
+    let line = ["run", LLAMA, "--prompt", "1+", "--temperature", "30", "--max-tokens", "12"];
+    let with = |more: &[&str]| sandbox.run(&[&line[..], more].concat()).ok();
+    let report = with(&["--seed", "3", "--json"]).json();
+    // The first tokens of this vocabulary are the bytes, and those behind them no text.
+    let added = report["added"].as_array().expect("tokens");
+    let bytes: Vec<u8> =
+        added.iter().filter_map(|id| u8::try_from(id.as_u64().expect("an id")).ok()).collect();
+    let text = String::from_utf8(bytes.clone());
+    assert!(text.is_err(), "{report}");
+    assert_eq!(from_base64(report["text_base64"].as_str().expect("base64")), bytes);
+    assert_eq!(report["text"], *String::from_utf8_lossy(&bytes));
+    assert_eq!(with(&["--seed", "3"]).stdout, bytes);
+    let both = with(&["--seed", "3", "--prompt", "1+", "--separator", "|"]).stdout;
+    assert!(both.starts_with(&[&bytes[..], b"|"].concat()), "{both:?}");
+    let exact = sandbox.run(&["run", LLAMA, "--prompt", "12+34=", "--json"]).ok().json();
+    assert_eq!(exact.get("text_base64"), None);
 }
 
 #[test]

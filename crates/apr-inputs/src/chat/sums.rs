@@ -1,21 +1,30 @@
 //! Sums of lists in templates, which the engine makes for nothing: 40 doublings of a short list
 //! take more memory than a computer has. Operands of `+` that may be lists pay for their length.
+//! And loops, which in the engine go over `none` as over an empty list: Python refuses it.
 //!
-//! The engine has no hook for `+`, so that the text of a template is changed before it is read:
-//! `a + b` becomes `(a)|FILTER(2) + (b)|FILTER(2)`. Sums with a text or a number in them are of no
-//! lists, and stay as they are.
+//! The engine has no hook for `+` and `for`, so that the text of a template is changed before it is
+//! read: `a + b` becomes `(a)|FILTER(2) + (b)|FILTER(2)`, and `for x in y` becomes
+//! `for x in (y)|ITERATED`. Sums with a text or a number in them are of no lists, and stay as they
+//! are.
 
 use std::borrow::Cow;
 
 /// The name of the filter that operands go through, with the number of operands.
 pub(super) const FILTER: &str = "__pay_for_length";
 
+/// The name of the filter that what a loop goes over passes.
+pub(super) const ITERATED: &str = "__iterated";
+
+/// The name of the filter that operands beside a `safe` one pass.
+pub(super) const ESCAPED: &str = "__escaped";
+
 /// Words that end an operand.
 const WORDS: [&str; 8] = ["and", "or", "not", "in", "if", "else", "recursive", "set"];
 
-/// A template whose sums pay.
+/// A template whose sums pay, and whose loops go over what Python iterates over.
 pub(super) fn with_paid_sums(template: &str) -> Cow<'_, str> {
-    let mut scan = Scan { text: template.as_bytes(), at: 0, changes: Vec::new() };
+    let mut scan =
+        Scan { text: template.as_bytes(), at: 0, loops: Loop::None, changes: Vec::new() };
     scan.template();
     let mut changes = scan.changes;
     if changes.is_empty() {
@@ -60,9 +69,21 @@ impl Sum {
     }
 }
 
+/// The part of a `for` that is being read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Loop {
+    /// None, or what is behind the part that the loop goes over.
+    None,
+    /// The names.
+    Names,
+    /// What the loop goes over, from here.
+    Over(usize),
+}
+
 struct Scan<'t> {
     text: &'t [u8],
     at: usize,
+    loops: Loop,
     /// What is inserted, and where.
     changes: Vec<(usize, String)>,
 }
@@ -86,7 +107,9 @@ impl Scan<'_> {
                 self.at += 2;
                 self.skip_past("#}");
             } else if self.starts("{{") {
+                // A mark here is about blanks, and no sign of the first operand.
                 self.at += 2;
+                self.at += usize::from(matches!(self.text.get(self.at), Some(b'-' | b'+')));
                 self.expressions("}}");
             } else if self.starts("{%") {
                 self.at += 2;
@@ -102,7 +125,9 @@ impl Scan<'_> {
         self.blanks_and_marks();
         let start = self.at;
         self.word();
-        if self.text.get(start..self.at) != Some(b"raw") {
+        let word = self.text.get(start..self.at);
+        if word != Some(b"raw") {
+            self.loops = if word == Some(b"for") { Loop::Names } else { Loop::None };
             return self.expressions("%}");
         }
 
@@ -146,12 +171,14 @@ impl Scan<'_> {
     fn expressions(&mut self, end: &str) {
         let mut sums = vec![Sum::default()];
         let mut after_is = false;
+        let mut ended = None;
         while let Some(&byte) = self.text.get(self.at) {
             let start = self.at;
             let is_outside = sums.len() == 1;
             let is_mark = matches!(byte, b'-' | b'+')
                 && self.text.get(start + 1..).is_some_and(|rest| rest.starts_with(end.as_bytes()));
             if is_outside && (is_mark || self.starts(end)) {
+                ended = Some(start);
                 self.at += end.len() + usize::from(is_mark);
                 break;
             }
@@ -201,6 +228,13 @@ impl Scan<'_> {
                         sum.extend(start, self.at, byte.is_ascii_digit());
                     }
                     after_is = word == b"is";
+                    if is_outside {
+                        match (self.loops, word) {
+                            (Loop::Names, b"in") => self.loops = Loop::Over(self.at),
+                            (Loop::Over(_), b"if" | b"recursive") => self.check_loop(start),
+                            _ => {}
+                        }
+                    }
                     continue;
                 }
                 _ => {
@@ -213,11 +247,36 @@ impl Scan<'_> {
         while let Some(sum) = sums.pop() {
             self.pay(sum);
         }
+        if let Some(end) = ended {
+            self.check_loop(end);
+        }
+    }
+
+    /// Lets what a loop goes over pass the filter; it ends here.
+    fn check_loop(&mut self, end: usize) {
+        if let Loop::Over(start) = std::mem::replace(&mut self.loops, Loop::None) {
+            self.changes.push((start, "(".to_owned()));
+            self.changes.push((end, format!(")|{ITERATED} ")));
+        }
     }
 
     /// Lets the operands of a sum pay, if they may be lists.
+    ///
+    /// Behind or before a text that is `safe`, Python escapes the other operands.
     fn pay(&mut self, mut sum: Sum) {
         sum.next();
+        let is_safe = |(start, end): &(usize, usize)| {
+            let operand = self.text.get(*start..*end).unwrap_or_default().trim_ascii_end();
+            let before = operand.strip_suffix(b"safe").map(<[u8]>::trim_ascii_end);
+            before.is_some_and(|before| before.ends_with(b"|"))
+        };
+        if sum.has_plus && sum.operands.iter().any(is_safe) {
+            for (start, end) in sum.operands {
+                self.changes.push((start, "(".to_owned()));
+                self.changes.push((end, format!(")|{ESCAPED}")));
+            }
+            return;
+        }
         if !sum.has_plus || sum.has_literal {
             return;
         }
@@ -234,16 +293,24 @@ mod tests {
     use super::*;
 
     fn paid(template: &str) -> String {
-        with_paid_sums(template).replace(FILTER, "f")
+        with_paid_sums(template).replace(FILTER, "f").replace(ITERATED, "i").replace(ESCAPED, "e")
     }
 
     #[test]
     fn operands_that_may_be_lists_pay() {
         for (template, expected) in [
             ("{{ a + b }}", "{{ (a)|f(2) + (b)|f(2) }}"),
+            ("{{- a + b }}", "{{- (a)|f(2) + (b)|f(2) }}"),
             ("{%- set x.y=x.y+x.y -%}", "{%- set x.y=(x.y)|f(2)+(x.y)|f(2) -%}"),
             ("{{ [0] * 9 + m[1:2] - -a }}", "{{ ([0] * 9)|f(3) + (m[1:2])|f(3) - (-a)|f(3) }}"),
             ("{{ f(a + (b + c)) }}", "{{ f((a)|f(2) + (((b)|f(2) + (c)|f(2)))|f(2)) }}"),
+            ("{{ 'a' | safe + b }}", "{{ ('a' | safe)|e + (b)|e }}"),
+            ("{%- for x in y-%}", "{%- for x in( y)|i -%}"),
+            ("{% for x, y in a+b%}", "{% for x, y in( (a)|f(2)+(b)|f(2))|i %}"),
+            (
+                "{% for x in (y if z else w) if x in v %}",
+                "{% for x in( (y if z else w) )|i if x in v %}",
+            ),
             ("{% if not a + b in c %}", "{% if not (a)|f(2) + (b)|f(2) in c %}"),
             (
                 "{{ a + b if c is not none else d }}",
@@ -260,7 +327,7 @@ mod tests {
         for template in [
             "a + b {# a + b #}{% raw %}{{ a + b }}{% endraw %}",
             "{{ 'a' + b + \"}}\" }}{{ i + 1 }}{{+ a -}}{{ a +}}",
-            "{{ '\\'+' ~ a }}{% for x in y %}",
+            "{{ '\\'+' ~ a }}{{- 'a' + b }}",
             "{{ a + b",
             "{{ ) + a }}",
             "{% raw %}",

@@ -1,9 +1,9 @@
 //! Texts as the tokens of a model, and tokens as text.
 //!
-//! A tokenizer comes as `tokenizer.json`, as the files of older libraries, or as the keys of a GGUF
-//! file. SentencePiece's BPE in a GGUF file is cut as llama.cpp does, and the pieces of a
-//! SentencePiece file as that library does ([`Merging`]); everything else becomes a
-//! `tokenizer.json`, which the `tokenizers` library runs.
+//! A tokenizer comes as `tokenizer.json`, as the files of older libraries, as ranks of tiktoken and
+//! Mistral's `tekken.json`, or as the keys of a GGUF file. SentencePiece's BPE in a GGUF file is cut
+//! as llama.cpp does, and the pieces of a SentencePiece file as that library does ([`Merging`]);
+//! everything else becomes a `tokenizer.json`, which the `tokenizers` library runs.
 
 #[cfg(feature = "text")]
 mod bounds;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use apr_core::{CheckpointReader, Error, KeyValues, Result};
 use apr_tokenizer::gguf::{Options, sentencepiece_file, tokenizer_file, tokenizer_key_values};
-use apr_tokenizer::{MergedPiece, Merging};
+use apr_tokenizer::{MergedPiece, Merging, tokenizer_of_ranks};
 
 use serde::Serialize;
 
@@ -84,7 +84,9 @@ impl TokenizerSource {
 
         let found = tokenizer_key_values("llama", &self.files, None, &Options::default())?;
         if found.key_values.is_empty() {
-            return Ok(None);
+            let Some(json) = tokenizer_of_ranks(&self.files)? else { return Ok(None) };
+            let pipeline = Pipeline::read(&json)?;
+            return Ok(Some((TextTokens(TokenizerKind::Pipeline(pipeline)), Vec::new())));
         }
 
         let keys: KeyValues = found.key_values.iter().collect();
@@ -232,6 +234,18 @@ impl TextTokens {
                 Ok(String::from_utf8_lossy(&merging.text_of(tokens)).into_owned())
             }
             TokenizerKind::Pipeline(pipeline) => pipeline.decode(tokens),
+        }
+    }
+
+    /// The bytes of the text of tokens, as [`TextTokens::decode`] has it: what models write need
+    /// not be UTF-8.
+    ///
+    /// # Errors
+    /// E001 where the tokenizer can't say.
+    pub fn decode_bytes(&self, tokens: &[i64]) -> Result<Vec<u8>> {
+        match &self.0 {
+            TokenizerKind::Merging(merging) => Ok(merging.text_of(tokens)),
+            TokenizerKind::Pipeline(pipeline) => pipeline.decode_bytes(tokens),
         }
     }
 

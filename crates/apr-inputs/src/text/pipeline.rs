@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use apr_core::{Error, Escaped, Result};
+use apr_tokenizer::Spelling;
 use apr_tokenizer::gguf::TokenizerFile;
 use serde::{Deserialize, Deserializer};
 use tokenizers::models::TrainerWrapper;
@@ -165,6 +166,23 @@ impl Pipeline {
         self.text(tokens, false)
     }
 
+    /// The bytes of the text, which the library writes as replacement characters where they are no
+    /// UTF-8.
+    pub(super) fn decode_bytes(&self, tokens: &[i64]) -> Result<Vec<u8>> {
+        let special = self.tokenizer.get_added_tokens_decoder();
+        let is_text = |id: &u32| special.get(id).is_none_or(|token| !token.special);
+        let ids = tokens.iter().filter_map(|token| u32::try_from(*token).ok()).filter(is_text);
+        let spelled = ids.filter_map(|id| self.tokenizer.id_to_token(id));
+        if let Some(DecoderWrapper::ByteLevel(_)) = self.tokenizer.get_decoder() {
+            return Ok(spelled.flat_map(|token| Spelling::Letters.bytes(&token)).collect());
+        }
+        let text = self.decode(tokens)?;
+        Ok(match text.contains(char::REPLACEMENT_CHARACTER) {
+            true => restored(&text, spelled),
+            false => text.into_bytes(),
+        })
+    }
+
     fn text(&self, tokens: &[i64], plain: bool) -> Result<String> {
         let ids: Vec<u32> = tokens.iter().filter_map(|token| u32::try_from(*token).ok()).collect();
         guarded(WHAT, || self.tokenizer.decode(&ids, plain).map_err(|error| wrong(&*error)))
@@ -177,6 +195,44 @@ impl Pipeline {
     pub(super) fn token(&self, id: i64) -> Option<String> {
         self.tokenizer.id_to_token(u32::try_from(id).ok()?)
     }
+}
+
+/// A text with the bytes that its replacement characters stand for: `ByteFallback` writes one for
+/// each byte of tokens in a row that are bytes and together no UTF-8.
+fn restored(text: &str, tokens: impl Iterator<Item = String>) -> Vec<u8> {
+    /// What each replacement character is: a byte, or itself.
+    fn end(run: &mut Vec<u8>, lost: &mut Vec<Option<u8>>) {
+        match std::str::from_utf8(run) {
+            Ok(text) => lost.extend(text.matches(char::REPLACEMENT_CHARACTER).map(|_| None)),
+            Err(_) => lost.extend(run.iter().map(|byte| Some(*byte))),
+        }
+        run.clear();
+    }
+
+    let (mut run, mut lost) = (Vec::new(), Vec::new());
+    for token in tokens {
+        match Spelling::Pieces.bytes(&token)[..] {
+            [byte] if token.len() == 6 => run.push(byte),
+            _ => {
+                end(&mut run, &mut lost);
+                lost.extend(token.matches(char::REPLACEMENT_CHARACTER).map(|_| None));
+            }
+        }
+    }
+    end(&mut run, &mut lost);
+    if lost.len() != text.matches(char::REPLACEMENT_CHARACTER).count() {
+        return text.as_bytes().to_vec();
+    }
+    let mut lost = lost.into_iter();
+    let mut made = Vec::with_capacity(text.len());
+    for letter in text.chars() {
+        let byte = (letter == char::REPLACEMENT_CHARACTER).then(|| lost.next().flatten()).flatten();
+        match byte {
+            Some(byte) => made.push(byte),
+            None => made.extend(letter.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    made
 }
 
 /// What turns a word into tokens.

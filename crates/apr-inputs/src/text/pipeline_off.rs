@@ -40,6 +40,10 @@ impl Pipeline {
         match *self {}
     }
 
+    pub(super) fn decode_bytes(&self, _: &[i64]) -> Result<Vec<u8>> {
+        match *self {}
+    }
+
     pub(super) fn decode(&self, _: &[i64]) -> Result<String> {
         match *self {}
     }

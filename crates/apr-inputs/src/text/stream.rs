@@ -8,14 +8,14 @@ use super::TextTokens;
 /// it.
 const CONTEXT: usize = 6;
 
-/// Turns tokens into text as they come. A character of several tokens comes with its last one.
+/// Turns tokens into the bytes of their text as they come.
 #[derive(Debug, Clone)]
 pub struct TextStream<'t> {
     tokens: &'t TextTokens,
-    /// Tokens from some before the first that is not shown yet.
+    /// Tokens from some before the last one.
     recent: Vec<i64>,
-    /// What of their text is shown.
-    shown: String,
+    /// Their text.
+    known: Vec<u8>,
 }
 
 impl<'t> TextStream<'t> {
@@ -25,47 +25,25 @@ impl<'t> TextStream<'t> {
     /// Those of [`TextTokens::decode`].
     pub fn behind(tokens: &'t TextTokens, given: &[i64]) -> Result<Self> {
         let recent = given[given.len().saturating_sub(CONTEXT)..].to_vec();
-        let shown = tokens.decode(&recent)?;
-        Ok(Self { tokens, recent, shown })
+        let known = tokens.decode_bytes(&recent)?;
+        Ok(Self { tokens, recent, known })
     }
 
-    /// The text that one more token makes.
+    /// The bytes that one more token adds, which need not be whole characters.
     ///
     /// # Errors
     /// Those of [`TextTokens::decode`].
-    pub fn push(&mut self, token: i64) -> Result<String> {
+    pub fn push(&mut self, token: i64) -> Result<Vec<u8>> {
         self.recent.push(token);
-        let text = self.tokens.decode(&self.recent)?;
-
-        // The replacement character stands for bytes whose rest is still to come.
-        if text.ends_with('\u{fffd}') && self.recent.len() < 4 * CONTEXT {
-            return Ok(String::new());
-        }
-
-        let new = text[common(&text, &self.shown)..].to_owned();
+        let text = self.tokens.decode_bytes(&self.recent)?;
+        let alike = text.iter().zip(&self.known).take_while(|(a, b)| a == b).count();
+        let new = text.get(alike..).unwrap_or_default().to_vec();
         if self.recent.len() > 2 * CONTEXT {
             self.recent.drain(..self.recent.len() - CONTEXT);
-            self.shown = self.tokens.decode(&self.recent)?;
+            self.known = self.tokens.decode_bytes(&self.recent)?;
         } else {
-            self.shown = text;
+            self.known = text;
         }
-
         Ok(new)
     }
-
-    /// What is left when no more tokens come: characters that were never finished.
-    ///
-    /// # Errors
-    /// Those of [`TextTokens::decode`].
-    pub fn finish(self) -> Result<String> {
-        let text = self.tokens.decode(&self.recent)?;
-        Ok(text[common(&text, &self.shown)..].to_owned())
-    }
-}
-
-/// Bytes that two texts begin with alike. A character that was not whole before is new.
-fn common(text: &str, shown: &str) -> usize {
-    let shown = shown.trim_end_matches('\u{fffd}');
-    let alike = text.chars().zip(shown.chars()).take_while(|(a, b)| a == b);
-    alike.map(|(letter, _)| letter.len_utf8()).sum()
 }

@@ -1,7 +1,7 @@
 //! Tokens, beside those of the `tokenizers` library (`fixtures/tokenizers/ids.py`) and of
 //! llama.cpp.
 
-use apr_core::{KeyValues, Limits};
+use apr_core::{Code, KeyValues, Limits};
 use apr_gguf::{KeyValue, Value};
 use apr_inputs::text::{TextStream, TextTokens, TokenizerSource};
 use apr_testkit::locate;
@@ -107,11 +107,106 @@ fn a_text_that_comes_token_by_token_is_the_text() {
         let ids = tokens.encode(text, false).unwrap();
         let (given, added) = ids.split_at(3);
         let mut stream = TextStream::behind(&tokens, given).unwrap();
-        let mut shown: String = added.iter().map(|id| stream.push(*id).unwrap()).collect();
-        shown.push_str(&stream.finish().unwrap());
+        let shown = added.iter().flat_map(|id| stream.push(*id).unwrap()).collect();
+        let shown = String::from_utf8(shown).unwrap();
         let whole = tokens.decode(&ids).unwrap();
         assert!(whole.ends_with(&shown), "{name}: {shown:?}");
         assert_eq!(format!("{}{shown}", tokens.decode(given).unwrap()), whole, "{name}");
+    }
+}
+
+/// The expected ids are those of tiktoken and of mistral-common (`fixtures/ranks/make.py`).
+#[test]
+fn ranks_give_the_tokens_of_their_libraries() {
+    let all = json("ranks/expected.json");
+    let list = all["list"].as_str().unwrap();
+    for case in all["cases"].as_array().unwrap() {
+        let name = case["name"].as_str().unwrap();
+        let mut files = Vec::new();
+        match case["list"].as_str() {
+            Some(file) => files.push((file.to_owned(), list.as_bytes().to_vec())),
+            None => {
+                let token = |line: &str| {
+                    let (bytes, rank) = line.split_once(' ').unwrap();
+                    let rank: u64 = rank.parse().unwrap();
+                    serde_json::json!({ "rank": rank, "token_bytes": bytes, "token_str": null })
+                };
+                let vocab: Vec<Json> = list.lines().map(token).collect();
+                let mut file = serde_json::json!({ "config": case["config"], "vocab": vocab });
+                if !case["special"].is_null() {
+                    file["special_tokens"] = case["special"].clone();
+                }
+                files.push(("tekken.json".to_owned(), file.to_string().into_bytes()));
+            }
+        }
+        if !case["settings"].is_null() {
+            let settings = case["settings"].to_string().into_bytes();
+            files.push(("tokenizer_config.json".to_owned(), settings));
+        }
+        let tokens = read(&TokenizerSource::new(None, files));
+        let first = ids(&case["first"]);
+        let rows = all["texts"].as_array().unwrap().iter().zip(case["ids"].as_array().unwrap());
+        for (text, expected) in rows {
+            let (text, expected) = (text.as_str().unwrap(), ids(expected));
+            assert_eq!(tokens.encode(text, false).unwrap(), expected, "{name}: {text:?}");
+            let whole = [&first[..], &expected].concat();
+            assert_eq!(tokens.encode(text, true).unwrap(), whole, "{name}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn lists_of_ranks_that_are_none_are_refused() {
+    let list = json("ranks/expected.json")["list"].as_str().unwrap().to_owned();
+    let of = |name: &str, bytes: &[u8]| {
+        TokenizerSource::new(None, vec![(name.to_owned(), bytes.to_vec())]).read()
+    };
+    let cut = list.lines().skip(1).collect::<Vec<_>>().join("\n");
+    let error = of("qwen.tiktoken", cut.as_bytes()).unwrap_err();
+    assert!(error.message().contains("is not a token"), "{error}");
+    let wrong = format!("{list}!! 7\n");
+    let error = of("qwen.tiktoken", wrong.as_bytes()).unwrap_err();
+    assert!(error.message().contains("is not a base64 token and its rank"), "{error}");
+    for json in ["{", "{}", r#"{"config": {}, "vocab": []}"#] {
+        assert!(of("tekken.json", json.as_bytes()).is_err(), "{json}");
+    }
+    let many = r#"{"config": {"pattern": "a", "default_vocab_size": 1,
+        "default_num_special_tokens": 99999999999}, "vocab": []}"#;
+    assert_eq!(of("tekken.json", many.as_bytes()).unwrap_err().code(), Code::Memory);
+    // A long token would take long to be taken apart.
+    let long = format!("{list}{} 400\n", "YWFh".repeat(20_000));
+    assert_eq!(of("qwen.tiktoken", long.as_bytes()).unwrap_err().code(), Code::Memory);
+    for end in (0..list.len()).step_by(97) {
+        let _ = of("qwen.tiktoken", &list.as_bytes()[..end]);
+        let _ = of("tekken.json", &many.as_bytes()[..end.min(many.len())]);
+        let mut flipped = list.clone().into_bytes();
+        flipped[end] ^= 1;
+        let _ = of("tokenizer.model", &flipped);
+    }
+    // Nothing says how the texts of a model that is not known are split.
+    assert!(of("other.tiktoken", list.as_bytes()).unwrap().is_none());
+}
+
+#[test]
+fn tokens_are_the_bytes_of_their_text_where_characters_are_cut() {
+    for name in ["gpt2", "spm", "qwen2"] {
+        let tokens = from_files(name);
+        let text = "a 🚀\u{fffd}🦙日é 𒀀𒀁";
+        let ids = tokens.encode(text, false).unwrap();
+        let mut cut = 0;
+        for end in 0..=ids.len() {
+            let bytes = tokens.decode_bytes(&ids[..end]).unwrap();
+            assert!(text.as_bytes().starts_with(&bytes), "{name} {end}: {bytes:?}");
+            cut += usize::from(std::str::from_utf8(&bytes).is_err());
+        }
+        assert_eq!(tokens.decode_bytes(&ids).unwrap(), text.as_bytes(), "{name}");
+        assert!(cut > 3, "{name}: {cut}");
+        // Bytes that begin and end in the middle of characters.
+        let mut stream = TextStream::behind(&tokens, &ids[..1]).unwrap();
+        let end = ids.len() - 1;
+        let shown: Vec<u8> = ids[1..end].iter().flat_map(|id| stream.push(*id).unwrap()).collect();
+        let whole = [tokens.decode_bytes(&ids[..1]).unwrap(), shown].concat();
+        assert_eq!(whole, tokens.decode_bytes(&ids[..end]).unwrap(), "{name}");
     }
 }
 

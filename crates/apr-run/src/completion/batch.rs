@@ -117,7 +117,9 @@ impl<'g> Generator<'g> {
                 let Some((number, next)) = waiting.next_if(is_room) else { break };
                 let (writing, memory, ended) = self.first(part, language, next)?;
                 match ended {
-                    Some(ended) => ordered.add(number, writing.finish(ended)?)?,
+                    Some(ended) => {
+                        ordered.add(number, self.with_answer(writing.finish(ended)?)?)?;
+                    }
                     None => {
                         growing.push((number, writing));
                         fresh.push(memory);
@@ -144,7 +146,9 @@ impl<'g> Generator<'g> {
             {
                 writing.batch = writing.batch.max((count > 1).then_some(count));
                 match writing.take(logits)? {
-                    Some(ended) => ordered.add(number, writing.finish(ended)?)?,
+                    Some(ended) => {
+                        ordered.add(number, self.with_answer(writing.finish(ended)?)?)?;
+                    }
                     None => {
                         kept.push(text);
                         left.push((number, writing));

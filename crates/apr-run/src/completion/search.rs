@@ -2,7 +2,7 @@
 
 use apr_registry::{Error, Result};
 
-use super::{Asked, Begin, Completion, DEFAULT_TOKENS, Generator};
+use super::{Asked, Begin, Completion, DEFAULT_TOKENS, Generator, text_of};
 use crate::beam_search::BeamSearch;
 use crate::error::RunResult;
 use crate::generation::{Beams, log_probabilities};
@@ -26,7 +26,7 @@ impl Generator<'_> {
         let chooser = settings.begin(&begin.tokens, &begin.encoder, most);
         let stops = [&self.options.stops[..], settings.stops()].concat();
         let tokenizer = asked.tokenizer;
-        let text_of = |added: &[i64], sink: &mut dyn FnMut(&str) -> Result<()>| {
+        let written = |added: &[i64], sink: &mut dyn FnMut(&[u8]) -> Result<()>| {
             let stream = tokenizer.map(|tokenizer| tokenizer.stream(&begin.tokens)).transpose()?;
             let mut growing = GrowingText::new(stream, stops.clone(), Some(sink));
             let mut stopped = false;
@@ -43,7 +43,7 @@ impl Generator<'_> {
             ends: settings.ends(),
             limit,
             process: &|logits, added| chooser.process_generated(logits, added),
-            stops: &|added| Ok(!stops.is_empty() && text_of(added, &mut |_| Ok(()))?.1),
+            stops: &|added| Ok(!stops.is_empty() && written(added, &mut |_| Ok(()))?.1),
             describes: self.options.logprobs.map(|_| &describes as _),
             is_cancelled: &|| begin.is_turn && self.runner.host.is_cancelled(),
         };
@@ -58,7 +58,7 @@ impl Generator<'_> {
             })?;
         }
         for hypothesis in &mut found {
-            let text = text_of(&hypothesis.added, &mut |_| Ok(()))?.0;
+            let text = text_of(written(&hypothesis.added, &mut |_| Ok(()))?.0).0;
             hypothesis.text = tokenizer.map(|_| text);
         }
         let best = found.first();
@@ -69,7 +69,8 @@ impl Generator<'_> {
             self.runner
                 .warn(&format!("ended: context: the model's context of {context} tokens is full"));
         }
-        let (text, _) = text_of(&added, asked.sink.unwrap_or(&mut |_| Ok(())))?;
+        let (text, text_base64) =
+            text_of(written(&added, asked.sink.unwrap_or(&mut |_| Ok(())))?.0);
         let timings = asked.watch.finish(read, runs);
         let logprobs = best.map(|best| best.logprobs.clone()).unwrap_or_default();
         Ok(Completion {
@@ -79,6 +80,8 @@ impl Generator<'_> {
             dropped: 0,
             added,
             text: tokenizer.map(|_| text),
+            text_base64: text_base64.filter(|_| tokenizer.is_some()),
+            answer: None,
             ended,
             beams: Some(found),
             batch: None,

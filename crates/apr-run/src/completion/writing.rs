@@ -2,7 +2,7 @@
 
 use apr_registry::Result;
 
-use super::{Asked, Begin, Completion, DEFAULT_TOKENS, Generator};
+use super::{Asked, Begin, Completion, DEFAULT_TOKENS, Generator, text_of};
 use crate::error::RunResult;
 use crate::generation::{Chooser, TokenLogProbabilities, log_probabilities};
 use crate::growing::GrowingText;
@@ -114,7 +114,7 @@ impl Writing<'_, '_> {
     }
 
     pub(super) fn finish(self, ended: &'static str) -> Result<Completion> {
-        let text = self.text.finish()?;
+        let (text, text_base64) = text_of(self.text.finish()?);
         let read = self.given.len() - self.begin.reused.unwrap_or_default();
         Ok(Completion {
             prompt: self.prompt,
@@ -123,6 +123,8 @@ impl Writing<'_, '_> {
             dropped: 0,
             added: self.added,
             text: self.tokenizer.map(|_| text),
+            text_base64: text_base64.filter(|_| self.tokenizer.is_some()),
+            answer: None,
             ended,
             beams: None,
             batch: self.batch,

@@ -18,17 +18,26 @@ pub(crate) fn is_ranks(bytes: &[u8]) -> bool {
 pub(super) fn from_ranks(bytes: &[u8]) -> Result<Tokenizer, String> {
     let alphabet = alphabet();
     let mut tokenizer = Tokenizer { model_type: Some("BPE".to_owned()), ..Tokenizer::default() };
+    for (token, id) in read_ranks(bytes)? {
+        tokenizer.add(id, token.iter().map(|&byte| alphabet[usize::from(byte)]).collect());
+    }
+    Ok(tokenizer)
+}
+
+/// The tokens of a list of ranks, and their ranks.
+pub(crate) fn read_ranks(bytes: &[u8]) -> Result<Vec<(Vec<u8>, u64)>, String> {
+    let mut tokens = Vec::new();
     for (number, line) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.is_empty() {
             continue;
         }
-        let (token, id) = rank(line)
+        let token = rank(line)
             .ok_or_else(|| format!("line {number} is not a base64 token and its rank"))?;
-        tokenizer.add(id, token.iter().map(|&byte| alphabet[usize::from(byte)]).collect());
-        check_count(tokenizer.tokens.len())?;
+        tokens.push(token);
+        check_count(tokens.len())?;
     }
-    Ok(tokenizer)
+    Ok(tokens)
 }
 
 fn rank(line: &[u8]) -> Option<(Vec<u8>, u64)> {
@@ -42,7 +51,7 @@ fn rank(line: &[u8]) -> Option<(Vec<u8>, u64)> {
 
 /// The letter for each byte: itself where it is a visible one of Latin-1, else the next free one
 /// from U+0100 on.
-pub(super) fn alphabet() -> [char; 256] {
+pub(crate) fn alphabet() -> [char; 256] {
     let mut free = ('\u{100}'..).take(256);
     std::array::from_fn(|byte| {
         let letter = u8::try_from(byte).map_or(' ', char::from);

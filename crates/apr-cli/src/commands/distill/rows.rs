@@ -7,7 +7,7 @@ use apr_arch::FamilyModel;
 use apr_distill::{Pairs, Row, Tokenize, read_pairs, read_rows};
 use apr_io::io_error;
 use apr_registry::Error;
-use apr_run::{Facts, InputKind, RunError, Runner, Tokenizer, chat_text};
+use apr_run::{Facts, InputKind, Message, RunError, Runner, TemplateOptions, Tokenizer, chat_text};
 use serde_json::Value as Json;
 
 use crate::commands::lowrank::FactorFile;
@@ -40,7 +40,10 @@ impl Tokenize for Texts<'_> {
     }
 
     fn chat(&self, messages: &[(String, String)]) -> apr_core::Result<Vec<i64>> {
-        let text = chat_text(self.runner, messages).map_err(|error| match error {
+        let messages: Vec<Message> =
+            messages.iter().map(|(role, content)| Message::new(role, content)).collect();
+        let none = TemplateOptions::default();
+        let text = chat_text(self.runner, &messages, &none).map_err(|error| match error {
             RunError::Model(error) | RunError::Lacking { error, .. } => error,
             RunError::Request { message, .. } => Error::format(message),
             other => Error::format(other.to_string()),

@@ -31,18 +31,20 @@ impl<'a> Answers<'a> {
     pub(super) fn begin(&mut self) -> apr_registry::Result<()> {
         let is_first = self.count == 0;
         self.count += 1;
-        if is_first { Ok(()) } else { self.bytes(self.separator) }
+        if is_first { Ok(()) } else { self.bytes(self.separator.as_bytes()) }
     }
 
     /// Writes a part of the answer.
-    pub(super) fn write(&self, part: &str) -> apr_registry::Result<()> {
+    pub(super) fn write(&self, part: &[u8]) -> apr_registry::Result<()> {
         if !self.is_terminal {
             return self.bytes(part);
         }
         // A model may write what steers a terminal.
-        let shown: String =
-            part.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
-        self.bytes(&shown)
+        let shown: String = String::from_utf8_lossy(part)
+            .chars()
+            .filter(|c| !c.is_control() || matches!(c, '\n' | '\t'))
+            .collect();
+        self.bytes(shown.as_bytes())
     }
 
     /// Ends an answer, which is this as a whole.
@@ -54,7 +56,7 @@ impl<'a> Answers<'a> {
     /// Ends the last one, and says where they can't be told apart.
     pub(super) fn finish(self) -> Outcome {
         if self.is_terminal {
-            self.bytes("\n")?;
+            self.bytes(b"\n")?;
         }
         if self.is_mixed && self.count > 1 && !self.job.context.json {
             self.job.warn("an answer contains the separator: use --json, or another --separator");
@@ -62,12 +64,12 @@ impl<'a> Answers<'a> {
         Ok(())
     }
 
-    fn bytes(&self, text: &str) -> apr_registry::Result<()> {
+    fn bytes(&self, text: &[u8]) -> apr_registry::Result<()> {
         if self.job.context.json {
             return Ok(());
         }
         let mut out = io::stdout().lock();
-        let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        let written = out.write_all(text).and_then(|()| out.flush());
         written.map_err(|error| io_error(&error, Path::new("standard output")))
     }
 }

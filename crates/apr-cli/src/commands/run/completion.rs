@@ -26,6 +26,7 @@ pub(super) fn options(job: &Job<'_>) -> GenerateOptions {
         sampling: job.sampling(),
         stops: job.args.stop.clone(),
         logprobs: job.args.logprobs,
+        template: job.chat.options.clone(),
     }
 }
 
@@ -36,13 +37,21 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
         return Err(Failure::Usage("--output writes arrays, not text: use > FILE".to_owned()));
     }
 
-    if !texts.is_empty() {
+    let prompt = |text| match job.args.chat {
+        true => Prompt::Chat { system: job.args.system.as_deref(), message: text },
+        false => Prompt::Text(text),
+    };
+    let prompts: Vec<Prompt<'_>> = match &job.chat.messages {
+        Some(messages) => vec![Prompt::Messages(messages)],
+        None => texts.iter().map(|text| prompt(text)).collect(),
+    };
+    if !prompts.is_empty() {
         generator.prepare_text()?;
     }
     let cache = PromptFile::open(job, &mut generator)?;
     let loaded = timing::Loaded::of(job);
     let mut answers = Answers::of(job);
-    if texts.is_empty() {
+    if prompts.is_empty() {
         let prompt = Prompt::Tokens(&job.args.tokens);
         let made = one(job, &mut generator, prompt, &mut answers)?;
         let report = loaded.report(job, made.clone());
@@ -55,16 +64,11 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
         return keep(job, cache, &generator, &made);
     }
 
-    let prompt = |text| match job.args.chat {
-        true => Prompt::Chat { system: job.args.system.as_deref(), message: text },
-        false => Prompt::Text(text),
-    };
-    let is_one = texts.len() == 1 && !job.args.lines;
-    let side_by_side = side_by_side(job, texts);
+    let is_one = prompts.len() == 1 && !job.args.lines;
+    let side_by_side = side_by_side(job, prompts.len());
     job.context.printer.share_warnings();
     let reports = match side_by_side {
         Some(most) => {
-            let prompts: Vec<_> = texts.iter().map(|text| prompt(text)).collect();
             let made = all(job, &mut generator, &prompts, most, &mut answers)?;
             // Which text a warning is about is not known.
             job.context.printer.share_warnings();
@@ -72,11 +76,11 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
         }
         None => {
             let mut last = None;
-            for (at, text) in texts.iter().enumerate() {
-                let made = one(job, &mut generator, prompt(text), &mut answers)?;
+            for (at, prompt) in prompts.iter().enumerate() {
+                let made = one(job, &mut generator, *prompt, &mut answers)?;
                 // Each document is printed with the warnings of its text, the last one with those
                 // about the cache.
-                if at + 1 < texts.len() {
+                if at + 1 < prompts.len() {
                     print(job, &loaded, made, is_one)?;
                 } else {
                     last = Some(made);
@@ -103,12 +107,12 @@ fn print(job: &Job<'_>, loaded: &timing::Loaded, made: Completion, is_one: bool)
 }
 
 /// How many texts are to grow side by side; `None` for one after the other, each shown as it grows.
-fn side_by_side(job: &Job<'_>, texts: &[String]) -> Option<usize> {
+fn side_by_side(job: &Job<'_>, texts: usize) -> Option<usize> {
     let most = job.args.batch.map_or(BATCH, |batch| usize::from(batch.get()));
-    if texts.len() < 2 && job.args.batch.is_some() {
+    if texts < 2 && job.args.batch.is_some() {
         job.warn("--batch changed nothing: there is one text");
     }
-    (texts.len() > 1 && most > 1 && job.args.prompt_cache.is_none()).then_some(most)
+    (texts > 1 && most > 1 && job.args.prompt_cache.is_none()).then_some(most)
 }
 
 /// Generates behind all prompts, and shows each answer when it is whole.
@@ -122,7 +126,7 @@ fn all(
     let made = generator.generate_all(prompts, most, &mut |_, made| {
         let text = made.text.as_deref().unwrap_or_default();
         answers.begin()?;
-        answers.write(text)?;
+        answers.write(&made.bytes())?;
         answers.end(text);
         Ok(())
     })?;
@@ -157,16 +161,14 @@ fn one(
 ) -> Outcome<Completion> {
     let is_text = !matches!(prompt, Prompt::Tokens(_));
     let mut has_begun = !is_text;
-    let mut written = String::new();
-    let made = generator.generate(prompt, &mut |piece| {
+    let made = generator.generate_bytes(prompt, &mut |piece| {
         if !has_begun {
             answers.begin()?;
             has_begun = true;
         }
-        written.push_str(piece);
         answers.write(piece)
     })?;
-    answers.end(&written);
+    answers.end(made.text.as_deref().unwrap_or_default());
     generation::show_logprobs(job, made.logprobs.as_deref())?;
     Ok(made)
 }

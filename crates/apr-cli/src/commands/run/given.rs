@@ -23,6 +23,8 @@ const PIPE: &str = "standard input";
 #[derive(Default)]
 pub(in crate::commands) struct Given {
     pub(in crate::commands) texts: Vec<String>,
+    /// Whether the messages of a chat are given, beside which nothing else is.
+    pub(in crate::commands) has_chat: bool,
     pub(in crate::commands) sounds: Vec<PathBuf>,
     pub(in crate::commands) pictures: Vec<PathBuf>,
     pub(in crate::commands) arrays: Vec<GivenArray>,
@@ -96,9 +98,14 @@ impl Given {
         Ok(given)
     }
 
+    /// Whether there is something to read and to answer.
+    pub(super) fn has_text(&self) -> bool {
+        self.has_chat || !self.texts.is_empty()
+    }
+
     /// Whether nothing is given.
     pub(super) fn is_empty(&self) -> bool {
-        self.texts.is_empty()
+        !self.has_text()
             && self.sounds.is_empty()
             && self.pictures.is_empty()
             && self.arrays.is_empty()

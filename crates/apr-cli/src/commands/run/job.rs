@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use apr_run::{GenerationOptions, Prepared, Runner};
 
+use super::messages::Chat;
 use crate::args::RunArgs;
 use crate::context::Context;
 
@@ -18,6 +19,8 @@ pub(super) struct Job<'j> {
     pub(super) name: &'j str,
     /// When the model was about to be opened.
     pub(super) begun: Instant,
+    /// What a chat template gets.
+    pub(super) chat: &'j Chat,
 }
 
 impl Job<'_> {

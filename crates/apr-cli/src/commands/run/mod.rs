@@ -12,6 +12,7 @@ mod features;
 mod generation;
 pub(super) mod given;
 mod job;
+mod messages;
 mod output;
 mod pictures;
 mod prompt_cache;
@@ -39,6 +40,7 @@ use apr_run::{
 use self::given::{Asked, Given};
 pub(super) use self::given::{read_media, read_text};
 use self::job::Job;
+use self::messages::Chat;
 use crate::args::{PoolingWay, RunArgs};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -60,7 +62,11 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
         by_lines: args.lines,
         is_stdin_taken: args.model.as_os_str() == "-",
     };
-    let given = Given::of(&asked, context)?;
+    let chat = Chat::of(args, context)?;
+    let given = match chat.messages.is_some() {
+        true => Given { has_chat: true, ..Given::default() },
+        false => Given::of(&asked, context)?,
+    };
     if args.lines && given.texts.len() == args.prompt.len() {
         let message = "--lines applies to text files and pipes, and none is given";
         return Err(Failure::Usage(message.to_owned()));
@@ -75,7 +81,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     // A head that is no language model's reads a text once, so that nothing is kept.
     let converses = args.chat && given.is_empty() && std::io::stdin().is_terminal();
     let goes_on =
-        converses || !(given.texts.is_empty() && given.sounds.is_empty() && args.tokens.is_empty());
+        converses || given.has_text() || !(given.sounds.is_empty() && args.tokens.is_empty());
     let mut options = options(args, context);
     options.keeps_past = options.generates(&facts) && goes_on && args.want.is_empty();
     if options.keeps_past && !args.exact && args.query.is_none() {
@@ -83,7 +89,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     }
     let host = host(context);
     with_runner(&source, &facts, &options, &host, |runner| {
-        let job = Job { args, context, runner, name: &model.name, begun };
+        let job = Job { args, context, runner, name: &model.name, begun, chat: &chat };
         if converses {
             return conversation::run(&job);
         }
@@ -153,9 +159,8 @@ pub(super) fn terse_host(context: &Context) -> impl Host {
 
 /// Does with what is given what the model is for.
 fn dispatch(job: &Job<'_>, given: &Given, part: Prepared<'_>) -> Outcome {
-    let has_text =
-        !(given.texts.is_empty() && job.args.tokens.is_empty()) && given.pictures.is_empty();
-    let writes = has_text && (part.generates() || given.texts.is_empty());
+    let has_text = (given.has_text() || !job.args.tokens.is_empty()) && given.pictures.is_empty();
+    let writes = has_text && (part.generates() || !given.has_text());
     let wants = !job.args.want.is_empty();
     check_options(job.args, false, writes && !wants)?;
     let is_read = has_text && given.sounds.is_empty() && !part.answers_questions();
@@ -212,6 +217,7 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
     }
 
     let of_texts = args.chat
+        || args.messages.is_some()
         || args.prompt_cache.is_some()
         || args.batch.is_some()
         || !args.stop.is_empty()
@@ -231,8 +237,8 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
             false => "apply to text generation, which --want does not do",
         };
         let message = format!(
-            "--chat, --prompt-cache, --cache-type, --batch, --stop, --logprobs, --max-tokens, \
-             --beams and the options of sampling, such as --temperature, {why}"
+            "--chat, --messages, --prompt-cache, --cache-type, --batch, --stop, --logprobs, \
+             --max-tokens, --beams and the options of sampling, such as --temperature, {why}"
         );
         return Err(Failure::Usage(message));
     }

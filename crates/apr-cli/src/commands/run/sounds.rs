@@ -51,7 +51,7 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf], part: Prepared<'_>) -> Outco
         let mut answers = Answers::of(job);
         for text in &texts {
             answers.begin()?;
-            answers.write(text)?;
+            answers.write(text.as_bytes())?;
             answers.end(text);
         }
         answers.finish()?;

@@ -56,7 +56,7 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf]) -> Outcome {
         let said = transcriber.transcribe(&path.display().to_string(), bytes)?;
         if is_text {
             answers.begin()?;
-            answers.write(&said.text)?;
+            answers.write(said.text.as_bytes())?;
             answers.end(&said.text);
         }
         results.push(said);

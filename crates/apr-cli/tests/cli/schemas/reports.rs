@@ -10,7 +10,9 @@ use super::source::{Definition, Place, Sources};
 
 /// What types serialize to whose `Serialize` is written by hand, and to what functions of
 /// `serialize_with` do.
-const BY_HAND: [(&str, &str); 11] = [
+const BY_HAND: [(&str, &str); 12] = [
+    // Arguments of a tool call.
+    ("Data", "object"),
     ("DType", "string"),
     ("ElementType", "string"),
     ("Format", "string"),

@@ -134,14 +134,14 @@ fn answer(
     let (mut written, mut is_closed) = (String::new(), false);
     let made = chat.turn(message, &mut |piece| {
         written.push_str(piece);
-        answers.write(piece).inspect_err(|_| is_closed = true)
+        answers.write(piece.as_bytes()).inspect_err(|_| is_closed = true)
     });
     interrupt.store(false, Ordering::Relaxed);
     if is_closed {
         return made.map(drop).map_err(Failure::from);
     }
     if !written.is_empty() && !written.ends_with('\n') {
-        answers.write("\n")?;
+        answers.write(b"\n")?;
     }
     finish(job, made, loaded)
 }
