@@ -298,3 +298,13 @@ fn vocabularies_alone_cut_texts_too() {
     let made = Sandbox::new().run(&line).ok().json();
     assert_eq!(made["results"][0]["ids"], json!([1, 15043, 2787]));
 }
+
+#[test]
+fn options_of_other_tasks_are_refused_or_said_to_change_nothing() {
+    let sandbox = Sandbox::new();
+    let line = format!("run {} --prompt 12+34=", locate::fixture("tiny-llama").display());
+    let top = format!("{line} --top 3");
+    sandbox.apr(&top).fails(2, &["--top applies to labels and ranked documents"]);
+    let one = sandbox.apr(&format!("{line} --separator ;")).ok();
+    one.says(&["--separator changed nothing: there is one text"]);
+}

@@ -112,6 +112,9 @@ fn side_by_side(job: &Job<'_>, texts: usize) -> Option<usize> {
     if texts < 2 && job.args.batch.is_some() {
         job.warn("--batch changed nothing: there is one text");
     }
+    if texts < 2 && job.args.separator.is_some() {
+        job.warn("--separator changed nothing: there is one text");
+    }
     (texts > 1 && most > 1 && job.args.prompt_cache.is_none()).then_some(most)
 }
 

@@ -170,6 +170,10 @@ fn dispatch(job: &Job<'_>, given: &Given, part: Prepared<'_>) -> Outcome {
         let message = "--separator applies to generated text, and this model generates none";
         return Err(Failure::Usage(message.to_owned()));
     }
+    if job.args.top.is_some() && writes && !wants {
+        let message = "--top applies to labels and ranked documents, and this model generates text";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let body = &part.graph().body;
     if !given.sounds.is_empty() {
         if part.takes_waveforms() {

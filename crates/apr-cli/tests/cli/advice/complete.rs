@@ -209,6 +209,7 @@ const STATEMENTS: &[&str] = &[
     "--want takes one text at a time",
     "--want features can't be combined",
     "--separator applies to generated text",
+    "--top applies to labels and ranked documents",
     "--lines applies to text files and pipes",
     "--context applies to extractive question answering",
     "--subtitles and --fallback apply to",
