@@ -19,7 +19,7 @@ pub(in crate::commands) fn advice(remedy: Remedy) -> &'static str {
         Remedy::NoLanguage => "remove --language and --translate",
         Remedy::NoChat => {
             "add one to an .apr or .gguf file with `apr edit MODEL --chat-template FILE`, or \
-             remove --chat"
+             give the text alone with --prompt"
         }
         Remedy::Fallback => "pass --fallback to transcribe it again",
         _ => "see apr run --help",
