@@ -230,8 +230,8 @@ fn sums_of_products_and_biases_that_were_rounded_are_stored_exactly() {
         let drift = Drift::of(&[1.0, 2.0], &[1.0, 1.5]);
         chosen.rounded.insert(0, Rounded { rounding, drift });
         let laid = Laid::new(base.into(), layout, chosen).expect("a layout");
-        // Reading fails where codes, scales and biases are other values. Libraries round products and
-        // sums.
+        // Reading fails where codes, scales and biases are other values. Libraries round products
+        // and sums.
         for ((row, decoded), largest) in rows.iter().zip(decoded(laid)).zip(largest) {
             let digits = match named.1 {
                 DType::F32 => 0.0,

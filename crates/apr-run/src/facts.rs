@@ -272,8 +272,8 @@ impl Facts {
         self.sentence.as_ref().and_then(Sentence::task)
     }
 
-    /// The modules of sentence-transformers, whatever they make; those of [`sentence`](Self::sentence)
-    /// among them.
+    /// The modules of sentence-transformers, whatever they make; those of
+    /// [`sentence`](Self::sentence) among them.
     #[must_use]
     pub fn modules(&self) -> Option<&Sentence> {
         self.sentence.as_ref()

@@ -153,7 +153,8 @@ enum Form {
 /// let facts = Facts::of_source(source)?;
 /// with_runner(source, &facts, &RunOptions::reading(), &NoHost, |runner| {
 ///     let reranker = Reranker::of_part(runner.prepare()?)?;
-///     let ranking = reranker.rank("how many people live in Berlin?", &["3.5 million", "a cat"], None)?;
+///     let documents = ["3.5 million", "a cat"];
+///     let ranking = reranker.rank("how many people live in Berlin?", &documents, None)?;
 ///     println!("best: {}", ranking.documents[0].document);
 ///     Ok(())
 /// })

@@ -92,8 +92,8 @@ pub enum Module {
         /// The token of no match, whose logit is subtracted.
         no: Option<u64>,
     },
-    /// Scores of all words of the vocabulary for each token become one vector, most of whose numbers
-    /// are 0: those above 0 through `log(1 + x)` (SPLADE).
+    /// Scores of all words of the vocabulary for each token become one vector, most of whose
+    /// numbers are 0: those above 0 through `log(1 + x)` (SPLADE).
     Splade {
         /// Whether the numbers of tokens are added, rather than the largest taken.
         sums: bool,

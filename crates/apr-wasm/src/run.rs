@@ -96,7 +96,7 @@ struct Ran {
 #[derive(Serialize)]
 #[serde(tag = "kind", content = "result", rename_all = "snake_case")]
 enum Answered {
-    Completion(Completion),
+    Completion(Box<Completion>),
     Text(TextTask),
     Answers(Answers),
     Audio(AudioResult),
@@ -298,7 +298,8 @@ impl GivenToRun<'_> {
             true => Prompt::Chat { system: wishes.system.as_deref(), message: text },
             false => Prompt::Text(text),
         };
-        Ok(Answered::Completion(generator.generate(prompt, &mut |piece| self.tell(piece))?))
+        let made = generator.generate(prompt, &mut |piece| self.tell(piece))?;
+        Ok(Answered::Completion(Box::new(made)))
     }
 
     /// The answer to a message of a conversation. Keys and values of what was read stay with the
@@ -315,7 +316,7 @@ impl GivenToRun<'_> {
         let mut conversation = Conversation::resumed(generator, system, messages, memory)?;
         let made = conversation.turn(text, &mut |piece| self.tell(piece))?;
         self.memory.replace(conversation.into_memory());
-        Ok(Answered::Completion(made))
+        Ok(Answered::Completion(Box::new(made)))
     }
 
     fn tell(&self, piece: &str) -> apr_core::Result<()> {

@@ -41,8 +41,8 @@ fn a_chat_of_a_file_is_answered() {
 #[test]
 fn a_template_gets_all_of_a_chat() {
     let sandbox = Sandbox::new();
-    let template = "{{ tools | tojson }}|{{ documents[0].title }}|{{ effort }}{{ thinking }}|{% for \
-                    m in messages %}{{ m | tojson(indent=1) }}{% endfor %}";
+    let template = "{{ tools | tojson }}|{{ documents[0].title }}|{{ effort }}{{ thinking }}|\
+                    {% for m in messages %}{{ m | tojson(indent=1) }}{% endfor %}";
     model(&sandbox, template);
     let chat = r#"{"documents": [{"title": "T"}], "model": "x", "messages": [
         {"role": "user", "content": [{"type": "text", "text": "é"}], "name": null},
@@ -70,8 +70,8 @@ fn a_template_gets_all_of_a_chat() {
     let expected = "[{\"type\": \"function\", \"a\": null}]|T|highFalse|{\n \"role\": \"user\",\n \
                     \"content\": [\n  {\n   \"type\": \"text\",\n   \"text\": \"é\"\n  }\n ]\n}{\n \
                     \"role\": \"assistant\",\n \"tool_calls\": [\n  {\n   \"function\": {\n    \
-                    \"name\": \"f\",\n    \"arguments\": {\n     \"b\": 1.0,\n     \"a\": 2\n    }\n\
-                    \x20  }\n  }\n ]\n}{\n \"role\": \"tool\",\n \"content\": \"7\"\n}";
+                    \"name\": \"f\",\n    \"arguments\": {\n     \"b\": 1.0,\n     \"a\": 2\n    \
+                    }\n   }\n  }\n ]\n}{\n \"role\": \"tool\",\n \"content\": \"7\"\n}";
     assert_eq!(report["prompt"], expected);
     for part in [
         "chat.json: not used: model",

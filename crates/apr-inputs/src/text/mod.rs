@@ -1,9 +1,9 @@
 //! Texts as the tokens of a model, and tokens as text.
 //!
 //! A tokenizer comes as `tokenizer.json`, as the files of older libraries, as ranks of tiktoken and
-//! Mistral's `tekken.json`, or as the keys of a GGUF file. SentencePiece's BPE in a GGUF file is cut
-//! as llama.cpp does, and the pieces of a SentencePiece file as that library does ([`Merging`]);
-//! everything else becomes a `tokenizer.json`, which the `tokenizers` library runs.
+//! Mistral's `tekken.json`, or as the keys of a GGUF file. SentencePiece's BPE in a GGUF file is
+//! cut as llama.cpp does, and the pieces of a SentencePiece file as that library does
+//! ([`Merging`]); everything else becomes a `tokenizer.json`, which the `tokenizers` library runs.
 
 #[cfg(feature = "text")]
 mod bounds;

@@ -40,8 +40,8 @@ pub struct Weights {
     /// Store sparse tensors and factors dense, which keep their layout in the native container
     /// otherwise.
     pub dense: bool,
-    /// Weights of the source, by name, that were rounded for a layout before the job, by inputs of a
-    /// calibration run: see [`Job::laid_weights`].
+    /// Weights of the source, by name, that were rounded for a layout before the job, by inputs of
+    /// a calibration run: see [`Job::laid_weights`].
     ///
     /// [`Job::laid_weights`]: super::Job::laid_weights
     pub rounded: BTreeMap<String, Rounded>,

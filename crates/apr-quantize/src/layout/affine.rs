@@ -41,8 +41,8 @@ pub(super) fn exact(values: &[f32], bits: u32, short: impl Fn(f32) -> f32) -> Op
     }
 }
 
-/// Numbers of 12 binary digits, of which one value alone may be made: up to 2,048 of them, or what a
-/// product and a bias leave where they cancel each other.
+/// Numbers of 12 binary digits, of which one value alone may be made: up to 2,048 of them, or what
+/// a product and a bias leave where they cancel each other.
 fn numbers_near(value: f64) -> impl Iterator<Item = f64> {
     const DIGITS: u32 = 1 << 12;
     #[expect(clippy::cast_possible_truncation, reason = "bounds of a search")]

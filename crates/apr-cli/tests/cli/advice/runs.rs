@@ -42,8 +42,8 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr run m.apr --chat --prompt 1+",
         4,
-        "add one to an .apr or .gguf file with `apr edit MODEL --chat-template FILE`, or remove \
-         --chat",
+        "add one to an .apr or .gguf file with `apr edit MODEL --chat-template FILE`, or give the \
+         text alone with --prompt",
         "cp m.apr c.apr; apr edit c.apr --chat-template template; \
          apr run c.apr --chat --prompt 1+; apr convert m.apr -o c.gguf; \
          apr edit c.gguf --chat-template template; apr run c.gguf --chat --prompt 1+; \
