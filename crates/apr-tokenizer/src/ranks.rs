@@ -11,19 +11,10 @@ use hashbrown::HashMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::gguf::{Added, Ids, Model, TokenizerFile};
+use crate::gguf::{Added, Ids, LLAMA3, Model, QWEN2, TokenizerFile};
 use crate::vocabulary::{MAX_TOKENS, alphabet, decode_base64, is_ranks, read_ranks};
 
-/// How Llama 3 splits texts; Qwen takes one digit at a time.
-const LLAMA: &str = concat!(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}",
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-);
-const QWEN: &str = concat!(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-);
-/// How Kimi does: Chinese characters are words of their own.
+/// How Kimi splits texts: Chinese characters are words of their own.
 const KIMI: &str = concat!(
     r"[\p{Han}]+",
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*",
@@ -142,7 +133,7 @@ fn of_list(name: &str, bytes: &[u8], settings: Settings) -> Option<Result<Ranks>
             ("qwen.tiktoken", _) | (_, Some("QWenTokenizer")) => {
                 let fixed = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"].map(str::to_owned);
                 let extra = (0..205).map(|number| format!("<|extra_{number}|>"));
-                (QWEN, numbered(first, fixed.into_iter().chain(extra).collect()), None)
+                (QWEN2, numbered(first, fixed.into_iter().chain(extra).collect()), None)
             }
             ("tiktoken.model", Some("TikTokenTokenizer")) => {
                 let reserved = (first..first.saturating_add(256))
@@ -156,7 +147,7 @@ fn of_list(name: &str, bytes: &[u8], settings: Settings) -> Option<Result<Ranks>
                 let rest = (2..2 + 256 - fixed.len())
                     .map(|number| format!("<|reserved_special_token_{number}|>"));
                 let names = fixed.into_iter().chain(rest).collect();
-                (LLAMA, numbered(first, names), Some(LLAMA_SPECIAL[0]))
+                (LLAMA3, numbered(first, names), Some(LLAMA_SPECIAL[0]))
             }
             _ => return None,
         };

@@ -40,6 +40,7 @@ use hugging_face::TokenizerJson;
 
 pub use context::{Options, Tokenizer};
 pub use files::sentencepiece_file;
+pub(crate) use pre::{LLAMA3, QWEN2};
 pub use rebuild::tokenizer_json::{Added, Ids, Model, OwnedIds, TokenizerFile, unknown_merges};
 pub use rebuild::{NamedFiles, tokenizer_file, tokenizer_files};
 

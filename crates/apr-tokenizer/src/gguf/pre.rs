@@ -15,11 +15,11 @@ use super::special::{kind, list};
 
 /// What GPT-2 splits by, and `ByteLevel` unless it is told not to.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-const LLAMA3: &str = concat!(
+pub(crate) const LLAMA3: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*",
     r"|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
-const QWEN2: &str = concat!(
+pub(crate) const QWEN2: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*",
     r"|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
