@@ -35,7 +35,7 @@ const VALIDATED_AT_ONCE = 100e6;
 async function validating(session: Session, place: HTMLElement): Promise<void> {
   const { open: { model }, left } = session;
   const pass = new Pass(model.title, left, place, "Validate", (options) => model.validate(options), validated);
-  const { size } = await session.open.inspect().catch(() => ({ size: 0 }));
+  const { bytes: size } = await session.open.inspect().catch(() => ({ bytes: 0 }));
   if (size < VALIDATED_AT_ONCE) await pass.begin();
   else fill(place, h("p", "Reads the whole model once."), h("button.primary", { onclick: () => void pass.begin() }, `Validate ${bytes(size)}`));
 }

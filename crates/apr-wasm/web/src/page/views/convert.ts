@@ -88,7 +88,7 @@ function form(session: Session, formats: readonly WrittenFormat[]): Child {
 function report(done: ConvertReport, isPlan: boolean): Child {
   const losses = done.losses ?? [];
   return [
-    h("p", `${isPlan ? "Would write" : "Wrote"} ${done.files.map(({ name, len }) => `${visible(name)}, ${bytes(len)}`).join("; ")}.`),
+    h("p", `${isPlan ? "Would write" : "Wrote"} ${done.files.map((file) => `${visible(file.name)}, ${bytes(file.bytes)}`).join("; ")}.`),
     (done.warnings ?? []).map((warning) => h("p.notice", visible(warning))),
     losses.length > 0 && h("details", { open: losses.length < 6 }, h("summary", `Not kept: ${whole(losses.length)}`),
       h("ul", losses.slice(0, 100).map(({ name, what, why }) => h("li", h("strong", visible(name)), ` ${what}: ${visible(why)}`)))),

@@ -134,9 +134,9 @@ function flattened(key: string, value: unknown): [string, unknown][] {
 }
 
 function files(session: Session, report: InspectReport): HTMLElement {
-  const own = report.files.map(({ name, len }) => h("tr", h("td", visible(name || session.open.title)), h("td.number", bytes(len)), h("td")));
-  const companions = report.companions.map(({ name, len }) => h("tr",
-    h("td", visible(name)), h("td.number", bytes(len)), h("td", h("button", { onclick: () => void look(session, name, place) }, "Show")),
+  const own = report.files.map((file) => h("tr", h("td", visible(file.name || session.open.title)), h("td.number", bytes(file.bytes)), h("td")));
+  const companions = report.companions.map(({ name, bytes: size }) => h("tr",
+    h("td", visible(name)), h("td.number", bytes(size)), h("td", h("button", { onclick: () => void look(session, name, place) }, "Show")),
   ));
   const place = h("pre.file", { hidden: true, tabindex: 0, "aria-label": "Content of the file" });
   return h("section.card", h("h2", "Files"), h("table.lines.files", h("tbody", own, companions)), place);
