@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::distance::l2_and_cosine;
 use crate::layers::{Drifts, LayerDrift};
 use crate::perplexity::Done;
+use crate::rows::{Agreement, centred};
 use crate::samples::Sample;
 use crate::subject::{Output, Reading, Subject, floats};
 
@@ -41,10 +42,21 @@ pub struct ComparisonReport {
     pub max_l2: f64,
     /// Mean cosine similarity.
     pub cosine: f64,
+    /// Kullback-Leibler divergence of B from A in nats, mean over positions, or over inputs; `None`
+    /// for models without logits of which a softmax makes probabilities.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kl_divergence: Option<f64>,
     /// Share of positions, or of inputs, at which both models find the same token or label
     /// likeliest; `None` for models without logits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub same_top: Option<f64>,
+    /// Share of A's five likeliest tokens or labels that are among B's five.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub same_top5: Option<f64>,
+    /// Share of the inputs whose vector has the same nearest other input in both models; `None` for
+    /// models that make no vector of a text, and for fewer than three inputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub same_neighbours: Option<f64>,
     /// Of layers that both models have, in the order in which they run.
     pub layers: Vec<LayerDrift>,
     /// Layers that were not compared for each input, as what they end with exceeds a quarter of
@@ -68,13 +80,17 @@ pub struct OutputDistance {
     pub input: String,
     /// The output, by A's name.
     pub output: String,
-    /// Norm of the difference, divided by A's norm.
+    /// Norm of the difference, divided by A's norm. Logits are taken without the mean of their row,
+    /// which no softmax sees.
     pub l2: f64,
-    /// Cosine of the angle between the two.
+    /// Cosine of the angle between the two, of logits without the mean of their row.
     pub cosine: f64,
-    /// Rows of logits, and for how many of them the largest is at the same place.
+    /// How the rows of logits agree.
     #[serde(skip)]
-    top: Option<[usize; 2]>,
+    rows: Option<Agreement>,
+    /// Whether probabilities come of the logits by a softmax.
+    #[serde(skip)]
+    is_softmax: bool,
 }
 
 /// Gives two models the same samples, one at a time: the same ids of tokens too, which are those of
@@ -100,12 +116,18 @@ pub fn compare(
     }
 
     let (mut results, mut drifts) = (Vec::new(), Drifts::default());
+    let mut vectors = [Vec::new(), Vec::new()];
     for (at, sample) in samples.iter().enumerate() {
         check_tokens(a, b, sample)?;
         let (left, right) = (a.made(sample, reading)?, b.made(sample, reading)?);
         drifts.add(&left.layers, &right.layers)?;
         for [one, other] in &pairs {
-            results.push(distance(sample, &left.outputs[*one], &right.outputs[*other])?);
+            let (one, other) = (&left.outputs[*one], &right.outputs[*other]);
+            results.push(distance(a, sample, one, other)?);
+            if reading.pooling.is_some() && one.meaning == Meaning::HiddenStates {
+                vectors[0].push(floats(one)?);
+                vectors[1].push(floats(other)?);
+            }
         }
         done(at + 1);
     }
@@ -118,18 +140,23 @@ pub fn compare(
     };
     let (mean_l2, cosine) = (mean(|one| one.l2), mean(|one| one.cosine));
     let max_l2 = results.iter().map(|one| one.l2).fold(0.0, f64::max);
-    let tops = results.iter().filter_map(|one| one.top);
-    let tops = tops.reduce(|sum, one| [sum[0] + one[0], sum[1] + one[1]]);
+    let rows = results.iter().filter_map(|one| one.rows).reduce(|sum, one| sum.plus(&one));
+    let is_softmax = results.iter().any(|one| one.is_softmax);
     let passed =
         mean_l2 <= thresholds.mean_l2 && max_l2 <= thresholds.max_l2 && cosine >= thresholds.cosine;
-    let same_top = tops.map(|[rows, same]| share(same, rows));
     let (layers, layers_left_out) = drifts.report();
     Ok(ComparisonReport {
         results,
         mean_l2,
         max_l2,
         cosine,
-        same_top,
+        #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
+        kl_divergence: rows
+            .filter(|_| is_softmax)
+            .map(|rows| rows.divergence / rows.rows.max(1) as f64),
+        same_top: rows.map(|rows| share(rows.same_top, rows.rows)),
+        same_top5: rows.map(|rows| share(rows.kept, rows.keepable)),
+        same_neighbours: same_neighbours(&vectors[0], &vectors[1]),
         layers,
         layers_left_out,
         thresholds,
@@ -191,7 +218,12 @@ fn names_without_pair(outputs: &[Vec<(String, Meaning)>; 2], pairs: &[[usize; 2]
     alone(0).chain(alone(1)).collect()
 }
 
-fn distance(sample: &Sample, left: &Output, right: &Output) -> RunResult<OutputDistance> {
+fn distance(
+    model: &Subject<'_>,
+    sample: &Sample,
+    left: &Output,
+    right: &Output,
+) -> RunResult<OutputDistance> {
     let shapes = [left.tensor.shape(), right.tensor.shape()];
     if shapes[0] != shapes[1] {
         return Err(RunError::request(format!(
@@ -201,7 +233,7 @@ fn distance(sample: &Sample, left: &Output, right: &Output) -> RunResult<OutputD
             shapes[1]
         )));
     }
-    let (a, b) = (floats(left)?, floats(right)?);
+    let (mut a, mut b) = (floats(left)?, floats(right)?);
     if a.iter().any(|value| !value.is_finite()) {
         return Err(Error::format(format!(
             "output '{}' of A is NaN or infinite for {}, so that it is no reference",
@@ -211,19 +243,28 @@ fn distance(sample: &Sample, left: &Output, right: &Output) -> RunResult<OutputD
         .into());
     }
     let width = shapes[0].last().copied().unwrap_or(1).max(1);
-    let top = (left.meaning == Meaning::Logits).then(|| agreement(&a, &b, width));
+    let is_logits = left.meaning == Meaning::Logits;
+    let is_softmax = is_logits && !model.runner().scores_each(width);
+    let rows = is_logits.then(|| Agreement::of(&a, &b, width));
+    if is_softmax {
+        centred(&mut a, width);
+        centred(&mut b, width);
+    }
     let (l2, cosine) = l2_and_cosine(&a, &b);
-    Ok(OutputDistance { input: sample.name.clone(), output: left.name.clone(), l2, cosine, top })
+    let (input, output) = (sample.name.clone(), left.name.clone());
+    Ok(OutputDistance { input, output, l2, cosine, rows, is_softmax })
 }
 
-/// Rows, and for how many of them the largest number is at the same place.
-fn agreement(a: &[f32], b: &[f32], width: usize) -> [usize; 2] {
-    let top = |row: &[f32]| {
-        let best = row.iter().enumerate().max_by(|left, right| left.1.total_cmp(right.1));
-        best.map(|(at, _)| at)
+/// The share of vectors whose nearest other one, by cosine, is the same in both models.
+fn same_neighbours(a: &[Vec<f32>], b: &[Vec<f32>]) -> Option<f64> {
+    let nearest = |vectors: &[Vec<f32>], at: usize| {
+        let others = (0..vectors.len()).filter(|other| *other != at);
+        let cosine = |other: &usize| l2_and_cosine(&vectors[at], &vectors[*other]).1;
+        others.max_by(|one, other| cosine(one).total_cmp(&cosine(other)))
     };
-    let rows = a.chunks_exact(width).zip(b.chunks_exact(width));
-    rows.fold([0, 0], |[rows, same], (a, b)| [rows + 1, same + usize::from(top(a) == top(b))])
+    let same = (0..a.len()).filter(|at| nearest(a, *at) == nearest(b, *at)).count();
+    #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
+    (a.len() >= 3).then(|| same as f64 / a.len() as f64)
 }
 
 #[cfg(test)]
@@ -231,7 +272,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_of_each_row_counts() {
-        assert_eq!(agreement(&[1.0, 2.0, 5.0, 4.0], &[0.0, 1.0, 1.0, 2.0], 2), [2, 1]);
+    fn the_nearest_other_vector_counts() {
+        let a = [vec![1.0, 0.0], vec![0.9, 0.1], vec![0.0, 1.0]];
+        let b = [vec![1.0, 0.0], vec![0.1, 0.9], vec![0.0, 1.0]];
+        assert_eq!(same_neighbours(&a, &a), Some(1.0));
+        // The first has the second next to it in both; the second has the third in B.
+        assert_eq!(same_neighbours(&a, &b), Some(2.0 / 3.0));
+        assert_eq!(same_neighbours(&a[..2], &b[..2]), None);
     }
 }

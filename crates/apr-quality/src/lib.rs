@@ -29,6 +29,7 @@ mod layers;
 mod media;
 mod moments;
 mod perplexity;
+mod rows;
 mod samples;
 mod scores;
 mod subject;

@@ -110,7 +110,7 @@ pub(crate) struct LogProbabilities<'f> {
 }
 
 impl<'f> LogProbabilities<'f> {
-    fn of(logits: &'f [f32]) -> Self {
+    pub(crate) fn of(logits: &'f [f32]) -> Self {
         let top = logits.iter().enumerate().max_by(|left, right| left.1.total_cmp(right.1));
         let top = top.map_or(0, |(at, _)| at);
         Self { logits, temperature: 1.0, norm: 0.0, top }.softened(1.0)

@@ -250,7 +250,7 @@ impl Runner<'_> {
     }
 
     /// SigLIP gives each text a probability of its own (Zhai et al. 2023).
-    fn is_siglip(&self) -> bool {
+    pub(crate) fn is_siglip(&self) -> bool {
         self.facts
             .config("model_type")
             .and_then(Json::as_str)

@@ -31,12 +31,19 @@ impl Runner<'_> {
         })
     }
 
-    /// The likeliest labels. Where a model may give several, or has one alone, each has a
-    /// probability of its own.
-    pub(crate) fn labels(&self, logits: &[f32]) -> Vec<Label> {
+    /// Returns whether each of so many logits is a probability of its own, by a sigmoid, and not one
+    /// of several that come to 1: where a model may give several labels, has one alone, or compares
+    /// pictures with texts as SigLIP does.
+    #[must_use]
+    pub fn scores_each(&self, logits: usize) -> bool {
         let several = self.facts.config("problem_type").and_then(Json::as_str)
             == Some("multi_label_classification");
-        let scores = if several || logits.len() == 1 { sigmoid(logits) } else { softmax(logits) };
+        several || logits == 1 || self.is_siglip()
+    }
+
+    /// The likeliest labels.
+    pub(crate) fn labels(&self, logits: &[f32]) -> Vec<Label> {
+        let scores = if self.scores_each(logits.len()) { sigmoid(logits) } else { softmax(logits) };
         let label = |at: usize| Label { label: self.facts.label(at), score: scores[at] };
         largest(&scores, self.options.top).into_iter().map(label).collect()
     }

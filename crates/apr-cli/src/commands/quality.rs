@@ -167,9 +167,11 @@ fn outputs(args: &ValidateArgs, other: &Path, context: &Context) -> Outcome {
     let given = given(args, context)?;
     let mut thresholds = Thresholds::default();
     if let Some(most) = args.max_drift {
-        // The seed's bounds are five times apart.
+        // The seed's bounds are five times apart, and its cosine is that of its mean distance: of
+        // vectors of one length at a distance d, it is 1 - d²/2.
         thresholds.mean_l2 = most;
         thresholds.max_l2 = 5.0 * most;
+        thresholds.cosine = 1.0 - most * most;
     }
 
     // What is said in tones and noise would say nothing of a model.
@@ -338,8 +340,13 @@ fn render_outputs(out: &mut dyn Write, report: &OutputsReport) -> io::Result<()>
         writeln!(out, "{title}: {value:.4} (threshold: {limit}) {style}{mark}{style:#}")?;
     }
     let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+    if let Some(nats) = found.kl_divergence {
+        writeln!(out, "KL divergence: {nats:.6} nats")?;
+    }
     let shares = [
         ("Same top prediction", found.same_top),
+        ("Top 5 predictions kept", found.same_top5),
+        ("Nearest neighbours kept", found.same_neighbours),
         ("Word error rate", report.error_rates.map(|rates| rates.word)),
         ("Character error rate", report.error_rates.map(|rates| rates.character)),
     ];
@@ -373,7 +380,43 @@ fn render_outputs(out: &mut dyn Write, report: &OutputsReport) -> io::Result<()>
         true => "Optimized model within quality tolerance",
         false => "Optimized model outside quality tolerance",
     };
-    writeln!(out, "\n{BOLD}VERDICT:{BOLD:#} {style}{mark}{style:#} - {text}\n{rule}")
+    writeln!(out, "\n{BOLD}VERDICT:{BOLD:#} {style}{mark}{style:#} - {text}")?;
+    writeln!(out, "{}\n{rule}", in_words(found))
+}
+
+/// What the figures mean, in a sentence for whoever decides and one for whoever looks further.
+fn in_words(found: &ComparisonReport) -> String {
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let decides = match (found.same_top, found.same_neighbours) {
+        (Some(same), _) => {
+            format!("B gives the answer of A in {} of the cases that were tried.", percent(same))
+        }
+        (None, Some(same)) => {
+            format!("B finds the text that A finds most alike for {} of the inputs.", percent(same))
+        }
+        (None, None) if found.mean_l2.is_finite() => {
+            format!("B's outputs are {} off on average.", percent(found.mean_l2))
+        }
+        (None, None) => "B's outputs are not all numbers.".to_owned(),
+    };
+    let limits = found.thresholds;
+    let missed = [
+        ("the mean distance", found.mean_l2 > limits.mean_l2),
+        ("the largest distance", found.max_l2 > limits.max_l2),
+        ("the cosine similarity", found.cosine < limits.cosine),
+    ];
+    let missed: Vec<&str> =
+        missed.into_iter().filter(|(_, is_missed)| *is_missed).map(|(name, _)| name).collect();
+    let most = found.layers.iter().max_by(|one, other| one.l2.total_cmp(&other.l2));
+    let layer = most
+        .filter(|layer| layer.l2 > 0.0)
+        .map(|layer| format!("{} drifts most ({:.4})", Escaped::short(&layer.layer), layer.l2));
+    let bounds = match missed.as_slice() {
+        [] => "All bounds are kept".to_owned(),
+        missed => format!("Outside its bound: {}", missed.join(", ")),
+    };
+    let looks = [Some(bounds), layer].into_iter().flatten().collect::<Vec<_>>().join("; ");
+    format!("{decides}\n{looks}.")
 }
 
 fn render_layers(out: &mut dyn Write, layers: &[LayerDrift]) -> io::Result<()> {
