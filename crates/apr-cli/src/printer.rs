@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use anstyle::{AnsiColor, Style};
 use apr_io::Committed;
 use apr_ops::convert::ConvertReport;
-use apr_ops::document::{write_json, write_json_line};
+use apr_ops::document::{Headed, write_json, write_json_line};
 use apr_registry::Escaped;
 use serde::Serialize;
 use serde_json::Value;
@@ -88,12 +88,8 @@ pub(crate) fn note_unverified(level: Level) {
 /// A report as it is printed.
 #[derive(Serialize)]
 struct Enveloped<'r, R> {
-    /// The kind of report, and the version of its keys.
-    schema: String,
-    /// The words of the command.
-    command: &'static str,
     #[serde(flatten)]
-    report: &'r R,
+    headed: Headed<'r, R>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -106,8 +102,8 @@ struct Enveloped<'r, R> {
 impl<'r, R> Enveloped<'r, R> {
     /// The same around another report.
     fn around<S>(self, report: &'r S) -> Enveloped<'r, S> {
-        let Self { schema, command, warnings, made_folders, unverified, .. } = self;
-        Enveloped { schema, command, report, warnings, made_folders, unverified }
+        let Self { headed, warnings, made_folders, unverified } = self;
+        Enveloped { headed: headed.around(report), warnings, made_folders, unverified }
     }
 }
 
@@ -145,10 +141,9 @@ pub(crate) fn write_document<R: Document>(
             with_notes(report, [("warnings", &mut warnings), ("made_folders", &mut made_folders)])?
         }
     };
+    let command = COMMAND.get().map_or("", String::as_str);
     let envelope = Enveloped {
-        schema: format!("apr.{}/{}", R::SCHEMA, R::VERSION),
-        command: COMMAND.get().map_or("", String::as_str),
-        report,
+        headed: Headed::new(R::SCHEMA, R::VERSION, command, report),
         warnings,
         made_folders,
         unverified: UNVERIFIED.load(Ordering::Relaxed).then_some("tensors"),
@@ -280,6 +275,13 @@ impl Printer {
     /// Several odd things, one a line.
     pub(crate) fn warn_all(&self, messages: impl IntoIterator<Item = String>) {
         messages.into_iter().for_each(|message| self.warn(&message));
+    }
+
+    /// The odd things of a report that were not shown yet.
+    pub(crate) fn warn_new(&self, messages: &[String]) {
+        let shown = WARNINGS.lock().map(|shown| shown.clone()).unwrap_or_default();
+        let is_new = |message: &&String| !shown.contains(&in_options(message));
+        self.warn_all(messages.iter().filter(is_new).cloned());
     }
 
     /// Reports what became of files beside the report itself: warnings, and folders that were made

@@ -3,7 +3,7 @@
 //! Tensors whose files state equal digests of them are not read, unless that is asked for: a digest
 //! tells what the bytes were when the file was written. The others are read side by side, in
 //! chunks; where dtypes differ, values are compared after exact widening, and judged by what the
-//! narrower dtype can hold (`room.rs`).
+//! narrower dtype can hold ([`Room`](apr_tensor::room::Room)).
 
 mod alike;
 mod compare;
@@ -15,14 +15,10 @@ mod pairing;
 mod parts;
 mod positional;
 mod report;
-mod room;
-
-use std::collections::BTreeSet;
+mod tokens;
 
 use apr_core::Progress;
 use apr_registry::{CheckpointReader, Pipeline, Result};
-
-use apr_tokenizer::vocabulary;
 
 pub(crate) use alike::{Alike, alike};
 pub(crate) use drift::drift;
@@ -32,11 +28,17 @@ pub use options::DiffOptions;
 pub(crate) use options::Side;
 pub use parts::PartOfDiff;
 pub(crate) use parts::{diff_in_parts, diff_part, diff_units};
-pub use report::{DiffReport, L2Gate, MetadataChange, TensorDiff, Verdict, VocabChanges};
+pub use report::{
+    DiffReport, L2Gate, MetadataChange, RuleChange, TensorDiff, TokenChange, Verdict, VocabChanges,
+};
 
 use compare::{Comparison, Norms, compare};
 use metadata::metadata_changes;
 use pairing::{Pair, Pairing, pair};
+use tokens::vocab_changes;
+
+/// Keys of the metadata that list what a comparison of vocabularies reports.
+const OF_TOKENS: [&str; 3] = ["tokenizer.vocabulary", "vocab", "gguf.tokenizer.ggml.tokens"];
 
 /// Compares two checkpoints.
 ///
@@ -63,6 +65,8 @@ fn judged(
     pairing: Pairing,
     compared: &[Comparison],
 ) -> Result<DiffReport> {
+    let mut warnings = Vec::new();
+    let vocab = vocab_changes(left.original, right.original, &mut warnings)?;
     let Side { reader: left, name: left_name, .. } = left;
     let Side { reader: right, name: right_name, .. } = right;
     let mut norms = Norms::default();
@@ -77,9 +81,12 @@ fn judged(
         tensors.push(tensor);
     }
 
-    let vocab = vocab_changes(left, right)?;
+    let mut metadata = metadata_changes(left, right)?;
+    if vocab.is_some() {
+        metadata.retain(|change| !OF_TOKENS.contains(&change.key.as_str()));
+    }
     let lonely = !pairing.removed.is_empty() || !pairing.added.is_empty();
-    let same = !drift && !lonely && vocab.is_none_or(|vocab| vocab.added + vocab.removed == 0);
+    let same = !drift && !lonely && vocab.as_ref().is_none_or(VocabChanges::is_empty);
 
     // Values that are not a number have no distance: what is not the same is never wholly alike.
     let most = if same { 100.0 } else { 99.99 };
@@ -102,10 +109,10 @@ fn judged(
         added: pairing.added,
         explained: pairing.explained,
         vocab,
-        metadata: metadata_changes(left, right)?,
+        metadata,
         structure: None,
         bytes_read,
-        warnings: Vec::new(),
+        warnings,
     })
 }
 
@@ -165,20 +172,4 @@ fn describe(
         relative_error: share(sums.difference.sqrt()),
         allowed: share(room),
     }
-}
-
-fn vocab_changes(
-    left: &dyn CheckpointReader,
-    right: &dyn CheckpointReader,
-) -> Result<Option<VocabChanges>> {
-    let tokens = |reader| -> Result<Option<BTreeSet<String>>> {
-        let vocabulary = vocabulary(reader, usize::MAX)?;
-        Ok(vocabulary
-            .map(|vocabulary| vocabulary.tokens.into_iter().map(|token| token.text).collect()))
-    };
-    let (Some(left), Some(right)) = (tokens(left)?, tokens(right)?) else { return Ok(None) };
-    Ok(Some(VocabChanges {
-        added: right.difference(&left).count(),
-        removed: left.difference(&right).count(),
-    }))
 }

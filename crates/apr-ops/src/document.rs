@@ -6,6 +6,29 @@ use apr_core::is_hidden;
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
+/// A report with the two keys that every document begins with.
+#[derive(Debug, Clone, Serialize)]
+pub struct Headed<'r, R> {
+    /// The kind of report, and the version of its keys: `apr.inspect/1`.
+    schema: String,
+    /// The words of the command.
+    command: &'r str,
+    #[serde(flatten)]
+    report: &'r R,
+}
+
+impl<'r, R> Headed<'r, R> {
+    /// Puts the keys before a report of this kind, whose keys have this version.
+    pub fn new(kind: &str, version: u32, command: &'r str, report: &'r R) -> Self {
+        Self { schema: format!("apr.{kind}/{version}"), command, report }
+    }
+
+    /// Puts the same keys before another report.
+    pub fn around<S>(self, report: &'r S) -> Headed<'r, S> {
+        Headed { schema: self.schema, command: self.command, report }
+    }
+}
+
 /// Writes a report as an indented JSON document. Its texts are those of the report; characters that
 /// could steer a terminal or fool a reader are written as `\u` escapes, also those that JSON lets
 /// pass as they are.

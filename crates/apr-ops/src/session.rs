@@ -473,15 +473,26 @@ impl Beside<'_, '_> {
         let [left, right] = self.sessions;
         let (one, other) = (&self.views.left, &self.views.right);
         let families = (left.source.family_in(one)?, right.source.family_in(other)?);
-        then(
-            Side { reader: one, name: left.name(), model: families.0.as_ref() },
-            Side { reader: other, name: right.name(), model: families.1.as_ref() },
-        )
+        let (one, other) = (
+            Side {
+                reader: one,
+                original: left.source.reader(),
+                name: left.name(),
+                model: families.0.as_ref(),
+            },
+            Side {
+                reader: other,
+                original: right.source.reader(),
+                name: right.name(),
+                model: families.1.as_ref(),
+            },
+        );
+        then(one, other)
     }
 
     /// Models of equal weights may compute different things.
-    fn with_graphs(&self, report: DiffReport) -> DiffReport {
-        let report = DiffReport { warnings: self.views.warnings.clone(), ..report };
+    fn with_graphs(&self, mut report: DiffReport) -> DiffReport {
+        report.warnings.splice(0..0, self.views.warnings.iter().cloned());
         match self.sessions.map(Session::graphs) {
             [Ok(left), Ok(right)] => report.with_graphs(left, right),
             _ => report,

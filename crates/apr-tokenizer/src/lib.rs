@@ -21,8 +21,12 @@ pub mod gguf;
 mod merging;
 mod processor;
 mod ranks;
+mod rules;
 mod vocabulary;
 
 pub use merging::{MergedPiece, Merging};
 pub use ranks::tokenizer_of_ranks;
-pub use vocabulary::{Spelling, Token, Tokenizer, Vocabulary, read_tokenizer, vocabulary, warning};
+pub use rules::{Rules, rules};
+pub use vocabulary::{
+    GGUF_TOKENS, Spelling, Token, Tokenizer, Vocabulary, read_tokenizer, vocabulary, warning,
+};

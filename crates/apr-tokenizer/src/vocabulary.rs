@@ -90,8 +90,8 @@ pub fn vocabulary(reader: &dyn CheckpointReader, at_most: usize) -> Result<Optio
         .map(|texts| first(GGUF_TOKENS, &(0..).zip(texts.map(str::to_owned)).collect(), at_most)))
 }
 
-/// Key of a GGUF file's tokens.
-const GGUF_TOKENS: &str = "tokenizer.ggml.tokens";
+/// Key of a GGUF file's tokens, and the source of a [`Vocabulary`] that is made of them.
+pub const GGUF_TOKENS: &str = "tokenizer.ggml.tokens";
 
 fn first(source: &str, tokens: &BTreeMap<u64, String>, at_most: usize) -> Vocabulary {
     let shown = tokens.iter().take(at_most).map(|(&id, text)| Token { id, text: text.clone() });

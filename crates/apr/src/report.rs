@@ -3,8 +3,8 @@
 
 pub use apr_ops::convert::{ConvertReport, ConvertedTensor, Rounding};
 pub use apr_ops::diff::{
-    DiffOptions, DiffReport, DriftReport, Explained, MetadataChange, TensorDiff, TensorDrift,
-    Verdict, VocabChanges,
+    DiffOptions, DiffReport, DriftReport, Explained, MetadataChange, RuleChange, TensorDiff,
+    TensorDrift, TokenChange, Verdict, VocabChanges,
 };
 pub use apr_ops::import::{FamilyNote, ImportError};
 pub use apr_ops::inline::{ValidationConfig, ValidationError, ValidationReport};

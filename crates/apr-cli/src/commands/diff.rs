@@ -6,7 +6,10 @@ use std::path::Path;
 
 use apr_core::counted;
 use apr_io::io_error;
-use apr_ops::diff::{DiffOptions, DiffReport, Explained, MetadataChange, TensorDiff, Verdict};
+use apr_ops::diff::{
+    DiffOptions, DiffReport, Explained, MetadataChange, RuleChange, TensorDiff, TokenChange,
+    Verdict, VocabChanges,
+};
 use apr_ops::graph::{NodeChange, StructureDiff};
 use apr_ops::session::Beside;
 use apr_registry::{DType, Escaped};
@@ -96,6 +99,7 @@ pub(super) fn show(
     options: &DiffOptions,
     context: &Context,
 ) -> Outcome {
+    context.printer.warn_new(&report.warnings);
     context.printer.report(report, |out, report| render(out, report, args, options))?;
     let is_kept = report.l2_gate.is_none_or(|gate| gate.passed);
     if (args.exit_code && !report.same) || !is_kept { Err(Failure::Validation) } else { Ok(()) }
@@ -154,16 +158,27 @@ fn render_changes(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
         )?;
     }
 
-    if let Some(vocab) = report.vocab {
-        let count = |tokens: usize| counted(tokens as u64, "token");
-        writeln!(
-            out,
-            "Vocab Changes: Added {}, Removed {}",
-            count(vocab.added),
-            count(vocab.removed)
-        )?;
-    }
+    report.vocab.iter().try_for_each(|vocab| render_vocab(out, vocab))
+}
 
+/// What differs between the tokenizers.
+fn render_vocab(out: &mut dyn Write, vocab: &VocabChanges) -> io::Result<()> {
+    let count = |tokens: usize| counted(tokens as u64, "token");
+    let (added, removed) = (count(vocab.added), count(vocab.removed));
+    writeln!(out, "Vocab Changes: Added {added}, Removed {removed}, Moved {}", count(vocab.moved))?;
+    if vocab.moved > 0 {
+        let example = |change: &TokenChange| {
+            let ids = |ids: &[u64]| ids.iter().map(u64::to_string).collect::<Vec<_>>().join("+");
+            let token = Escaped::short(&change.token);
+            format!("'{token}' {} -> {}", ids(&change.ids), ids(&change.other_ids))
+        };
+        let examples: Vec<String> = vocab.examples.iter().map(example).collect();
+        let more = if vocab.moved > examples.len() { ", ..." } else { "" };
+        writeln!(out, "{BAD}tokens with other ids{BAD:#}: {}{more}", examples.join(", "))?;
+    }
+    for RuleChange { name, detail, .. } in &vocab.rules {
+        writeln!(out, "{BAD}tokenizer differs{BAD:#}: {}: {detail}", Escaped::short(name))?;
+    }
     Ok(())
 }
 
@@ -277,7 +292,10 @@ fn render_verdict(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
 
     let read = human::bytes(report.bytes_read);
     let has_same_names = report.added.is_empty() && report.removed.is_empty();
-    let is_rounded = rounded > 0 && has_same_names && alike + rounded == report.tensors.len();
+    let computes_same = report.structure.as_ref().is_none_or(StructureDiff::is_empty);
+    let reads_same = report.vocab.as_ref().is_none_or(VocabChanges::is_empty);
+    let is_alike = has_same_names && computes_same && reads_same;
+    let is_rounded = rounded > 0 && is_alike && alike + rounded == report.tensors.len();
     let (style, word) = match report.same {
         true => (GOOD, "SAME"),
         false if is_rounded => (ODD, "ROUNDED"),

@@ -2,7 +2,8 @@
 
 use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
-use serde_json::json;
+use apr_testkit::locate;
+use serde_json::{Value, json};
 
 use crate::support::{Sandbox, safetensors, scrambled};
 
@@ -290,4 +291,67 @@ fn vocabulary_and_metadata_changes_are_told() {
             r#"metadata: model_type: "abc" -> "bcde""#,
         ],
     );
+}
+
+/// A folder with another text in one of its files.
+fn changed(sandbox: &Sandbox, folder: &str, name: &str, change: impl Fn(&str) -> String) {
+    for entry in std::fs::read_dir(locate::fixture("tiny-llama")).expect("a fixture").flatten() {
+        let file = entry.file_name().into_string().expect("a name");
+        let mut bytes = std::fs::read(entry.path()).expect("a file");
+        if file == name {
+            let text = String::from_utf8(bytes).expect("a text");
+            let other = change(&text);
+            assert_ne!(text, other);
+            bytes = other.into_bytes();
+        }
+        sandbox.write(&format!("{folder}/{file}"), bytes);
+    }
+}
+
+#[test]
+fn tokens_with_other_ids_are_a_difference() {
+    let sandbox = Sandbox::new();
+    let llama = locate::fixture("tiny-llama");
+    // The ids of the digits 1 and 3.
+    changed(&sandbox, "swapped", "tokenizer.json", |text| {
+        let mut file: Value = serde_json::from_str(text).expect("JSON");
+        let vocab = file["model"]["vocab"].as_object_mut().expect("a vocabulary");
+        let ids = ["1", "3"].map(|token| vocab[token].clone());
+        vocab["1"] = ids[1].clone();
+        vocab["3"] = ids[0].clone();
+        file.to_string()
+    });
+    let line = format!("diff {} swapped --exit-code", llama.display());
+    sandbox.apr(&line).fails(5, &["Moved 2 tokens", "'1' 49 -> 51, '3' 51 -> 49", "DIFFERENT"]);
+    let report = sandbox.apr(&format!("{line} --json"));
+    let report: Value = report.fails(5, &[]).json();
+    assert_eq!((&report["same"], &report["vocab"]["moved"]), (&json!(false), &json!(2)));
+    let example = json!({"token": "1", "ids": [49], "other_ids": [51]});
+    assert_eq!(report["vocab"]["examples"][0], example);
+
+    // Rounding does not hide it.
+    sandbox.apr("quantize swapped -t q8_0 -o q8.gguf").ok();
+    let line = format!("diff {} q8.gguf", llama.display());
+    sandbox.apr(&line).clean().says(&["Moved 2 tokens", "DIFFERENT"]);
+}
+
+#[test]
+fn rules_of_a_tokenizer_and_chat_templates_are_compared() {
+    let sandbox = Sandbox::new();
+    let llama = locate::fixture("tiny-llama");
+    let line = |other: &str| format!("diff {} {other} --exit-code", llama.display());
+    changed(&sandbox, "normal", "tokenizer.json", |text| {
+        let mut file: Value = serde_json::from_str(text).expect("JSON");
+        file["normalizer"] = json!({"type": "Lowercase"});
+        file.to_string()
+    });
+    sandbox
+        .apr(&line("normal"))
+        .fails(5, &["tokenizer differs: normalizer: null -> {", "DIFFERENT"]);
+    for (folder, template) in [("one", "{{ messages }}"), ("other", "{{ messages[0] }}")] {
+        changed(&sandbox, folder, "tokenizer.json", |text| format!("{text}\n"));
+        sandbox.write(&format!("{folder}/chat_template.jinja"), template);
+    }
+    let run = sandbox.apr("diff one other --exit-code");
+    run.fails(5, &["tokenizer differs: tokenizer.chat_template: other text", "DIFFERENT"]);
 }

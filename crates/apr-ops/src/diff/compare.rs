@@ -1,13 +1,13 @@
 //! The values of pairs, side by side in chunks.
 
 use apr_core::{Phase, Progress};
-use apr_registry::{CheckpointReader, DType, Error, Pipeline, Result, TensorInfo};
+use apr_registry::{CheckpointReader, Error, Pipeline, Result, TensorInfo};
 use apr_tensor::element::widen_f64;
+use apr_tensor::room::Room;
 use apr_view::chunks::take;
 use apr_view::values::read_quantized;
 
 use super::pairing::Pair;
-use super::room::Room;
 
 /// Sums over the values of one pair; squares of norms, so that parts can be added up.
 #[derive(Debug, Clone, Copy, Default)]
@@ -239,19 +239,8 @@ fn compare_range(
         }
     }
     let identical = left.dtype == right.dtype && a_values == b_values;
-    let room = rooms([left.dtype, right.dtype], [a_values, b_values]);
+    let room = Room::of_pair([left.dtype, right.dtype], [a_values, b_values]);
     Ok(Comparison { identical, room, bytes_read, ..Comparison::of_values(a_values, b_values) })
-}
-
-/// What each side may be off from what both were made of. Values of one dtype were not made of each
-/// other. The side that holds values better stands for the original.
-fn rooms(dtypes: [DType; 2], values: [&[f64]; 2]) -> [f64; 2] {
-    if dtypes[0] == dtypes[1] {
-        return [0.0; 2];
-    }
-    let rooms = dtypes.map(Room::of);
-    let original = values[usize::from(rooms[1].share < rooms[0].share)];
-    rooms.map(|room| room.squared(original))
 }
 
 /// Reads a range of a tensor whose elements stand for themselves, and returns how many bytes that

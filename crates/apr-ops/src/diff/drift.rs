@@ -270,7 +270,7 @@ mod tests {
 
     fn drifted(source: &[(&str, &[f32])], written: &[(&str, &[f32])]) -> DriftReport {
         let (source, written) = (model(source), model(written));
-        let side = |reader| Side { reader, name: "", model: None };
+        let side = |reader| Side { reader, original: reader, name: "", model: None };
         drift(side(&*source), side(&*written), None, &Serial, &()).expect("a report")
     }
 

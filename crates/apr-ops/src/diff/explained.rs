@@ -225,7 +225,7 @@ mod tests {
     }
 
     fn compared(left: &dyn CheckpointReader, right: &dyn CheckpointReader) -> DiffReport {
-        let side = |reader| Side { reader, name: "", model: None };
+        let side = |reader| Side { reader, original: reader, name: "", model: None };
         diff(side(left), side(right), &DiffOptions::default(), &Serial, &()).expect("a report")
     }
 

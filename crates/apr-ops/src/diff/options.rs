@@ -29,8 +29,10 @@ impl Default for DiffOptions {
 /// so that tensors are found under the names of another convention.
 #[derive(Clone, Copy)]
 pub(crate) struct Side<'a> {
-    /// The checkpoint.
+    /// The checkpoint, with tensors under the names that both have.
     pub(crate) reader: &'a dyn CheckpointReader,
+    /// The same as it was opened, with its tokenizer.
+    pub(crate) original: &'a dyn CheckpointReader,
     /// As the user wrote it.
     pub(crate) name: &'a str,
     /// The family.

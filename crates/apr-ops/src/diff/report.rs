@@ -82,14 +82,44 @@ pub struct MetadataChange {
     pub right: Option<serde_json::Value>,
 }
 
-/// How many tokens came and went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// A token that both models have, at other ids.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct TokenChange {
+    /// Text, as the left model's tokenizer stores it.
+    pub token: String,
+    /// Ids in the left model.
+    pub ids: Vec<u64>,
+    /// Ids in the right model.
+    pub other_ids: Vec<u64>,
+}
+
+/// A rule of a tokenizer that both models have, and that differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct RuleChange {
+    /// What it is: `merges`, `normalizer`, `tokenizer.chat_template` and the like.
+    pub name: String,
+    /// How it differs, in words.
+    pub detail: String,
+}
+
+/// What differs between two vocabularies, and between what makes tokens of texts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct VocabChanges {
-    /// In the right model only.
+    /// Tokens in the right model only.
     pub added: usize,
-    /// In the left model only.
+    /// Tokens in the left model only.
     pub removed: usize,
+    /// Tokens in both models, at other ids.
+    pub moved: usize,
+    /// The first of those that moved.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub examples: Vec<TokenChange>,
+    /// Rules that differ: how texts are split, which tokens are special, how chats are written.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<RuleChange>,
 }
 
 /// The report of `apr diff`.
@@ -100,7 +130,7 @@ pub struct DiffReport {
     pub path: String,
     /// The right model.
     pub other_path: String,
-    /// Whether nothing differs beyond the tolerance: tensors, vocabulary, names.
+    /// Whether nothing differs beyond the tolerance: tensors, tokenizer, names.
     pub same: bool,
     /// 100 for equal models: one minus the norm of the difference over the sum of both norms, in
     /// percent; a tensor without counterpart counts as wholly different.
@@ -121,7 +151,7 @@ pub struct DiffReport {
     /// Tensors that one model alone has, and that are no difference.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub explained: Vec<Explained>,
-    /// Tokens, where both models carry a vocabulary.
+    /// Tokens and what makes them of texts, where both models carry a vocabulary.
     pub vocab: Option<VocabChanges>,
     /// Metadata that differs, provenance aside.
     pub metadata: Vec<MetadataChange>,

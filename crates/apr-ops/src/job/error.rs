@@ -181,7 +181,7 @@ mod tests {
     }
 
     fn report() -> DriftReport {
-        let side = |reader| crate::diff::Side { reader, name: "", model: None };
+        let side = |reader| crate::diff::Side { reader, original: reader, name: "", model: None };
         let file = [&2_u64.to_le_bytes()[..], b"{}"].concat();
         let empty = apr_registry::open(file, "m.safetensors", &apr_registry::Limits::default());
         let empty = empty.expect("a file without tensors");

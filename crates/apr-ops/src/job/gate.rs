@@ -79,7 +79,7 @@ impl Gate<'_> {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> ModelResult<(DriftReport, Vec<String>)> {
-        let side = |reader| Side { reader, name: "", model: None };
+        let side = |reader| Side { reader, original: reader, name: "", model: None };
         let report = match &self.origin {
             Origin::Laid(origin) => drift(side(origin), side(written), None, pipeline, progress)?,
             Origin::Opened(origin, graph) => {

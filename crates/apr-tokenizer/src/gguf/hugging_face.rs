@@ -11,16 +11,16 @@ use crate::vocabulary::MAX_TOKENS;
 /// The file.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "an object with a tokenizer's 'model'")]
-pub(super) struct TokenizerJson {
+pub(crate) struct TokenizerJson {
     #[serde(default)]
     pub(super) added_tokens: Vec<AddedToken>,
     #[serde(default)]
-    pub(super) normalizer: Value,
+    pub(crate) normalizer: Value,
     #[serde(default)]
-    pub(super) pre_tokenizer: Value,
+    pub(crate) pre_tokenizer: Value,
     #[serde(default)]
-    pub(super) post_processor: Value,
-    pub(super) model: Model,
+    pub(crate) post_processor: Value,
+    pub(crate) model: Model,
 }
 
 /// A token that is found in a text before anything else is done to it.
@@ -43,18 +43,18 @@ pub(super) struct AddedToken {
 /// What turns a piece of text into tokens.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "a tokenizer's model as an object with its 'vocab'")]
-pub(super) struct Model {
+pub(crate) struct Model {
     #[serde(rename = "type")]
     model_type: Option<String>,
-    pub(super) vocab: Vocab,
+    pub(crate) vocab: Vocab,
     #[serde(default)]
-    pub(super) merges: Vec<Merge>,
+    pub(crate) merges: Vec<Merge>,
     pub(super) unk_token: Option<String>,
     pub(super) unk_id: Option<u64>,
     #[serde(default)]
-    pub(super) byte_fallback: bool,
+    pub(crate) byte_fallback: bool,
     #[serde(default)]
-    pub(super) ignore_merges: bool,
+    pub(crate) ignore_merges: bool,
     #[serde(default)]
     pub(super) continuing_subword_prefix: Option<String>,
     #[serde(default)]
@@ -64,7 +64,7 @@ pub(super) struct Model {
 
 impl Model {
     /// Files from before 2020 leave the type to the fields.
-    pub(super) fn kind(&self) -> &str {
+    pub(crate) fn kind(&self) -> &str {
         match (&self.model_type, &self.vocab) {
             (Some(kind), _) => kind,
             (None, Vocab::Scores(_)) => "Unigram",
@@ -76,7 +76,7 @@ impl Model {
 
 /// Tokens by id, or in the order of their ids with the logarithms of their probabilities.
 #[derive(Debug)]
-pub(super) enum Vocab {
+pub(crate) enum Vocab {
     Ids(Vec<(String, u64)>),
     Scores(Vec<(String, f64)>),
 }
@@ -125,10 +125,10 @@ fn push<T, E: Error>(tokens: &mut Vec<T>, token: T) -> Result<(), E> {
 /// Two tokens that become one; written `"a b"`, or since 2024 `["a", "b"]`, which allows for spaces
 /// in them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Merge(pub(super) String, pub(super) String);
+pub(crate) struct Merge(pub(crate) String, pub(crate) String);
 
 impl Merge {
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (left, right) = text.split_once(' ').filter(|(_, right)| !right.contains(' '))?;
         Some(Self(left.to_owned(), right.to_owned()))
     }

@@ -18,7 +18,7 @@
 mod bpe;
 mod context;
 mod files;
-mod hugging_face;
+pub(crate) mod hugging_face;
 mod pieces;
 mod pre;
 mod rebuild;

@@ -194,8 +194,18 @@ export interface DiffReport {
   tensors: DiffRow[];
   removed: string[];
   added: string[];
+  vocab: VocabChanges | null;
   metadata: { key: string; left?: unknown; right?: unknown; [more: string]: unknown }[];
   structure?: { removed: string[]; added: string[]; changed: unknown[] };
+}
+
+/** What differs between two tokenizers. */
+export interface VocabChanges {
+  added: number;
+  removed: number;
+  moved: number;
+  examples?: { token: string; ids: number[]; other_ids: number[] }[];
+  rules?: { name: string; detail: string }[];
 }
 
 /** A pair of tensors. */

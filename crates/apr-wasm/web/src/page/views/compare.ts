@@ -62,12 +62,14 @@ function summary(report: DiffReport): Child {
       ].filter(Boolean).join(" "));
   const list = (title: string, names: string[]) => names.length > 0 && h("details", h("summary", `${title}: ${whole(names.length)}`), h("ul", names.slice(0, 200).map((name) => h("li", visible(name)))));
   const texts = (entry: unknown) => visible(JSON.stringify(entry) ?? "");
+  const tokens = tokenizer(report);
   const structure = report.structure;
   const steps = structure ? structure.removed.length + structure.added.length + structure.changed.length : 0;
   return h("section",
     line,
     list("Only in the first", report.removed),
     list("Only in the second", report.added),
+    tokens.length > 0 && h("details", h("summary", "The tokenizers differ"), h("ul", tokens.map((text) => h("li", visible(text))))),
     report.metadata.length > 0 && h("details", h("summary", `Metadata that differ: ${whole(report.metadata.length)}`),
       h("ul", report.metadata.slice(0, 200).map((entry) => h("li", texts(entry))))),
     structure && (steps === 0
@@ -76,6 +78,17 @@ function summary(report: DiffReport): Child {
           [...structure.removed.map((step) => `− ${texts(step)}`), ...structure.added.map((step) => `+ ${texts(step)}`), ...structure.changed.map((step) => `≠ ${texts(step)}`)]
             .slice(0, 200).map((text) => h("li", text))))),
   );
+}
+
+/** What differs between the tokenizers, a line each. */
+function tokenizer({ vocab }: DiffReport): string[] {
+  if (!vocab) return [];
+  const counts: [string, number][] = [["only in the first", vocab.removed], ["only in the second", vocab.added], ["with other ids", vocab.moved]];
+  return [
+    ...counts.filter(([, count]) => count > 0).map(([what, count]) => `${whole(count)} tokens ${what}`),
+    ...(vocab.examples ?? []).map((token) => `${token.token}: ${token.ids.join("+")} → ${token.other_ids.join("+")}`),
+    ...(vocab.rules ?? []).map((rule) => `${rule.name}: ${rule.detail}`),
+  ];
 }
 
 function pairs(session: Session, other: OpenModel, report: DiffReport): HTMLElement {

@@ -1,36 +1,45 @@
 //! How far values may be from those that a narrower dtype was made of.
 
-use apr_registry::{DType, DTypeKind};
+use apr_core::{DType, DTypeKind};
 
 /// What a dtype can hold: every value of a block is kept to within a share of the block's largest.
 ///
 /// The share is half of a step, where a dtype of *n* bits has 2^*n* steps from minus to plus the
 /// largest value. Quantizers choose scales that make the error of a whole tensor small, so the
 /// bound is one on the norm over a tensor, and not on every value.
+///
+/// ```
+/// use apr_core::DType;
+/// use apr_tensor::room::Room;
+///
+/// // 16 of 4 bits: each value is off by half of a step of 2 at most.
+/// assert_eq!(Room::of(DType::Q4_0).squared(&[-16.0; 32]), 32.0);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Room {
+pub struct Room {
     /// Values that share a scale; `None` where it is a row of unknown length.
     block: Option<usize>,
     /// Of the largest value of a block.
-    pub(super) share: f64,
+    share: f64,
 }
 
 impl Room {
-    /// That of a dtype; a share of 0 for one that is taken for exact.
-    pub(super) fn of(dtype: DType) -> Self {
+    /// Returns that of a dtype; a share of 0 for one that is taken for exact.
+    #[must_use]
+    pub fn of(dtype: DType) -> Self {
         use DType::*;
 
         let each = |share| Self { block: Some(1), share };
 
         // Those with scales of scales are as coarse as their superblock's largest scale makes them.
-        let blocks = |bits: i32| Self { block: Some(blocks_of(dtype)), share: 2_f64.powi(-bits) };
+        let blocks = |bits| Self { block: Some(blocks_of(dtype)), share: half_to(bits) };
         match dtype {
-            F16 => each(2_f64.powi(-11)),
+            F16 => each(half_to(11)),
             // Some programs cut the lower half off, where others round.
-            BF16 => each(2_f64.powi(-8)),
-            F8_E4M3 | F8_E4M3FNUZ | F6_E2M3 => each(2_f64.powi(-4)),
-            F8_E5M2 | F8_E5M2FNUZ | F6_E3M2 => each(2_f64.powi(-3)),
-            I8_ROW => Self { block: None, share: 2_f64.powi(-8) },
+            BF16 => each(half_to(8)),
+            F8_E4M3 | F8_E4M3FNUZ | F6_E2M3 => each(half_to(4)),
+            F8_E5M2 | F8_E5M2FNUZ | F6_E3M2 => each(half_to(3)),
+            I8_ROW => Self { block: None, share: half_to(8) },
             Q8_0 | Q8_1 | Q8_K => blocks(8),
             Q6_K => blocks(6),
             Q5_0 | Q5_1 | Q5_K => blocks(5),
@@ -44,21 +53,56 @@ impl Room {
         }
     }
 
-    /// The largest sum of squared errors that values held so have.
-    pub(super) fn squared(&self, values: &[f64]) -> f64 {
+    /// Returns what each of two tensors may be off from what both were made of, as sums of squared
+    /// errors. Values of one dtype were not made of each other; else the side that holds values
+    /// better stands for the original.
+    #[must_use]
+    pub fn of_pair(dtypes: [DType; 2], values: [&[f64]; 2]) -> [f64; 2] {
+        if dtypes[0] == dtypes[1] {
+            return [0.0; 2];
+        }
+        let rooms = dtypes.map(Self::of);
+        let original = values[usize::from(rooms[1].share < rooms[0].share)];
+        rooms.map(|room| room.squared(original))
+    }
+
+    /// Returns the number of values that share a scale in a row of so many.
+    #[must_use]
+    pub fn block_len(&self, row: usize) -> usize {
+        self.block.unwrap_or(row).max(1)
+    }
+
+    /// Returns the largest magnitude that rounding may make zero of, in a block of these values.
+    #[must_use]
+    pub fn zero_below(&self, block: &[f64]) -> f64 {
+        self.share * largest(block)
+    }
+
+    /// Returns the largest sum of squared errors that values held so have: of whole blocks of a
+    /// tensor.
+    #[must_use]
+    pub fn squared(&self, values: &[f64]) -> f64 {
         if self.share == 0.0 || values.is_empty() {
             return 0.0;
         }
         let blocks = values.chunks(self.block.unwrap_or(values.len()));
         let square = |block: &[f64]| {
-            let largest = block
-                .iter()
-                .filter(|value| value.is_finite())
-                .fold(0.0_f64, |most, value| most.max(value.abs()));
-            block.len() as f64 * (largest * self.share).powi(2)
+            let error = self.zero_below(block);
+            block.len() as f64 * error * error
         };
         blocks.map(square).sum()
     }
+}
+
+/// The largest magnitude among values.
+fn largest(values: &[f64]) -> f64 {
+    let finite = values.iter().filter(|value| value.is_finite());
+    finite.fold(0.0, |most, value| most.max(value.abs()))
+}
+
+/// One half to a power.
+fn half_to(power: u32) -> f64 {
+    1.0 / f64::from(1_u32 << power)
 }
 
 fn blocks_of(dtype: DType) -> usize {
