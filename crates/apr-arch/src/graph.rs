@@ -1,9 +1,10 @@
 //! What a family's table says about its graph: options of the blocks, and the weights by the part
 //! that they play.
 //!
-//! This module reads the table, and `settings` computes its expressions for one checkpoint. What
-//! the options mean is the blocks' affair.
+//! This module reads the table, `settings` computes its expressions for one checkpoint, and
+//! `comparison` holds two of those against each other. What the options mean is the blocks' affair.
 
+mod comparison;
 mod settings;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use crate::expression::{Expression, Value};
 use crate::name_list::Names;
 use crate::pattern::Pattern;
 
+pub use comparison::{OptionChange, OptionSource, OptionValues, are_alike};
 pub use settings::GraphSettings;
 
 /// The value of an option as it is written: an expression, alternatives, or the value itself.

@@ -50,6 +50,7 @@ mod tracer;
 mod weights;
 
 pub use anomalies::{Anomaly, AnomalyKind, AnomalyReport, anomalies};
+pub use apr_arch::OptionChange;
 pub use attention::AttentionPattern;
 pub use diff::{
     Blame, Divergence, PassDiff, StepDiff, TokenChoice, TokenDrift, TokensDrift, TraceDiff,

@@ -28,6 +28,9 @@ pub(crate) struct TraceArgs {
     /// Step through the run in a full-screen view; with --diff, show the drift of each step
     #[arg(long, conflicts_with_all = ["trace_payload", "detect_anomalies"])]
     pub(crate) interactive: bool,
+    /// With --diff, exit with 5 if a step is out of line or a setting of the graph differs
+    #[arg(long, requires = "diff")]
+    pub(crate) exit_code: bool,
     /// Do not capture the mouse, so that the terminal can select text
     #[arg(long, requires = "interactive")]
     pub(crate) no_mouse: bool,

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use apr_arch::{Families, FamilyModel, GraphSettings};
+use apr_arch::{Families, FamilyModel, OptionSource, OptionValues, are_alike};
 use apr_registry::{Metadata, keys};
 use serde_json::{Map, Value};
 
@@ -42,9 +42,6 @@ const ELSEWHERE: [&str; 26] = [
     "value_dim",
 ];
 
-/// Most layers that are looked at: patterns repeat long before.
-const MAX_LAYERS: u64 = 256;
-
 /// Settings of rotary positions, and what they are where they are not stated.
 const ROTARY: [(&str, Option<f64>); 8] = [
     ("factor", None),
@@ -77,18 +74,15 @@ struct Comparison<'c> {
     held: &'c Map<String, Value>,
 }
 
-/// The values of an option outside of layers and in each of them, by stack.
-type Values = Vec<Option<Value>>;
-
 impl Comparison<'_> {
     fn options(&self, config: &Map<String, Value>) -> Vec<String> {
         let Some(names) = self.names() else { return Vec::new() };
-        let computed = self.all(self.held, &names, Way::OfLlama);
-        let own = self.all(config, &names, Way::Stated);
+        let computed = self.all(self.held, &names, OptionSource::LlamaCpp);
+        let own = self.all(config, &names, OptionSource::Configuration);
         let mut entries = BTreeSet::new();
         let mut warnings = Vec::new();
         for (place, name) in names.iter().enumerate() {
-            if is_alike(&own[place], &computed[place]) {
+            if are_alike(&own[place], &computed[place]) {
                 continue;
             }
 
@@ -127,7 +121,12 @@ impl Comparison<'_> {
     }
 
     /// The values of all these options.
-    fn all(&self, config: &Map<String, Value>, names: &[String], way: Way) -> Vec<Values> {
+    fn all(
+        &self,
+        config: &Map<String, Value>,
+        names: &[String],
+        source: OptionSource,
+    ) -> Vec<OptionValues> {
         let mut metadata = Metadata::new();
         let family = self.model.family().name();
         let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or(family);
@@ -137,12 +136,7 @@ impl Comparison<'_> {
         // Dimensions that the configuration leaves open are the same for both.
         let Ok(model) = self.families.apply(family, &[], &metadata) else { return Vec::new() };
         let Some(settings) = model.graph_settings(None) else { return Vec::new() };
-        let mut stacks: Vec<&str> = settings.stacks().collect();
-        stacks.push("");
-        let values = |name: &String| {
-            stacks.iter().flat_map(|stack| of_stack(&settings, stack, name, way)).collect()
-        };
-        names.iter().map(values).collect()
+        names.iter().map(|name| settings.values(name, source)).collect()
     }
 
     /// Entries of the configuration without which, or with what is held of which, the option is
@@ -151,7 +145,7 @@ impl Comparison<'_> {
         &self,
         config: &Map<String, Value>,
         name: &str,
-        (own, computed): (&Values, &Values),
+        (own, computed): (&OptionValues, &OptionValues),
     ) -> Vec<String> {
         let names = [name.to_owned()];
         let changed = config.keys().filter_map(|entry| {
@@ -162,65 +156,22 @@ impl Comparison<'_> {
                 }
                 _ => changed.remove(entry),
             };
-            Some((entry, self.all(&changed, &names, Way::Stated).into_iter().next()?))
+            Some((
+                entry,
+                self.all(&changed, &names, OptionSource::Configuration).into_iter().next()?,
+            ))
         });
-        let changed: Vec<(&String, Values)> = changed.collect();
-        let those = |is_cause: &dyn Fn(&Values) -> bool| -> Vec<String> {
+        let changed: Vec<(&String, OptionValues)> = changed.collect();
+        let those = |is_cause: &dyn Fn(&OptionValues) -> bool| -> Vec<String> {
             let causes = changed.iter().filter(|(_, values)| is_cause(values));
             causes.map(|(entry, _)| (*entry).clone()).collect()
         };
-        let enough = those(&|values| is_alike(values, computed));
+        let enough = those(&|values| are_alike(values, computed));
         // Without some entries nothing can be computed any more, which explains nothing.
-        let is_involved = |values: &Values| values.len() == own.len() && !is_alike(values, own);
+        let is_involved =
+            |values: &OptionValues| values.len() == own.len() && !are_alike(values, own);
         if enough.is_empty() { those(&is_involved) } else { enough }
     }
-}
-
-/// By what an option is computed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    /// The configuration.
-    Stated,
-    /// The configuration, and what llama.cpp does whatever it says.
-    OfLlama,
-}
-
-fn of_stack(settings: &GraphSettings<'_>, stack: &str, name: &str, way: Way) -> Values {
-    let number = |name: &str| settings.option(stack, name, &[]).and_then(|value| value.as_u64());
-    let layers = number("layers").unwrap_or_default().min(MAX_LAYERS);
-    let longest = number("max_positions").unwrap_or(u64::MAX);
-    let index = settings.layer_index(stack);
-    let read = |numbers: &[(&str, u64)]| {
-        let value = match way {
-            Way::Stated => settings.option(stack, name, numbers),
-            Way::OfLlama => settings.gguf_option(stack, name, numbers),
-        };
-        // No text reaches beyond such a window.
-        let is_open = |value: &Value| value.as_u64().is_some_and(|window| window >= longest);
-        value.filter(|value| name != "window" || !is_open(value))
-    };
-    let in_layer = |layer| read(&[(index, layer), ("layer", layer)]);
-    std::iter::once(read(&[])).chain((0..layers).map(in_layer)).collect()
-}
-
-/// Whether an option has the same value everywhere, in single precision. No value is the same as 0
-/// and as false.
-fn is_alike(own: &Values, computed: &Values) -> bool {
-    const NEAR: f64 = 1e-6;
-    let number = |value: &Option<Value>| match value {
-        None => Some(0.0),
-        Some(Value::Bool(truth)) => Some(f64::from(u8::from(*truth))),
-        Some(value) => value.as_f64(),
-    };
-
-    let same = |(own, computed): (&Option<Value>, &Option<Value>)| {
-        // What can't be computed by either is told by whoever needs it.
-        match (number(own), number(computed)) {
-            (Some(a), Some(b)) => (a - b).abs() <= NEAR * a.abs().max(b.abs()),
-            _ => own == computed,
-        }
-    };
-    own.len() == computed.len() && own.iter().zip(computed).all(same)
 }
 
 /// A value as one line that a sentence can hold.

@@ -1,16 +1,20 @@
 //! Two models, step by step.
 
 mod blame;
+mod counterparts;
 mod drift;
 mod generated;
 mod lockstep;
 mod meeting;
 mod recommendation;
+mod settings;
+mod sums;
 mod suspects;
 mod weights;
 
 use std::collections::{BTreeSet, HashMap};
 
+use apr_arch::OptionChange;
 use apr_graph::Meaning;
 use apr_infer::{Outcome, Value};
 use apr_registry::Code;
@@ -24,6 +28,7 @@ pub use weights::{WeightChange, WeightDrift};
 
 use self::lockstep::{Course, Pairing, lockstep};
 use self::recommendation::recommended;
+use self::settings::settings;
 use self::suspects::{Suspect, suspects};
 use crate::file_names::FileNames;
 use crate::level::Level;
@@ -51,6 +56,10 @@ pub struct TraceDiff {
     pub input: String,
     /// What one step is.
     pub level: Level,
+    /// What the configurations of both, which are of one family, make of the graph and that
+    /// differs: bases of rotary positions, epsilons, windows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<OptionChange>,
     /// The parts of the models that ran, one after the other.
     pub passes: Vec<PassDiff>,
     /// Position in `passes` of the first one with a divergence.
@@ -189,6 +198,7 @@ pub fn diff(
             let files = [one.source.name(), two.source.name()];
             let job = Job { files, payload, options, blame, host, written: written.as_ref() };
             let mut found = job.run([first, second])?;
+            found.settings = settings([one, two])?;
             found.name_as_in_files([&FileNames::of(one.source)?, &FileNames::of(two.source)?]);
             found.recommendation = recommended(&found);
             Ok(found)
@@ -267,6 +277,7 @@ impl Job<'_> {
             other_path: self.files[1].to_owned(),
             input: self.payload.name(),
             level: self.options.level,
+            settings: Vec::new(),
             passes: Vec::new(),
             diverges_in: None,
             tokens: None,
@@ -546,6 +557,9 @@ impl TraceDiff {
                 let theirs = other.name(weight.other_tensor.as_ref().unwrap_or(&weight.tensor));
                 weight.tensor = original.name(&weight.tensor);
                 weight.other_tensor = Some(theirs).filter(|theirs| *theirs != weight.tensor);
+                if let WeightChange::Replaced { by } = &mut weight.change {
+                    *by = original.name(by);
+                }
             }
             for blame in &mut pass.blame {
                 blame.tensor = other.name(&blame.tensor);
@@ -557,6 +571,16 @@ impl TraceDiff {
     #[must_use]
     pub fn divergence(&self) -> Option<&Divergence> {
         self.passes.get(self.diverges_in?)?.divergences.first()
+    }
+
+    /// Whether nothing but rounding shows: no operator is out of line, both compute with the same
+    /// settings, and all values that are compared have the same shape.
+    #[must_use]
+    pub fn is_alike(&self) -> bool {
+        let steps = self.passes.iter().flat_map(|pass| &pass.steps);
+        let is_measured = steps.filter_map(|step| step.drift.as_ref()).all(ValueDrift::is_measured);
+        let has_reference = self.passes.iter().all(|pass| pass.nan_in_original.is_none());
+        is_measured && has_reference && self.divergence().is_none() && self.settings.is_empty()
     }
 
     /// Whether no value differs.

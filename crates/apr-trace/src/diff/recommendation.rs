@@ -1,11 +1,18 @@
 //! What to look at, in a sentence (§4.8.5).
 
+use apr_arch::OptionChange;
+use apr_core::counted;
+use serde_json::Value;
+
 use super::{Divergence, TraceDiff};
 
 /// The recommendation for a comparison.
 pub(super) fn recommended(diff: &TraceDiff) -> String {
     if let Some(path) = diff.passes.iter().find_map(|pass| pass.nan_in_original.as_ref()) {
         return format!("The first model makes NaN from {path} on, and is no reference");
+    }
+    if let Some(change) = diff.settings.first() {
+        return of_setting(change, diff.settings.len() - 1);
     }
     if let Some(found) = diff.divergence() {
         return of_divergence(found);
@@ -24,6 +31,26 @@ pub(super) fn recommended(diff: &TraceDiff) -> String {
         (true, Some(_)) => "Nothing to do: no value that both have differs".to_owned(),
         (false, _) => "No step stands out: drift comes from all of them alike".to_owned(),
     }
+}
+
+/// The configuration comes before any weight: the same weights compute something else with it.
+fn of_setting(change: &OptionChange, more: usize) -> String {
+    let value = |value: &Option<Value>| value.as_ref().map_or("none".to_owned(), Value::to_string);
+    let place = match change.at.as_str() {
+        "" => String::new(),
+        at => format!(" of {at}"),
+    };
+    let more = match more {
+        0 => String::new(),
+        more => format!("; {} too", counted(more as u64, "other setting")),
+    };
+    format!(
+        "Check the configuration before the weights: {}{place} is {} in the first model and {} in \
+         the second{more}",
+        change.option,
+        value(&change.value),
+        value(&change.other_value)
+    )
 }
 
 fn of_divergence(found: &Divergence) -> String {

@@ -14,6 +14,9 @@ use super::weights::{Compared, WeightDrift, compare};
 const LOOKED_AT: usize = 8;
 /// Times the usual drift of weights of the same type from which on a step is out of line.
 const OUT_OF_LINE: f64 = 3.0;
+/// Times the relative difference of its weights that a step may add by rounding: inputs may lie
+/// where a matrix makes little of them.
+const MOST_OF_ROUNDING: f64 = 10.0;
 /// Weights of a step that are compared, those of operators before it among them: where two graphs
 /// have little in common, all that a model reads may lie before one step.
 const WEIGHTS: usize = 64;
@@ -41,6 +44,16 @@ pub(crate) struct Suspect {
 }
 
 impl Suspect {
+    /// Whether what it adds is what rounding its weights to their dtypes costs: all of them are as
+    /// near to the original's as that allows, and it adds no more than such weights do.
+    fn is_rounding(&self) -> bool {
+        let is_rounded = |weight: &WeightDrift| weight.relative_l2 <= weight.allowed;
+        let most = self.weights.iter().map(|weight| weight.relative_l2).fold(0.0, f64::max);
+        self.not_compared.is_empty()
+            && self.weights.iter().all(is_rounded)
+            && self.added <= MOST_OF_ROUNDING * most
+    }
+
     /// How many times the usual drift it adds.
     pub(crate) fn score(&self) -> f64 {
         self.usual.map_or(1.0, |usual| self.added / usual.max(FLOOR))
@@ -87,7 +100,7 @@ pub(crate) fn suspects(
     for suspect in &mut found {
         suspect.compare_weights(pairing, readers, most)?;
         let is_damaged = suspect.weights.iter().any(|weight| weight.change.is_damage());
-        suspect.is_out = is_damaged || suspect.score() >= OUT_OF_LINE;
+        suspect.is_out = is_damaged || suspect.score() >= OUT_OF_LINE && !suspect.is_rounding();
     }
     found.sort_by_key(|suspect| suspect.pair);
     Ok(found)

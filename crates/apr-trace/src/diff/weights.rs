@@ -5,11 +5,11 @@ use apr_graph::{View, WeightRef};
 use apr_view::values::read;
 use serde::Serialize;
 
-/// Elements that are read at a time.
-const CHUNK: u64 = 1 << 20;
-/// Elements of a run that is looked at for zeros.
-const RUN: usize = 8;
+use super::counterparts::{self, Elements};
+use super::sums::{Pair as PairSums, Sums};
 
+/// Elements that are read at a time.
+pub(super) const CHUNK: u64 = 1 << 20;
 /// A weight of two models.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -25,6 +25,9 @@ pub struct WeightDrift {
     pub other_dtype: DType,
     /// Norm of the difference over that of the original; infinite where elements are not finite.
     pub relative_l2: f64,
+    /// What rounding to the dtypes may make of that; 0 where they are the same, and where both hold
+    /// values exactly.
+    pub allowed: f64,
     /// Cosine between both.
     pub cosine: f64,
     /// What happened to it.
@@ -66,6 +69,13 @@ pub enum WeightChange {
         /// Where the first of them is now.
         to: usize,
     },
+    /// Rows and columns changed places with each other.
+    Transposed,
+    /// It is another weight of the original.
+    Replaced {
+        /// The name of that one in the original's file.
+        by: String,
+    },
     /// Elements are NaN or infinite.
     NotFinite,
     /// Other values.
@@ -94,6 +104,8 @@ impl WeightChange {
             Self::Moved { what, count, first, to } => {
                 format!("{count} {what} changed places: {first} is where {to} was")
             }
+            Self::Transposed => "its rows are columns".to_owned(),
+            Self::Replaced { by } => format!("it is {by} of the first model"),
             Self::NotFinite => "has NaN or infinite elements".to_owned(),
             Self::Other => "other values".to_owned(),
         }
@@ -131,7 +143,7 @@ impl Matrix {
     /// Bytes that a comparison takes: sums of each line, and a chunk or, where it has to be turned,
     /// all of it three times.
     fn bytes(&self, is_turned: bool) -> u64 {
-        let line = size_of::<Pair>() as u64;
+        let line = size_of::<PairSums>() as u64;
         let lines = self.rows.saturating_add(self.columns).saturating_mul(line);
         let elements = self.rows.saturating_mul(self.columns);
         let values = if is_turned { elements.saturating_mul(3) } else { elements.min(CHUNK) };
@@ -198,33 +210,28 @@ pub(crate) fn compare(
     if needed > most {
         return Ok(Compared::TooLarge(needed));
     }
-    let mut sums = if !is_turned {
-        if (one.rows, one.columns) != (two.rows, two.columns) {
-            return not("has another shape in the second model");
-        }
-        let mut sums = Sums::new(in_memory(one.rows)?, in_memory(one.columns)?);
-        // Whole rows, or pieces of a vector.
-        let total = one.rows * one.columns;
-        let at_once =
-            if sums.has_lines { (CHUNK / one.columns.max(1)).max(1) * one.columns } else { CHUNK };
-        let mut start = 0;
-        while start < total {
-            let range = start..(start + at_once).min(total);
-            start = range.end;
-            let a = read(original.0, one.position, range.clone())?;
-            sums.add(&a, &read(other.0, two.position, range)?);
-        }
-        sums
-    } else {
-        let Some(a) = one.laid_out_as(original.0, &two)? else {
-            return not("has another shape in the second model");
-        };
-        let mut sums = Sums::new(in_memory(two.rows)?, in_memory(two.columns)?);
-        sums.add(&a, &read(other.0, two.position, 0..two.rows * two.columns)?);
-        sums
+    let turned = match is_turned {
+        true => match one.laid_out_as(original.0, &two)? {
+            Some(values) => Some(values),
+            None => return not("has another shape in the second model"),
+        },
+        false => None,
     };
-
-    sums.finish();
+    if turned.is_none() && (one.rows, one.columns) != (two.rows, two.columns) {
+        return not("has another shape in the second model");
+    }
+    let elements = match &turned {
+        Some(values) => Elements::Held(values),
+        None => Elements::Stored(original.0, one.position),
+    };
+    let pair = counterparts::Pair {
+        original: elements,
+        other: Elements::Stored(other.0, two.position),
+        rows: two.rows,
+        columns: two.columns,
+        dtypes: [one.dtype, two.dtype],
+    };
+    let sums = pair.sums()?;
     let (name, other_name) = (&original.1.tensor, &other.1.tensor);
     Ok(Compared::Drift(WeightDrift {
         tensor: name.clone(),
@@ -232,209 +239,45 @@ pub(crate) fn compare(
         dtype: one.dtype,
         other_dtype: two.dtype,
         relative_l2: sums.all.relative(),
+        allowed: sums.allowed(),
         cosine: sums.all.cosine(),
-        change: sums.change(),
+        change: change(&pair, &sums, (original.0, one.position), most)?,
     }))
 }
 
-/// Sums over a pair of rows, columns or tensors.
-#[derive(Debug, Clone, Copy, Default)]
-struct Pair {
-    squares: f64,
-    other_squares: f64,
-    products: f64,
-    error: f64,
-    /// Projections on one direction, by which rows are known again.
-    mark: f64,
-    other_mark: f64,
-}
-
-impl Pair {
-    fn add(&mut self, a: f64, b: f64, mark: f64) {
-        self.squares += a * a;
-        self.other_squares += b * b;
-        self.products += a * b;
-        self.error += (a - b) * (a - b);
-        self.mark += a * mark;
-        self.other_mark += b * mark;
+/// What happened to a weight. What is claimed was undone and found to be the original.
+fn change(
+    pair: &counterparts::Pair<'_>,
+    sums: &Sums,
+    original: (&dyn CheckpointReader, usize),
+    most: u64,
+) -> Result<WeightChange> {
+    if let Some(change) = sums.whole_change() {
+        return Ok(change);
     }
-
-    fn cosine(&self) -> f64 {
-        let norms = (self.squares * self.other_squares).sqrt();
-        if norms > 0.0 {
-            (self.products / norms).clamp(-1.0, 1.0)
-        } else {
-            f64::from(self.error == 0.0)
+    for moves in sums.moves() {
+        let verified = pair.verified(moves)?;
+        if verified.explain_all() {
+            return Ok(verified.change());
         }
     }
-
-    fn relative(&self) -> f64 {
-        match (self.error == 0.0, self.squares > 0.0) {
-            (true, _) => 0.0,
-            // NaN and infinity are as far from a number as can be.
-            (false, true) if self.error.is_finite() => (self.error / self.squares).sqrt(),
-            (false, _) => f64::INFINITY,
-        }
+    let change = sums.change_in_place();
+    if change != WeightChange::Other {
+        return Ok(change);
     }
-
-    /// Whether this line of the other one is that line of the original.
-    fn is(&self, original: &Self) -> bool {
-        let norm = original.squares.sqrt();
-        norm > 0.0
-            && (self.other_squares.sqrt() - norm).abs() < 0.1 * norm
-            && (self.other_mark - original.mark).abs() < 0.1 * norm
+    if pair.is_transposed(most)? {
+        return Ok(WeightChange::Transposed);
     }
-}
-
-/// What is summed up of two matrices.
-struct Sums {
-    /// Elements of a row.
-    width: usize,
-    /// Whether there are several rows and columns, which are summed up apart.
-    has_lines: bool,
-    columns: Vec<Pair>,
-    rows: Vec<Pair>,
-    all: Pair,
-    /// Runs of zeros that were none, and all runs.
-    zeroed: u64,
-    runs: u64,
-    /// Squares of the runs that became zero.
-    lost: f64,
-    flipped: u64,
-    count: u64,
-    not_finite: bool,
-}
-
-/// A direction that no two rows agree in by chance: numbers of magnitude 1, by position.
-fn mark(at: usize) -> f64 {
-    let mixed = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    ((mixed >> 11) as f64 / (1_u64 << 53) as f64).mul_add(2.0, -1.0) * 1.732
-}
-
-impl Sums {
-    fn new(rows: usize, columns: usize) -> Self {
-        // Lines of one element say nothing: a sign changes by rounding.
-        let has_lines = rows > 1 && columns > 1;
-        Self {
-            width: columns,
-            has_lines,
-            columns: if has_lines { vec![Pair::default(); columns] } else { Vec::new() },
-            rows: Vec::new(),
-            all: Pair::default(),
-            zeroed: 0,
-            runs: 0,
-            lost: 0.0,
-            flipped: 0,
-            count: 0,
-            not_finite: false,
-        }
-    }
-
-    fn add(&mut self, a: &[f64], b: &[f64]) {
-        // A vector comes in pieces.
-        let width = if self.has_lines { self.width } else { a.len() }.max(1);
-        for (a, b) in a.chunks(width).zip(b.chunks(width)) {
-            let mut row = Pair::default();
-            let row_mark = mark(self.rows.len());
-            for (at, (a, b)) in a.iter().zip(b).enumerate() {
-                self.not_finite |= !b.is_finite();
-                row.add(*a, *b, mark(at));
-                if let Some(column) = self.columns.get_mut(at) {
-                    column.add(*a, *b, row_mark);
-                }
-                self.flipped += u64::from(*a * *b < 0.0);
-                self.count += u64::from(*a != 0.0);
-            }
-            for (a, b) in a.chunks(RUN).zip(b.chunks(RUN)) {
-                self.runs += 1;
-                let squares: f64 = a.iter().map(|a| a * a).sum();
-                if squares > 0.0 && b.iter().all(|b| *b == 0.0) {
-                    self.zeroed += 1;
-                    self.lost += squares;
-                }
-            }
-            self.rows.push(row);
-        }
-    }
-
-    fn finish(&mut self) {
-        for row in &self.rows {
-            self.all.squares += row.squares;
-            self.all.other_squares += row.other_squares;
-            self.all.products += row.products;
-            self.all.error += row.error;
-        }
-    }
-
-    fn change(&self) -> WeightChange {
-        let all = &self.all;
-        if self.not_finite {
-            return WeightChange::NotFinite;
-        }
-        if all.error == 0.0 {
-            return WeightChange::None;
-        }
-        let factor = if all.squares > 0.0 { all.products / all.squares } else { 1.0 };
-        let is_parallel = all.cosine().abs() > 0.9;
-        if is_parallel && factor < 0.0 {
-            return WeightChange::SignFlipped { share: 1.0 };
-        }
-        if is_parallel && !(0.8..1.25).contains(&factor) {
-            return WeightChange::Scaled { factor };
-        }
-
-        // Blocks of few bits round small elements to zero, but not whole runs of usual ones.
-        if self.lost > 0.002 * all.squares && self.zeroed * 500 > self.runs {
-            return WeightChange::Zeroed { share: self.zeroed as f64 / self.runs as f64 };
-        }
-        let moved = || moved("rows", &self.rows).or_else(|| moved("columns", &self.columns));
-        if let Some(moved) = self.has_lines.then(moved).flatten() {
-            return moved;
-        }
-        let turned = |lines: &[Pair]| {
-            let is = |line: &&Pair| line.cosine() < -0.9 && line.squares > 0.0;
-            lines.iter().filter(is).count() as f64 / lines.len().max(1) as f64
-        };
-        let share = turned(&self.rows).max(turned(&self.columns));
-        if share > 0.0 && self.has_lines {
-            return WeightChange::SignFlipped { share };
-        }
-        if !self.has_lines && self.flipped * 10 > self.count {
-            return WeightChange::SignFlipped { share: self.flipped as f64 / self.count as f64 };
-        }
-        if all.relative() < 0.5 { WeightChange::Noise } else { WeightChange::Other }
-    }
-}
-
-/// Lines that are where others were.
-fn moved(what: &'static str, lines: &[Pair]) -> Option<WeightChange> {
-    if lines.len() < 2 {
-        return None;
-    }
-    let strange: Vec<usize> = (0..lines.len())
-        .filter(|&at| lines[at].cosine() < 0.7 && lines[at].squares > 0.0)
-        .collect();
-    // Where all lines are strange, it is another tensor, unless each of them is known again.
-    let found: Vec<(usize, usize)> = strange
-        .iter()
-        .filter_map(|&at| {
-            // The nearest one: of many lines, several may look alike.
-            let far = |from: usize| (lines[at].other_mark - lines[from].mark).abs();
-            let known = strange.iter().filter(|&&from| from != at && lines[at].is(&lines[from]));
-            let from = known.min_by(|one, other| far(**one).total_cmp(&far(**other)))?;
-            Some((at, *from))
-        })
-        .collect();
-    if found.is_empty() || found.len() * 10 < strange.len() * 9 {
-        return None;
-    }
-    let (first, to) = found[0];
-    Some(WeightChange::Moved { what, count: found.len(), first: to, to: first })
+    let by = pair.replacement(original, sums)?;
+    Ok(by.map_or(change, |by| WeightChange::Replaced { by }))
 }
 
 #[cfg(test)]
 mod tests {
+    use apr_testkit::safetensors::SafeTensor;
+
+    use super::super::counterparts::{Elements, Pair};
+    use super::super::sums::mark;
     use super::*;
 
     /// Numbers as weights have them: of both signs, few near zero.
@@ -442,11 +285,39 @@ mod tests {
         (0..rows * columns).map(|at| mark(at + 77)).collect()
     }
 
+    /// A model with tensors of so many columns.
+    fn model(tensors: &[(&str, usize, &[f64])]) -> Box<dyn CheckpointReader> {
+        let tensors: Vec<SafeTensor> = tensors
+            .iter()
+            .map(|(name, columns, values)| {
+                let bytes = values.iter().flat_map(|value| (*value as f32).to_le_bytes());
+                let shape = [values.len() / columns, *columns].map(|size| size as u64).to_vec();
+                let (name, dtype) = ((*name).to_owned(), "F32".to_owned());
+                SafeTensor { name, dtype, shape, bytes: bytes.collect() }
+            })
+            .collect();
+        let bytes = apr_testkit::safetensors::file(None, &tensors);
+        apr_registry::open(bytes, "m.safetensors", apr_registry::Limits::default()).unwrap()
+    }
+
     fn change(columns: usize, a: &[f64], b: &[f64]) -> WeightChange {
-        let mut sums = Sums::new(a.len() / columns, columns);
-        sums.add(a, b);
-        sums.finish();
-        sums.change()
+        change_in(columns, a, b, &*model(&[("a", columns, a)]))
+    }
+
+    fn change_in(
+        columns: usize,
+        a: &[f64],
+        b: &[f64],
+        reader: &dyn CheckpointReader,
+    ) -> WeightChange {
+        let pair = Pair {
+            original: Elements::Held(a),
+            other: Elements::Held(b),
+            rows: (a.len() / columns) as u64,
+            columns: columns as u64,
+            dtypes: [DType::F32, DType::F32],
+        };
+        super::change(&pair, &pair.sums().unwrap(), (reader, 0), u64::MAX).unwrap()
     }
 
     #[test]
@@ -498,5 +369,34 @@ mod tests {
         for columns in [1, 64] {
             assert_eq!(change(columns, &a, &b), WeightChange::Noise);
         }
+    }
+
+    #[test]
+    fn noise_does_not_make_lines_change_places() {
+        let (rows, columns) = (8, 512);
+        let a = weights(rows, columns);
+        // As large as the values: cosines are low, and norms and projections alike.
+        let b: Vec<f64> =
+            a.iter().enumerate().map(|(at, value)| value + 1.3 * mark(at + 4_321)).collect();
+        assert_eq!(change(columns, &a, &b), WeightChange::Other);
+    }
+
+    #[test]
+    fn a_matrix_that_was_turned_is_named() {
+        let side = 24;
+        let a = weights(side, side);
+        let b: Vec<f64> = (0..a.len()).map(|at| a[at % side * side + at / side]).collect();
+        assert_eq!(change(side, &a, &b), WeightChange::Transposed);
+    }
+
+    #[test]
+    fn another_weight_of_the_original_is_named() {
+        let columns = 24;
+        let a = weights(16, columns);
+        let b: Vec<f64> = (0..a.len()).map(|at| mark(at + 60_000)).collect();
+        let rounded: Vec<f64> = b.iter().map(|value| (value * 256.0).round() / 256.0).collect();
+        let reader = model(&[("a", columns, &a), ("b", columns, &b)]);
+        let by = WeightChange::Replaced { by: "b".to_owned() };
+        assert_eq!(change_in(columns, &a, &rounded, &*reader), by);
     }
 }

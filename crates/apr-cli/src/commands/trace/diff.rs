@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 
+use apr_arch::OptionChange;
 use apr_registry::Escaped;
 use apr_run::Facts;
 use apr_source::Source;
@@ -11,6 +12,7 @@ use apr_trace::{
     Blame, Divergence, PassDiff, Subject, TokenChoice, TokensDrift, TraceDiff, TraceOptions,
     WeightDrift, diff, trace,
 };
+use serde_json::Value;
 
 use super::render::{RULE, dims};
 use super::{interactive, payload, run_options};
@@ -18,7 +20,7 @@ use crate::args::TraceArgs;
 use crate::commands::run::host;
 use crate::context::Context;
 use crate::documents::Document;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::human::shortened;
 use crate::model;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, columns};
@@ -69,13 +71,15 @@ pub(super) fn run(args: &TraceArgs, other: &Path, context: &Context) -> Outcome 
         return interactive::run(traced, Some(found), !args.no_mouse, context);
     }
     context.sources.check_unchanged()?;
-    context.printer.report(&found, render)
+    context.printer.report(&found, render)?;
+    if args.exit_code && !found.is_alike() { Err(Failure::Validation) } else { Ok(()) }
 }
 
 fn render(out: &mut dyn Write, diff: &TraceDiff) -> io::Result<()> {
     let (one, two) = (Escaped(&diff.path), Escaped(&diff.other_path));
     writeln!(out, "{BOLD}Trace Diff: {one} vs {two}{BOLD:#}\n{RULE}")?;
     writeln!(out, "{DIM}input: {}{DIM:#}", Escaped::short(&diff.input))?;
+    settings(out, &diff.settings)?;
     for pass in &diff.passes {
         if diff.passes.len() > 1 {
             writeln!(out, "{DIM}{}{DIM:#}", Escaped(&pass.part))?;
@@ -120,6 +124,23 @@ fn render(out: &mut dyn Write, diff: &TraceDiff) -> io::Result<()> {
         tokens(out, found)?;
     }
     writeln!(out, "{BOLD}Recommendation:{BOLD:#} {}", Escaped(&diff.recommendation))
+}
+
+/// What the configurations make of the graph, where that differs.
+fn settings(out: &mut dyn Write, changes: &[OptionChange]) -> io::Result<()> {
+    let value = |value: &Option<Value>| value.as_ref().map_or("none".to_owned(), Value::to_string);
+    for change in changes {
+        let at = if change.at.is_empty() { "" } else { " of " };
+        writeln!(
+            out,
+            "{BAD}configuration differs{BAD:#}: {}{at}{}: {} -> {}",
+            Escaped(&change.option),
+            Escaped(&change.at),
+            Escaped::short(&value(&change.value)),
+            Escaped::short(&value(&change.other_value))
+        )?;
+    }
+    Ok(())
 }
 
 fn steps(out: &mut dyn Write, pass: &PassDiff) -> io::Result<()> {
