@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use apr_core::Error;
 use apr_io::{Interrupt, Threads, io_error};
 use apr_ops::command::{VALIDATION, exit_code, parse_size};
+use apr_ops::document::{Headed, write_json};
 use apr_qa::{Assessment, Category, PointReport, Subject, assess, render};
 use apr_registry::OpenOptions;
 use apr_run::Facts;
@@ -145,7 +146,8 @@ fn beside() -> Option<PathBuf> {
 fn print(out: &mut dyn Write, report: Assessment, args: &Verify) -> io::Result<()> {
     if args.json {
         let report = if args.score { report.without_points() } else { report };
-        apr_ops::document::write_json(out, &report)?;
+        // As `apr validate --quality --json` prints it.
+        write_json(out, &Headed::new("points", 1, "verify", &report))?;
         return writeln!(out);
     }
     if !args.score {

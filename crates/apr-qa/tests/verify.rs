@@ -26,6 +26,12 @@ fn report(model: &Path, arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
+#[test]
+fn a_report_begins_as_that_of_validate() {
+    let report = report(&llama(), &["--score"]);
+    assert_eq!((&report["schema"], &report["command"]), (&"apr.points/1".into(), &"verify".into()));
+}
+
 /// The verdict on a point of a whole report.
 fn verdict(report: &Value, number: usize) -> &str {
     report["points"][number - 1]["verdict"].as_str().expect("a verdict")
