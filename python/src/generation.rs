@@ -192,9 +192,9 @@ impl Generation {
                     sender.send(Event::Piece(piece.to_owned())).map_err(gone)
                 })
             });
-            let report = made
-                .map_err(Failure::from)
-                .and_then(|completion| serde_json::to_string(&completion).map_err(Failure::from));
+            let report = made.map_err(Failure::from).and_then(|completion| {
+                apr_core::json::to_string(&completion).map_err(Failure::from)
+            });
             // Nobody may be left to hear it.
             let _ = sender.send(Event::Done(report));
         };

@@ -56,7 +56,7 @@ impl Pipeline {
     pub(super) fn of(mut file: TokenizerFile<'_>, warnings: &mut Vec<String>) -> Result<Self> {
         match BpeFile::of(&mut file, warnings) {
             Some(file) => Self::of_bpe(file),
-            None => Self::read(&serde_json::to_vec(&file).map_err(|error| wrong(&error))?),
+            None => Self::read(&apr_core::json::to_vec(&file).map_err(|error| wrong(&error))?),
         }
     }
 

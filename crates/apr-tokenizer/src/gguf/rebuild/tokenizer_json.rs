@@ -130,7 +130,8 @@ pub struct Ids<'a>(
 
 impl Serialize for Ids<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        // Without a length, the order stays (`apr_core::json::Sorted`).
+        let mut map = serializer.serialize_map(None)?;
         for (text, id) in &self.0 {
             map.serialize_entry(text, id)?;
         }
