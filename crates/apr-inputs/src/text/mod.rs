@@ -262,6 +262,21 @@ impl TextTokens {
         }
     }
 
+    /// One more than the largest id.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            TokenizerKind::Merging(merging) => merging.len(),
+            TokenizerKind::Pipeline(pipeline) => pipeline.len(),
+        }
+    }
+
+    /// Whether there are no tokens.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The id of a token.
     #[must_use]
     pub fn id(&self, token: &str) -> Option<i64> {

@@ -188,6 +188,11 @@ impl Pipeline {
         guarded(WHAT, || self.tokenizer.decode(&ids, plain).map_err(|error| wrong(&*error)))
     }
 
+    pub(super) fn len(&self) -> usize {
+        let last = self.tokenizer.get_vocab(true).into_values().max();
+        last.map_or(0, |last| last as usize + 1)
+    }
+
     pub(super) fn id(&self, token: &str) -> Option<i64> {
         self.tokenizer.token_to_id(token).map(i64::from)
     }
