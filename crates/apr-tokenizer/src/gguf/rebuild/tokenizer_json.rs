@@ -74,6 +74,7 @@ pub struct Added<'a> {
 
 /// The tokenizer proper.
 #[derive(Debug, Serialize)]
+#[expect(clippy::large_enum_variant, reason = "there is one of them")]
 #[serde(tag = "type")]
 pub enum Model<'a> {
     /// Pairs of tokens become one, by rank.
