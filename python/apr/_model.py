@@ -29,7 +29,16 @@ from . import _apr
 from ._chats import Conversation
 from ._progress import Shown, shown
 from ._tensors import Files, PathLike, Tensor, read_all, torch_memory
-from ._texts import CacheType, Completion, Generation, Tokenizer, cache_type_name, completion
+from ._texts import (
+    CacheType,
+    Completion,
+    Generation,
+    Tokenizer,
+    cache_type_name,
+    chat_files,
+    completion,
+    grammar_of,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -240,6 +249,10 @@ class Model(Mapping[str, Tensor]):
         tokens: Optional[Sequence[int]] = None,
         chat: bool = False,
         system: Optional[str] = None,
+        messages: Optional[Sequence[Mapping[str, Any]]] = None,
+        tools: Optional[Sequence[Mapping[str, Any]]] = None,
+        documents: Optional[Sequence[Mapping[str, Any]]] = None,
+        template_args: Optional[Mapping[str, Any]] = None,
         max_tokens: Optional[int] = None,
         temperature: Optional[float] = None,
         top_k: Optional[int] = None,
@@ -252,6 +265,9 @@ class Model(Mapping[str, Tensor]):
         seed: int = 0,
         stop: Sequence[str] = (),
         logprobs: Optional[int] = None,
+        json_schema: Union[None, bool, str, Mapping[str, Any], type] = None,
+        regex: Optional[str] = None,
+        grammar: Optional[str] = None,
         exact: bool = False,
         cache_type: CacheType = "f32",
         max_memory: Optional[int] = None,
@@ -264,15 +280,26 @@ class Model(Mapping[str, Tensor]):
         ``exact``, quantized weights are multiplied as floats. Keys and values of earlier tokens are
         kept as ``cache_type``: ``"f32"``, ``"f16"`` or ``"q8_0"``.
 
+        ``messages`` is a chat in the place of a prompt, the oldest message first: dictionaries with
+        ``role`` and ``content``, as transformers takes them. The model's template gets ``tools``,
+        ``documents`` and ``template_args`` too; ``completion.answer`` has thinking, text and tool
+        calls of the answer.
+
+        The text keeps to ``json_schema`` (a dictionary, its JSON, or a class of pydantic), matches
+        ``regex`` as a whole, or keeps to ``grammar``, in the notation of Lark or of llama.cpp.
+
         >>> "".join(open(MODEL).generate("12+34=")).strip()
         '46'
         """
-        if (prompt is None) == (tokens is None):
-            raise ValueError("pass either a prompt or tokens")
+        if sum(given is not None for given in (prompt, tokens, messages)) != 1:
+            raise ValueError("pass either a prompt, tokens or messages")
+        if messages is not None and (chat or system is not None):
+            raise ValueError("messages are a chat: chat and system are for a prompt")
         asked = {
             "prompt": prompt,
             "tokens": None if tokens is None else list(tokens),
             "chat": chat or system is not None,
+            **chat_files(messages, tools, documents, template_args),
             "system": system,
             "max_tokens": max_tokens,
             "temperature": temperature,
@@ -286,6 +313,7 @@ class Model(Mapping[str, Tensor]):
             "seed": seed,
             "stop": list(stop),
             "logprobs": logprobs,
+            "grammar": grammar_of(json_schema, regex, grammar),
             "exact": exact,
             "cache_type": cache_type_name(cache_type),
             "max_memory": max_memory,
@@ -300,6 +328,9 @@ class Model(Mapping[str, Tensor]):
         batch: int = 8,
         chat: bool = False,
         system: Optional[str] = None,
+        tools: Optional[Sequence[Mapping[str, Any]]] = None,
+        documents: Optional[Sequence[Mapping[str, Any]]] = None,
+        template_args: Optional[Mapping[str, Any]] = None,
         max_tokens: Optional[int] = None,
         temperature: Optional[float] = None,
         top_k: Optional[int] = None,
@@ -312,6 +343,9 @@ class Model(Mapping[str, Tensor]):
         seed: int = 0,
         stop: Sequence[str] = (),
         logprobs: Optional[int] = None,
+        json_schema: Union[None, bool, str, Mapping[str, Any], type] = None,
+        regex: Optional[str] = None,
+        grammar: Optional[str] = None,
         exact: bool = False,
         cache_type: CacheType = "f32",
         max_memory: Optional[int] = None,
@@ -331,6 +365,7 @@ class Model(Mapping[str, Tensor]):
             "prompt": None,
             "tokens": None,
             "chat": chat or system is not None,
+            **chat_files(None, tools, documents, template_args),
             "system": system,
             "max_tokens": max_tokens,
             "temperature": temperature,
@@ -344,6 +379,7 @@ class Model(Mapping[str, Tensor]):
             "seed": seed,
             "stop": list(stop),
             "logprobs": logprobs,
+            "grammar": grammar_of(json_schema, regex, grammar),
             "exact": exact,
             "cache_type": cache_type_name(cache_type),
             "max_memory": max_memory,
@@ -357,6 +393,9 @@ class Model(Mapping[str, Tensor]):
         system: Optional[str] = None,
         *,
         messages: Sequence[Mapping[str, str]] = (),
+        tools: Optional[Sequence[Mapping[str, Any]]] = None,
+        documents: Optional[Sequence[Mapping[str, Any]]] = None,
+        template_args: Optional[Mapping[str, Any]] = None,
         max_tokens: Optional[int] = None,
         temperature: Optional[float] = None,
         top_k: Optional[int] = None,
@@ -366,6 +405,9 @@ class Model(Mapping[str, Tensor]):
         presence_penalty: Optional[float] = None,
         seed: int = 0,
         stop: Sequence[str] = (),
+        json_schema: Union[None, bool, str, Mapping[str, Any], type] = None,
+        regex: Optional[str] = None,
+        grammar: Optional[str] = None,
         exact: bool = False,
         cache_type: CacheType = "f32",
         max_memory: Optional[int] = None,
@@ -378,6 +420,7 @@ class Model(Mapping[str, Tensor]):
         asked = {
             "tokens": None,
             "chat": True,
+            **chat_files(None, tools, documents, template_args),
             "system": system,
             "max_tokens": max_tokens,
             "temperature": temperature,
@@ -391,6 +434,7 @@ class Model(Mapping[str, Tensor]):
             "seed": seed,
             "stop": list(stop),
             "logprobs": None,
+            "grammar": grammar_of(json_schema, regex, grammar),
             "exact": exact,
             "cache_type": cache_type_name(cache_type),
             "max_memory": max_memory,

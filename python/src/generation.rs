@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use apr::run::{
-    Arithmetic, CacheType, Completion, Conversation, GenerateOptions, Generator, Prompt, RunError,
-    RunOptions, RunResult, Runner,
+    Arithmetic, CacheType, ChatFile, Completion, Conversation, Data, GenerateOptions, Generator,
+    Grammar, Prompt, RunError, RunOptions, RunResult, Runner,
 };
 use apr::{Error, IoCause};
 use apr_infer::Memory;
@@ -23,6 +23,12 @@ pub(crate) struct Asked {
     prompt: Option<String>,
     tokens: Option<Vec<i64>>,
     chat: bool,
+    /// Messages of a chat, a JSON document.
+    messages: Option<String>,
+    /// What its template gets, JSON documents.
+    tools: Option<String>,
+    documents: Option<String>,
+    template_args: Vec<(String, String)>,
     system: Option<String>,
     max_tokens: Option<usize>,
     temperature: Option<f32>,
@@ -36,6 +42,8 @@ pub(crate) struct Asked {
     seed: u64,
     stop: Vec<String>,
     logprobs: Option<usize>,
+    /// The kind of a grammar and its text.
+    grammar: Option<(String, String)>,
     exact: bool,
     /// A name of [`CacheType`]; what is none is refused in Python.
     cache_type: String,
@@ -89,10 +97,11 @@ impl Asked {
         options
     }
 
-    fn generate_options(&self) -> GenerateOptions {
+    fn generate_options(&self) -> RunResult<GenerateOptions> {
         let mut options = GenerateOptions {
             logprobs: self.logprobs,
             stops: self.stop.clone(),
+            grammar: self.grammar(),
             ..Default::default()
         };
         options.sampling.temperature = self.temperature;
@@ -105,7 +114,23 @@ impl Asked {
         options.sampling.beams = self.beams;
         options.sampling.length_penalty = self.length_penalty;
         options.sampling.seed = self.seed;
-        options
+        options.template.tools =
+            self.tools.as_deref().map(ChatFile::tools_from_json).transpose()?;
+        options.template.documents = self.documents.as_deref().map(Data::from_json).transpose()?;
+        for (name, value) in &self.template_args {
+            options.template.arguments.push((name.clone(), Data::from_json(value)?));
+        }
+        Ok(options)
+    }
+
+    /// What the text keeps to.
+    fn grammar(&self) -> Option<Grammar> {
+        let (kind, text) = self.grammar.as_ref()?;
+        Some(match kind.as_str() {
+            "json_schema" => Grammar::json_schema(text),
+            "regex" => Grammar::regex(text),
+            _ => Grammar::rules(text),
+        })
     }
 
     /// Writes the text, or the answer of the chat.
@@ -115,8 +140,15 @@ impl Asked {
         said: Option<&Mutex<Said>>,
         sink: &mut dyn FnMut(&str) -> apr::Result<()>,
     ) -> RunResult<Completion> {
-        let mut generator = Generator::of(runner, self.generate_options())?;
-        let Some(said) = said else { return generator.generate(self.prompt(), sink) };
+        let mut generator = Generator::of(runner, self.generate_options()?)?;
+        let Some(said) = said else {
+            let chat = self.messages.as_deref().map(ChatFile::from_json).transpose()?;
+            let prompt = match &chat {
+                Some(chat) => Prompt::Messages(&chat.messages),
+                None => self.prompt(),
+            };
+            return generator.generate(prompt, sink);
+        };
         let (messages, memory) = {
             let mut said = History::said(said);
             if mem::replace(&mut said.is_busy, true) {
@@ -142,7 +174,7 @@ impl Asked {
         prompts: &[String],
         batch: usize,
     ) -> RunResult<Vec<Completion>> {
-        let mut generator = Generator::of(runner, self.generate_options())?;
+        let mut generator = Generator::of(runner, self.generate_options()?)?;
         let prompts: Vec<Prompt<'_>> = prompts.iter().map(|text| self.prompt_of(text)).collect();
         generator.generate_all(&prompts, batch, &mut |_, _| Ok(()))
     }
@@ -192,9 +224,9 @@ impl Generation {
                     sender.send(Event::Piece(piece.to_owned())).map_err(gone)
                 })
             });
-            let report = made
-                .map_err(Failure::from)
-                .and_then(|completion| serde_json::to_string(&completion).map_err(Failure::from));
+            let report = made.map_err(Failure::from).and_then(|completion| {
+                apr_core::json::to_string(&completion).map_err(Failure::from)
+            });
             // Nobody may be left to hear it.
             let _ = sender.send(Event::Done(report));
         };

@@ -120,7 +120,7 @@ pub(crate) fn convert(
         if let Some(bytes) = wishes.max_memory {
             job = job.max_memory(bytes);
         }
-        Ok(serde_json::to_string(&job.write(output)?)?)
+        Ok(apr_core::json::to_string(&job.write(output)?)?)
     })
 }
 
@@ -234,7 +234,7 @@ fn stored_dtype(name: &str) -> PyResult<DType> {
 /// it is run.
 #[pyfunction]
 pub(crate) fn scan(py: Python<'_>, path: PathBuf) -> PyResult<String> {
-    supervised(py, None, |_| Ok(serde_json::to_string(&apr::scan::scan(&path)?)?))
+    supervised(py, None, |_| Ok(apr_core::json::to_string(&apr::scan::scan(&path)?)?))
 }
 
 /// A request that no model meets.

@@ -186,7 +186,7 @@ impl Model {
 
     /// What it is, as JSON.
     fn inspect(&self, py: Python<'_>) -> PyResult<String> {
-        supervised(py, None, |_| Ok(serde_json::to_string(&self.model.inspect()?)?))
+        supervised(py, None, |_| Ok(apr_core::json::to_string(&self.model.inspect()?)?))
     }
 
     /// Whether it is sound, as JSON.
@@ -197,13 +197,13 @@ impl Model {
             let (threads, progress) = (watch.threads()?, watch.progress());
             let report = self.model.session().validate(options, &threads, &progress)?;
             self.model.check_unchanged()?;
-            Ok(serde_json::to_string(&report)?)
+            Ok(apr_core::json::to_string(&report)?)
         })
     }
 
     /// What could be better about it, as JSON.
     fn lint(&self, py: Python<'_>) -> PyResult<String> {
-        supervised(py, None, |_| Ok(serde_json::to_string(&self.model.lint()?)?))
+        supervised(py, None, |_| Ok(apr_core::json::to_string(&self.model.lint()?)?))
     }
 
     /// How it differs from another one, as JSON.
@@ -222,7 +222,7 @@ impl Model {
             let report = left.beside(&right).diff(&options, &threads, &progress)?;
             self.model.check_unchanged()?;
             other.model.check_unchanged()?;
-            Ok(serde_json::to_string(&report)?)
+            Ok(apr_core::json::to_string(&report)?)
         })
     }
 
@@ -245,7 +245,7 @@ impl Model {
             let made = self.model.run_until(&options, watch.interrupt.clone(), warn, |runner| {
                 TextEncoder::of_part(runner.prepare()?)?.read_all(&texts)
             })?;
-            made.iter().map(|task| Ok(serde_json::to_string(task)?)).collect()
+            made.iter().map(|task| Ok(apr_core::json::to_string(task)?)).collect()
         })
     }
 
@@ -266,7 +266,7 @@ impl Model {
                 self.model.run_until(&options, watch.interrupt.clone(), warn, |runner| {
                     Reranker::of_part(runner.prepare()?)?.rank(query, &documents, top)
                 })?;
-            Ok(serde_json::to_string(&ranking)?)
+            Ok(apr_core::json::to_string(&ranking)?)
         })
     }
 
@@ -334,7 +334,7 @@ impl Model {
             let made = self.model.run_until(&asked.run_options(), interrupt, warn, |runner| {
                 asked.write_all(runner, &prompts, batch)
             })?;
-            Ok(serde_json::to_string(&made)?)
+            Ok(apr_core::json::to_string(&made)?)
         })
     }
 
@@ -366,7 +366,7 @@ impl Model {
             let made = self.model.run_until(&run, watch.interrupt.clone(), warn, |runner| {
                 apr::run::Transcriber::of(runner, options)?.transcribe(&name, bytes)
             })?;
-            Ok(serde_json::to_string(&Heard {
+            Ok(apr_core::json::to_string(&Heard {
                 srt: made.to_srt(),
                 vtt: made.to_vtt(),
                 transcription: made,

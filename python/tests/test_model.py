@@ -412,6 +412,52 @@ class Running(Folder):
         with self.assertRaises(apr.Error):
             list(apr.open(places.WEIGHTS).chat().say("no template"))
 
+    def test_a_chat_of_messages_has_tools_and_an_answer_taken_apart(self):
+        for file in places.TINY_LLAMA.glob("*.json"):
+            shutil.copy(file, self.folder)
+        shutil.copy(places.WEIGHTS, self.folder)
+        template = "{{ bos_token }}{{ tools | tojson }}{{ documents[0].title }}{{ effort }}"
+        template += "{{ messages[-1].content }}"
+        (self.folder / "chat_template.jinja").write_text(template)
+        model = apr.open(self.folder)
+        messages = [{"role": "system", "content": "Add."}, {"role": "user", "content": "12+34="}]
+        made = model.generate(
+            messages=messages,
+            tools=[{"name": "f"}],
+            documents=[{"title": "T"}],
+            template_args={"effort": "high"},
+            max_tokens=3,
+        ).completion
+        self.assertEqual(made.report["prompt"], '<s>[{"name": "f"}]Thigh12+34=')
+        self.assertEqual(made.answer["text"], made.text)
+        with self.assertRaises(ValueError):
+            model.generate("12+34=", messages=messages)
+        with self.assertRaises(ValueError):
+            model.generate(messages=messages, system="Add.")
+        with self.assertRaises(apr.Error):
+            list(model.generate(messages=[{"content": "no role"}]))
+
+    def test_texts_keep_to_a_grammar(self):
+        model = apr.open(places.TINY_LLAMA)
+        made = model.generate("12+34=", regex="[x-z]{3}").completion
+        self.assertRegex(made.text, "^[x-z]{3}$")
+        self.assertEqual(made.ended, "grammar")
+        self.assertEqual(made.report["grammar"], {"kind": "regex", "complete": True})
+        schema = {"type": "array", "items": {"enum": [1, "a"]}, "minItems": 2, "maxItems": 3}
+        schema["x-guidance"] = {"whitespace_flexible": False}
+        for given in [schema, json.dumps(schema)]:
+            made = model.generate("1+1=", json_schema=given, temperature=1.0, seed=3).completion
+            values = json.loads(made.text)
+            self.assertTrue(len(values) in (2, 3) and set(values) <= {1, "a"}, values)
+        rules = 'start: "a" "b"+'
+        for made in model.generate_all(["1+1=", "2+2="], grammar=rules, max_tokens=4):
+            self.assertRegex(made.text, "^ab+$")
+        with self.assertRaises(ValueError):
+            model.generate("1", regex="a", grammar=rules)
+        with self.assertRaises(apr.Error) as raised:
+            list(model.generate("1", grammar="start: ("))
+        self.assertEqual(raised.exception.code, "E001")
+
     def test_speech_becomes_subtitles(self):
         model = apr.open(places.FIXTURES / "run/tiny-whisper")
         heard = model.transcribe(

@@ -1,4 +1,7 @@
-//! JSON texts that lie in a file: objects read strictly, and errors that point at the byte.
+//! JSON texts that lie in a file: objects read strictly, errors that point at the byte, and maps
+//! written in the order of their keys.
+
+mod sorted;
 
 use alloc::format;
 use alloc::string::ToString;
@@ -10,6 +13,8 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
 use crate::{Error, Escaped, Result};
+
+pub use sorted::{Sorted, entries, text, to_string, to_string_pretty, to_vec, to_vec_pretty};
 
 /// A `T` written as an object; derived implementations alone would accept an array of the fields as
 /// well.

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use serde::Serialize;
 
-use crate::Result;
+use crate::{Result, json};
 
 /// Bytes after which a piece is handed on.
 const PIECE_LEN: usize = 64 << 10;
@@ -54,6 +54,6 @@ impl<'a> JsonPieces<'a> {
 }
 
 fn compact<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
-    serde_json::to_vec(value)
+    json::to_vec(value)
         .unwrap_or_else(|_| unreachable!("a JSON map with string keys always serializes"))
 }

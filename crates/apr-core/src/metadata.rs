@@ -1,5 +1,6 @@
 //! Metadata of a checkpoint: one JSON object (`docs/format/apr2.md`, "Metadata").
 
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -10,6 +11,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
+use crate::json;
 use crate::json_pieces::JsonPieces;
 use crate::key_values::{Entry, FIELD, Header, KeyValues, pack, pairs_of};
 use crate::{Error, Result, Shape};
@@ -67,7 +69,7 @@ pub mod keys {
     pub const APRN: &str = "aprn";
 }
 
-/// A JSON object with sorted keys.
+/// A JSON object with sorted keys, as are those of the objects in it.
 ///
 /// ```
 /// use apr_core::Metadata;
@@ -82,7 +84,7 @@ pub mod keys {
 /// [`get`](Self::get) gives that entry without them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Metadata {
-    map: Map<String, Value>,
+    map: BTreeMap<String, Value>,
     /// `kv` of the entry under [`keys::GGUF`], which is an object then.
     pairs: Option<Arc<KeyValues>>,
 }
@@ -105,7 +107,7 @@ impl Metadata {
             return Ok(metadata);
         }
         match serde_json::from_slice(json) {
-            Ok(Value::Object(map)) => Ok(Self { map, pairs: None }),
+            Ok(Value::Object(map)) => Ok(Self { map: sorted(map), pairs: None }),
             Ok(_) => Err(Error::format("the metadata is JSON, but not an object")),
             Err(error) => Err(Error::format(format!("the metadata is not valid JSON: {error}"))),
         }
@@ -114,7 +116,7 @@ impl Metadata {
     /// Compact JSON.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(self)
+        json::to_vec(self)
             .unwrap_or_else(|_| unreachable!("a JSON map with string keys always serializes"))
     }
 
@@ -160,7 +162,7 @@ impl Metadata {
     /// Sets the key-value pairs under [`keys::GGUF`], and leaves what else is there.
     pub fn set_key_values(&mut self, pairs: KeyValues) {
         let mut entry = self.object(keys::GGUF).cloned().unwrap_or_default();
-        entry.remove(FIELD);
+        entry.shift_remove(FIELD);
         self.map.insert(keys::GGUF.into(), entry.into());
         self.pairs = Some(Arc::new(pairs));
     }
@@ -223,6 +225,7 @@ impl Metadata {
     /// unless there are new ones.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
         let mut value = value.into();
+        value.sort_all_objects();
         if key == keys::GGUF {
             // An entry without pairs is what `get` gives: those that are here stay.
             self.pairs = match value.as_object_mut() {
@@ -258,6 +261,7 @@ impl Metadata {
             (self.pairs.take_if(|_| key == keys::GGUF), value.as_mut())
         {
             entry.insert(FIELD.into(), pairs.iter().map(|pair| pair.unpack().to_json()).collect());
+            value.iter_mut().for_each(Value::sort_all_objects);
         }
         value
     }
@@ -266,10 +270,12 @@ impl Metadata {
     /// to.
     ///
     /// Returns whether it was added.
-    pub fn note_degradation(&mut self, degradation: Value) -> bool {
+    pub fn note_degradation(&mut self, mut degradation: Value) -> bool {
+        degradation.sort_all_objects();
         match self.map.get_mut(keys::QUANTIZATION) {
             Some(Value::Object(entry)) => {
                 entry.insert(keys::DEGRADATION.into(), degradation);
+                entry.sort_keys();
                 true
             }
             _ => false,
@@ -296,10 +302,19 @@ impl Metadata {
     }
 }
 
+/// Sorts an object, and all within it.
+fn sorted(map: Map<String, Value>) -> BTreeMap<String, Value> {
+    let sorted = |(key, mut value): (String, Value)| {
+        value.sort_all_objects();
+        (key, value)
+    };
+    map.into_iter().map(sorted).collect()
+}
+
 impl From<Map<String, Value>> for Metadata {
     fn from(mut map: Map<String, Value>) -> Self {
         let pairs = map.get_mut(keys::GGUF).and_then(|entry| pack(entry.as_object_mut()?));
-        Self { map, pairs: pairs.map(Arc::new) }
+        Self { map: sorted(map), pairs: pairs.map(Arc::new) }
     }
 }
 
@@ -319,7 +334,8 @@ pub struct Brief<'a> {
 impl Serialize for Brief<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> core::result::Result<S::Ok, S::Error> {
         let Metadata { map, pairs } = self.metadata;
-        let mut object = serializer.serialize_map(Some(map.len()))?;
+        // Without a length, nobody puts in order again what is in order: pairs never are a tree.
+        let mut object = serializer.serialize_map(None)?;
         for (key, value) in map {
             match (pairs, value) {
                 (Some(pairs), Value::Object(fields)) if key == keys::GGUF => {
@@ -350,10 +366,13 @@ impl<'de> Deserialize<'de> for Metadata {
                 while let Some(key) = object.next_key::<String>()? {
                     if key == keys::GGUF {
                         let header: Header = object.next_value()?;
-                        metadata.map.insert(key, header.fields.into());
+                        let mut fields = Value::from(header.fields);
+                        fields.sort_all_objects();
+                        metadata.map.insert(key, fields);
                         metadata.pairs = header.pairs.map(Arc::new);
                     } else {
-                        let value = object.next_value()?;
+                        let mut value: Value = object.next_value()?;
+                        value.sort_all_objects();
                         metadata.map.insert(key, value);
                     }
                 }

@@ -49,6 +49,7 @@ pub fn state_dtype(config: &mut Map<String, Value>, dtype: DType) -> Vec<String>
             changed.push(key.to_owned());
         }
     }
+    config.sort_keys();
     for (key, value) in config.iter_mut() {
         let nested = value.as_object_mut();
         if let Some(nested) = nested.filter(|_| key.ends_with(NESTED) && key != NOT_OF_WEIGHTS)

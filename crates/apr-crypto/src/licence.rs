@@ -167,7 +167,7 @@ impl Licence {
         let Self { uuid, licensee_hash, expires, seats, terms } = self.clone();
         let body =
             Body { uuid, licensee_hash, expires: expires.map(|at| at.to_string()), seats, terms };
-        let json = serde_json::to_vec(&body)
+        let json = apr_core::json::to_vec(&body)
             .map_err(|error| Error::format(format!("the licence: {error}")))?;
         check_len(json.len())?;
         Ok(json)

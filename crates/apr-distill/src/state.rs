@@ -72,7 +72,7 @@ impl State {
                 header.insert(format!("{what}.{at}"), entry);
             }
         }
-        let mut header = serde_json::to_vec(&header).unwrap_or_default();
+        let mut header = apr_core::json::to_vec(&header).unwrap_or_default();
         header.resize(header.len().next_multiple_of(8), b' ');
         let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
         bytes.append(&mut header);

@@ -277,7 +277,7 @@ fn run_of(student: &Student<'_>, graph: &TrainingGraph, values: &[Tensor]) -> Ru
     let mut hasher = Sha256::new();
     // Memory changes no bit.
     let options = DistillOptions { max_memory: 0, ..student.options.clone() };
-    hasher.update(serde_json::to_vec(&options).unwrap_or_default());
+    hasher.update(apr_core::json::to_vec(&options).unwrap_or_default());
     for row in &student.rows {
         hasher.update((row.tokens.len() as u64).to_le_bytes());
         hasher.update((row.first_label as u64).to_le_bytes());

@@ -102,7 +102,7 @@ fn safetensors(matrices: impl Iterator<Item = (String, [u64; 2])>) -> Box<dyn Ch
             serde_json::json!({"dtype": "F32", "shape": dims, "data_offsets": [start, end]});
         header.insert(name, entry);
     }
-    let header = serde_json::to_vec(&header).expect("names and numbers");
+    let header = apr_core::json::to_vec(&header).expect("names and numbers");
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend_from_slice(&header);
     file.extend((0..end).map(|at| if at % 4 == 3 { 0x3e } else { at.to_le_bytes()[0] }));

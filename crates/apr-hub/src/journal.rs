@@ -32,7 +32,7 @@ impl Journal {
     /// Writes it, whole or not at all.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         let beside = path.with_extension("new");
-        fs::write(&beside, serde_json::to_vec(self)?)?;
+        fs::write(&beside, apr_core::json::to_vec(self)?)?;
         fs::rename(beside, path)
     }
 

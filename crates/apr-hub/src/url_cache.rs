@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use apr_core::Result;
+use apr_core::json::Sorted;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -132,7 +133,7 @@ impl UrlCache {
         let path = self.root.join(LIST);
         let write = || -> std::io::Result<()> {
             let mut file = tempfile::NamedTempFile::new_in(&self.root)?;
-            serde_json::to_writer_pretty(&mut file, &list)?;
+            serde_json::to_writer_pretty(&mut file, &Sorted(&list))?;
             file.persist(&path).map_err(|error| error.error)?;
             Ok(())
         };

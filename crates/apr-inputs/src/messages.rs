@@ -100,7 +100,8 @@ impl Serialize for Data {
                 list.end()
             }
             Self::Object(fields) => {
-                let mut map = serializer.serialize_map(Some(fields.len()))?;
+                // Without a length, the order stays (`apr_core::json::Sorted`).
+                let mut map = serializer.serialize_map(None)?;
                 fields.iter().try_for_each(|(key, value)| map.serialize_entry(key, value))?;
                 map.end()
             }

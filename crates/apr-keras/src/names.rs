@@ -4,6 +4,7 @@
 //! variables of each layer, and writes the layer's name beside them; what the variables are called
 //! follows from the layer's class, which the configuration has.
 
+use apr_core::json::entries;
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value};
@@ -45,7 +46,7 @@ impl<'a> Numbered<'a> {
                     {
                         layers.insert(name.to_owned(), object);
                     }
-                    rest.extend(object.values());
+                    rest.extend(entries(object).map(|(_, value)| value));
                 }
                 Value::Array(items) => rest.extend(items),
                 _ => {}

@@ -124,7 +124,7 @@ pub fn restore_to<'a>(
     let mut described = config.clone();
     described.remove("model_type");
     target.set(keys::ARCHITECTURE, described);
-    let text = serde_json::to_vec_pretty(&config).unwrap_or_default();
+    let text = apr_core::json::to_vec_pretty(&config).unwrap_or_default();
     Ok(Restored { view, config: text, entries: config, losses, decoded })
 }
 

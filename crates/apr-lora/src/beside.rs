@@ -76,7 +76,7 @@ fn fit_object(config: &mut Map<String, Value>, is_untied: bool, rows: Option<(u6
 pub(crate) fn fit(bytes: &[u8], is_untied: bool, rows: Option<(u64, u64)>) -> Option<Vec<u8>> {
     let mut config: Map<String, Value> = serde_json::from_slice(bytes).ok()?;
     fit_object(&mut config, is_untied, rows);
-    let mut bytes = serde_json::to_vec_pretty(&config).ok()?;
+    let mut bytes = apr_core::json::to_vec_pretty(&config).ok()?;
     bytes.push(b'\n');
     Some(bytes)
 }

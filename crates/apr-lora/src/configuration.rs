@@ -1,6 +1,7 @@
 //! What an adapter's configuration says: PEFT's and MLX's `adapter_config.json`, the keys of a GGUF
 //! adapter.
 
+use apr_core::json::entries;
 use apr_core::{CheckpointReader, Error, Escaped, Result, Work};
 use apr_source::adapter::ADAPTER_CONFIG;
 use serde::Deserialize;
@@ -257,7 +258,7 @@ fn token_rows(config: &Map<String, Value>) -> Result<Vec<(String, Vec<u64>)>> {
     match config.get("trainable_token_indices") {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Object(modules)) => {
-            modules.iter().map(|(name, rows)| Ok((name.clone(), list(rows)?))).collect()
+            entries(modules).map(|(name, rows)| Ok((name.clone(), list(rows)?))).collect()
         }
         Some(rows) => Ok(vec![(String::new(), list(rows)?)]),
     }

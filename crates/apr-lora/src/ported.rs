@@ -227,7 +227,7 @@ impl<'a> PortedAdapter<'a> {
             "use_dora": false,
             "use_rslora": false,
         });
-        let bytes = serde_json::to_vec_pretty(&config).unwrap_or_default();
+        let bytes = apr_core::json::to_vec_pretty(&config).unwrap_or_default();
         let len = bytes.len() as u64;
         ported.companions.push(Companion { name: ADAPTER_CONFIG.to_owned(), len });
         ported.contents.push(bytes);

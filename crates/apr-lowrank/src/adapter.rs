@@ -90,7 +90,7 @@ impl Config<'_> {
             "use_dora": false,
             "use_rslora": false,
         });
-        serde_json::to_vec_pretty(&config).unwrap_or_default()
+        apr_core::json::to_vec_pretty(&config).unwrap_or_default()
     }
 
     /// The modules, by the last part of their names where that means no others.

@@ -46,7 +46,7 @@ pub(crate) fn configuration(
     if config == before {
         return None;
     }
-    let mut bytes = serde_json::to_vec_pretty(&config).ok()?;
+    let mut bytes = apr_core::json::to_vec_pretty(&config).ok()?;
     bytes.push(b'\n');
     Some(bytes)
 }

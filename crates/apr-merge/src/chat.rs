@@ -54,7 +54,7 @@ pub(crate) fn most_frequent(models: &[Model<'_>]) -> Result<Option<String>> {
 pub(crate) fn with_template(config: &[u8], text: &str) -> Option<Vec<u8>> {
     let mut config: Map<String, Value> = serde_json::from_slice(config).ok()?;
     config.insert(KEY.to_owned(), text.into());
-    let mut bytes = serde_json::to_vec_pretty(&config).ok()?;
+    let mut bytes = apr_core::json::to_vec_pretty(&config).ok()?;
     bytes.push(b'\n');
     Some(bytes)
 }

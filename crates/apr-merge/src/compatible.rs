@@ -1,5 +1,6 @@
 //! Whether models are of one architecture, as far as their configurations say.
 
+use apr_core::json::text;
 use apr_core::{Error, Escaped, Result, keys};
 use serde_json::{Map, Value};
 
@@ -51,7 +52,7 @@ pub(crate) fn check(recipe: &Recipe, models: &[Model<'_>], relaxed: bool) -> Res
             if a == b {
                 continue;
             }
-            let short = |value: &Value| Escaped::short(&value.to_string()).to_string();
+            let short = |value: &Value| Escaped::short(&text(value)).to_string();
             let message = format!("{key} is {}, but {} in {}", short(b), short(a), first.name);
             if matters && !relaxed {
                 return Err(Error::format(message).in_file(&other.name));

@@ -3,6 +3,7 @@
 use std::io;
 
 use apr_core::is_hidden;
+use apr_core::json::Sorted;
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
@@ -44,7 +45,7 @@ impl<'r, R> Headed<'r, R> {
 /// What the writer says.
 pub fn write_json(out: &mut dyn io::Write, report: &impl Serialize) -> io::Result<()> {
     let mut serializer = Serializer::with_formatter(out, Visible(PrettyFormatter::new()));
-    Ok(report.serialize(&mut serializer)?)
+    Ok(Sorted(report).serialize(&mut serializer)?)
 }
 
 /// Writes a report as [`write_json`] does, on one line without its end.
@@ -53,7 +54,7 @@ pub fn write_json(out: &mut dyn io::Write, report: &impl Serialize) -> io::Resul
 /// What the writer says.
 pub fn write_json_line(out: &mut dyn io::Write, report: &impl Serialize) -> io::Result<()> {
     let mut serializer = Serializer::with_formatter(out, Visible(CompactFormatter));
-    Ok(report.serialize(&mut serializer)?)
+    Ok(Sorted(report).serialize(&mut serializer)?)
 }
 
 /// A layout with escapes for what is hidden.

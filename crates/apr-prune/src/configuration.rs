@@ -61,7 +61,7 @@ impl Configuration {
     ) -> Result<Vec<String>> {
         let Some((place, mut settings)) = beside(reader, name)? else { return Ok(Vec::new()) };
         let changed = change(&mut settings);
-        self.files.push((place, serde_json::to_vec_pretty(&settings).unwrap_or_default()));
+        self.files.push((place, apr_core::json::to_vec_pretty(&settings).unwrap_or_default()));
         Ok(changed)
     }
 

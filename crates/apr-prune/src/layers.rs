@@ -280,6 +280,7 @@ fn number_anew(settings: &mut Map<String, Value>, dropped: &[u64]) -> Vec<String
 /// Counts the layers anew; the entries that were changed.
 fn count_anew(config: &mut Map<String, Value>, layers: u64, dropped: &[u64]) -> Vec<String> {
     let mut changed = counted(config, &COUNTS, layers, layers - dropped.len() as u64);
+    config.sort_keys();
     for (key, value) in config.iter_mut() {
         if let Value::Array(entries) = value
             && entries.len() as u64 == layers

@@ -43,9 +43,9 @@ pub(crate) struct BeamSearch<'s> {
     /// Most tokens of a text, and what it means to have so many.
     pub(crate) limit: (usize, &'static str),
     /// Changes the log probabilities of what may follow these generated tokens.
-    pub(crate) process: &'s dyn Fn(&mut [f32], &[i64]),
-    /// Whether generated tokens have come to a stop text.
-    pub(crate) stops: &'s dyn Fn(&[i64]) -> RunResult<bool>,
+    pub(crate) process: &'s dyn Fn(&mut [f32], &[i64]) -> RunResult<()>,
+    /// Why a text ends with these generated tokens, of which the last is none that ends a text.
+    pub(crate) stops: &'s dyn Fn(&[i64]) -> RunResult<Option<&'static str>>,
     /// Says what the logits of the model make of a token, where that is wanted.
     pub(crate) describes: Option<&'s Describe<'s>>,
     /// Whether the search is over, whatever it has.
@@ -125,7 +125,7 @@ impl BeamSearch<'_> {
         let mut all = Vec::new();
         for (number, (beam, logits)) in running.iter().zip(logits).enumerate() {
             let mut logs = log_softmax(logits)?;
-            (self.process)(&mut logs, &beam.added);
+            (self.process)(&mut logs, &beam.added)?;
             all.extend(likeliest(&logs, kept).into_iter().map(|(token, log)| Candidate {
                 beam: number,
                 token,
@@ -143,10 +143,9 @@ impl BeamSearch<'_> {
         for candidate in &mut all {
             candidate.ended = if self.ends.contains(&candidate.token) {
                 Some("end")
-            } else if (self.stops)(&with(&running[candidate.beam].added, candidate.token))? {
-                Some("stop")
             } else {
-                (length >= limit).then_some(reason)
+                let added = with(&running[candidate.beam].added, candidate.token);
+                (self.stops)(&added)?.or((length >= limit).then_some(reason))
             };
         }
         Ok(all)
@@ -307,8 +306,8 @@ mod tests {
             beams,
             ends: &[2],
             limit: (limit, "max_tokens"),
-            process: &|_, _| {},
-            stops: &|_| Ok(false),
+            process: &|_, _| Ok(()),
+            stops: &|_| Ok(None),
             describes: None,
             is_cancelled: &|| false,
         };

@@ -21,6 +21,7 @@ use crate::beam_search::Hypothesis;
 use crate::encoder_decoder::EncoderDecoder;
 use crate::error::{Remedy, RunError, RunResult, absent};
 use crate::generation::{Generation, GenerationOptions, TokenLogProbabilities};
+use crate::grammar::{Compiled, Constraint, Grammar, KeptGrammar};
 use crate::growing::{ByteSink, as_texts};
 use crate::next::{Causal, Fork, Next, keep_common};
 use crate::runner::{Prepared, Runner};
@@ -41,6 +42,8 @@ pub struct GenerateOptions {
     pub logprobs: Option<usize>,
     /// What the chat template gets besides messages: tools, documents, arguments.
     pub template: TemplateOptions,
+    /// What the text keeps to; not with [`Prompt::Tokens`].
+    pub grammar: Option<Grammar>,
 }
 
 /// What a completion begins with.
@@ -93,9 +96,13 @@ pub struct Completion {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
     /// Why generation ended: `end` for a token that ends a text, `stop` for a stop text,
-    /// `max_tokens`, `context` where the model takes no more, or `interrupted` where the
-    /// [`Host`](crate::Host) cancelled a [`Conversation`](crate::Conversation)'s turn.
+    /// `grammar` where nothing may follow by [`GenerateOptions::grammar`], `max_tokens`, `context`
+    /// where the model takes no more, or `interrupted` where the [`Host`](crate::Host) cancelled a
+    /// [`Conversation`](crate::Conversation)'s turn.
     pub ended: &'static str,
+    /// How the text keeps to [`GenerateOptions::grammar`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grammar: Option<KeptGrammar>,
     /// How many texts grew side by side at most, this one among them; `None` where it grew alone
     /// ([`Generator::generate_all`]).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -159,6 +166,8 @@ pub struct Generator<'g> {
     pub(crate) files: Option<String>,
     /// Whether it was said what the chat template has no place for.
     told: Cell<bool>,
+    /// The grammar of the options, once a text needs it.
+    compiled: OnceCell<Compiled>,
 }
 
 enum Model<'g> {
@@ -246,8 +255,9 @@ impl<'g> Generator<'g> {
         let settings = Generation::of(runner.facts, &options.sampling);
         warn_ignored(&runner, &settings);
         let (kept, identity) = (None, OnceCell::new());
-        let (files, told) = (None, Cell::new(false));
-        Self { runner, model, settings, options, tokenizer: None, kept, identity, files, told }
+        let (files, told, compiled) = (None, Cell::new(false), OnceCell::new());
+        let tokenizer = None;
+        Self { runner, model, settings, options, tokenizer, kept, identity, files, told, compiled }
     }
 
     /// How tokens are chosen: by the model's settings and the options.
@@ -314,6 +324,35 @@ impl<'g> Generator<'g> {
             None => Tokenizer::of(self.runner.reader, self.runner.host)?,
         };
         Ok(self.tokenizer.insert(tokenizer))
+    }
+
+    /// What a text keeps to that begins behind these tokens; `None` for any text.
+    fn constraint(
+        &self,
+        tokenizer: Option<&Tokenizer<'_>>,
+        begin: &[i64],
+    ) -> RunResult<Option<Constraint>> {
+        let Some(grammar) = &self.options.grammar else { return Ok(None) };
+        let tokenizer = tokenizer.ok_or_else(|| {
+            RunError::request("a grammar is for texts, and the prompt is given as tokens")
+        })?;
+        let compiled = match self.compiled.get() {
+            Some(compiled) => compiled,
+            None => {
+                let compiled = Compiled::of(grammar, tokenizer, self.settings.ends())?;
+                self.compiled.get_or_init(|| compiled)
+            }
+        };
+        compiled.begin(tokenizer, begin).map(Some)
+    }
+
+    /// A warning where a text is only the beginning of one that its grammar has.
+    fn warn_incomplete(&self, kept: Option<KeptGrammar>, ended: &str) {
+        if kept.is_some_and(|kept| !kept.complete) {
+            let remedy = (ended == "max_tokens").then_some(Remedy::MaxTokens);
+            let message = format!("the text ends before it is what the grammar says: {ended}");
+            self.runner.host.warn(&message, remedy);
+        }
     }
 
     /// A chat as its template writes it, and the tokens of the prompt.

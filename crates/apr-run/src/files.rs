@@ -10,6 +10,7 @@
 use std::fmt::Write;
 
 use apr_core::digest::Crc32;
+use apr_core::json;
 use apr_graph::ElementType;
 use apr_infer::{Data, Tensor, Value};
 use apr_registry::{Error, Result};
@@ -206,7 +207,7 @@ fn safetensors(arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
         elements.extend(bytes);
     }
 
-    let mut header = Json::Object(header).to_string();
+    let mut header = json::text(&Json::Object(header));
 
     // The format lets spaces follow: elements then begin at a multiple of 8.
     header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
@@ -221,7 +222,7 @@ fn json_file(values: &[(String, Value)]) -> Result<Vec<u8>> {
     for (name, value) in values {
         fields.insert(name.clone(), json_of(value)?);
     }
-    let mut bytes = Json::Object(fields).to_string().into_bytes();
+    let mut bytes = json::text(&Json::Object(fields)).into_bytes();
     bytes.push(b'\n');
     Ok(bytes)
 }

@@ -1,6 +1,7 @@
 //! What goes into a graph, as files have it: what it is, the type of the graph's input says.
 
 use apr_core::Escaped;
+use apr_core::json::entries;
 use apr_graph::{Body, Dim, Value as GraphValue, ValueOrigin, ValueType};
 use apr_infer::{Tensor, Value};
 use apr_registry::{Error, Result};
@@ -45,7 +46,8 @@ impl Given {
     pub fn from_json(text: &str) -> Result<Vec<(Option<String>, Self)>> {
         let wrong = |error| Error::format(format!("not valid JSON: {error}"));
         Ok(match serde_json::from_str(text).map_err(wrong)? {
-            Json::Object(fields) => {
+            Json::Object(mut fields) => {
+                fields.sort_keys();
                 fields.into_iter().map(|(name, json)| (Some(name), Self::Json(json))).collect()
             }
             json => vec![(None, Self::Json(json))],
@@ -183,8 +185,10 @@ fn from_json(json: &Json, kind: &ValueType, deepest: usize) -> Result<Value> {
         }
         (ValueType::Sequence(_), _) => Err(Error::format("a sequence is a list in JSON")),
         (ValueType::Map(key, inner), Json::Object(fields)) => {
-            let keys = Tensor::row(fields.keys().cloned().collect()).cast(*key)?;
-            let values = nested(&fields.values().cloned().collect())?;
+            let keys = entries(fields).map(|(key, _)| key.clone()).collect();
+            let values: Json = entries(fields).map(|(_, value)| value.clone()).collect();
+            let keys = Tensor::row(keys).cast(*key)?;
+            let values = nested(&values)?;
             let values = match element(inner) {
                 Some(element) => values.cast(element)?,
                 None => values,

@@ -56,6 +56,11 @@ impl<'a> GrowingText<'a> {
         Ok(stop.is_some())
     }
 
+    /// The bytes so far.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.text
+    }
+
     /// Hands on the rest, and returns the bytes of the text.
     pub(crate) fn finish(mut self) -> Result<Vec<u8>> {
         self.show(true)?;

@@ -49,6 +49,7 @@ mod features;
 mod files;
 mod generation;
 mod given;
+mod grammar;
 mod growing;
 mod host;
 mod images;
@@ -93,6 +94,7 @@ pub use generation::{
     TokenLogProbabilities,
 };
 pub use given::{Given, GivenArray, array_inputs, inputs_of};
+pub use grammar::{Grammar, GrammarKind, KeptGrammar};
 pub use host::{Host, NoHost};
 pub use images::{ImageEncoder, ImageResult, ImageTask, TextScore};
 pub use question_answering::{Answer, Answers, QuestionAnswering};

@@ -19,6 +19,7 @@
 use std::fmt::{self, Write};
 
 use apr_core::digest::{Digest, TensorDigest};
+use apr_core::json;
 use apr_graph::ElementType;
 use apr_infer::{LanguageModel, Memory, Tensor, Value};
 use apr_registry::{ByteSource, CheckpointReader, Error, Limits, Result, keys, safetensors};
@@ -223,7 +224,7 @@ fn write(
         VERSION_KEY: VERSION, MODEL: identity, DIGEST: hex(digest.value()),
     });
     header.insert("__metadata__".to_owned(), metadata);
-    let mut header = Json::Object(header).to_string();
+    let mut header = json::text(&Json::Object(header));
     // Elements then begin at a multiple of 8.
     header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
     sink(&(header.len() as u64).to_le_bytes())?;

@@ -135,7 +135,22 @@ impl<'h> Tokenizer<'h> {
         &self,
         work: impl FnOnce(&TextTokens) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        self.isolated_as(WHAT, work)
+    }
+
+    /// Works with the tokenizer where a library that may panic or take forever does no harm; errors
+    /// name `what` it is about.
+    pub(crate) fn isolated_as<T: Send + 'static>(
+        &self,
+        what: &str,
+        work: impl FnOnce(&TextTokens) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let tokens = Arc::clone(&self.tokens);
-        isolated(self.host, WHAT, move || work(&tokens))
+        isolated(self.host, what, move || work(&tokens))
+    }
+
+    #[cfg(feature = "grammar")]
+    pub(crate) fn warn(&self, message: &str) {
+        self.host.warn(message, None);
     }
 }

@@ -93,7 +93,7 @@ fn encode_entry(json: &mut String, info: &TensorInfo, begin: u64, end: u64) -> R
 }
 
 fn push_quoted(json: &mut String, text: &str) {
-    *json += &serde_json::to_string(text)
+    *json += &apr_core::json::to_string(text)
         .unwrap_or_else(|_| unreachable!("every string has a JSON form"));
 }
 

@@ -110,7 +110,7 @@ impl Cut {
 
         let file = name.rsplit(['/', '\\']).next().unwrap_or_default();
         let header = Header { format: format.to_owned(), file: file.to_owned(), len, holes };
-        let json = serde_json::to_vec(&header).unwrap_or_default();
+        let json = apr_core::json::to_vec(&header).unwrap_or_default();
         Self { header, json }
     }
 

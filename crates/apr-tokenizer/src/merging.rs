@@ -298,6 +298,18 @@ impl Merging {
         tokens.iter().flat_map(bytes).collect()
     }
 
+    /// Number of tokens.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Whether there are no tokens.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
     /// Whether a token stands for no text.
     #[must_use]
     pub fn is_special(&self, token: i64) -> bool {

@@ -282,7 +282,7 @@ impl Ranks {
             },
         };
         let wrong = |error: serde_json::Error| Error::format(error.to_string());
-        serde_json::to_vec(&file).map_err(wrong)
+        apr_core::json::to_vec(&file).map_err(wrong)
     }
 
     /// Refuses what is no such list, and what would take too long.

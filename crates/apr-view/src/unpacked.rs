@@ -72,7 +72,7 @@ impl<'a> Unpacked<'a> {
             }
         }
 
-        let description = serde_json::to_vec_pretty(&described).unwrap_or_default();
+        let description = apr_core::json::to_vec_pretty(&described).unwrap_or_default();
         let mut companions = base.companions().to_vec();
         companions.push(Companion { name: SCALES_FILE.to_owned(), len: description.len() as u64 });
         Ok(Self { base, tensors, parts, companions, description: Some(description) })

@@ -71,13 +71,13 @@ impl From<apr_run::RunError> for Thrown {
 
 impl From<Thrown> for JsValue {
     fn from(thrown: Thrown) -> Self {
-        serde_json::to_string(&thrown).unwrap_or(thrown.message).into()
+        apr_core::json::to_string(&thrown).unwrap_or(thrown.message).into()
     }
 }
 
 /// A report as JSON.
 pub(crate) fn json(report: &impl Serialize) -> Result<String, JsValue> {
-    serde_json::to_string(report).map_err(|error| refused(&error))
+    apr_core::json::to_string(report).map_err(|error| refused(&error))
 }
 
 /// A call that failed for a reason that is no error of a model.

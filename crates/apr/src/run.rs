@@ -17,10 +17,10 @@
 pub use apr_run::{
     Answer, Answers, Arithmetic, ArrayFile, AudioEncoder, AudioFile, AudioResult, AudioTask, Beams,
     CacheType, ChatAnswer, ChatFile, Completion, Conversation, Data, EarlyStopping, Facts,
-    GenerateOptions, Generation, GenerationOptions, Generator, Given, Host, Hypothesis,
-    ImageEncoder, ImageResult, ImageTask, InputKind, Label, LogProbability, MaskToken, Message,
-    Pooling, Prepared, Prompt, QuestionAnswering, Ranked, Ranking, Remedy, Reranker, RunError,
-    RunOptions, RunResult, Runner, Segment, TemplateOptions, TextEncoder, TextScore, TextTask,
-    Timing, Timings, TokenLabel, TokenLogProbabilities, Tokenizer, ToolCall, Transcriber,
-    Transcription, TranscriptionOptions, WordWeight,
+    GenerateOptions, Generation, GenerationOptions, Generator, Given, Grammar, GrammarKind, Host,
+    Hypothesis, ImageEncoder, ImageResult, ImageTask, InputKind, KeptGrammar, Label,
+    LogProbability, MaskToken, Message, Pooling, Prepared, Prompt, QuestionAnswering, Ranked,
+    Ranking, Remedy, Reranker, RunError, RunOptions, RunResult, Runner, Segment, TemplateOptions,
+    TextEncoder, TextScore, TextTask, Timing, Timings, TokenLabel, TokenLogProbabilities,
+    Tokenizer, ToolCall, Transcriber, Transcription, TranscriptionOptions, WordWeight,
 };

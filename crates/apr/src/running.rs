@@ -126,6 +126,27 @@ impl Model {
     /// # Ok::<(), RunError>(())
     /// ```
     ///
+    /// With the feature `grammar`, a text keeps to a JSON schema, a regular expression or a
+    /// grammar:
+    ///
+    /// ```
+    /// # #[cfg(feature = "grammar")] {
+    /// use apr::run::{GenerateOptions, Generator, Grammar, Prompt, RunOptions};
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+    /// let model = apr::Model::open(path)?;
+    /// let grammar = Some(Grammar::regex("[0-9]{3}"));
+    /// let options = GenerateOptions { grammar, ..GenerateOptions::default() };
+    /// let made = model.run_with(&RunOptions::default(), |_, _| {}, |runner| {
+    ///     Generator::of(runner, options)?.generate(Prompt::Text("12+34="), &mut |_| Ok(()))
+    /// })?;
+    /// let text = made.text.unwrap_or_default();
+    /// assert!(text.len() == 3 && text.bytes().all(|digit| digit.is_ascii_digit()), "{text}");
+    /// assert!(made.grammar.is_some_and(|kept| kept.complete));
+    /// # }
+    /// # Ok::<(), apr::run::RunError>(())
+    /// ```
+    ///
     /// A [`Conversation`](apr_run::Conversation) keeps its history, and what was read of it:
     ///
     /// ```no_run

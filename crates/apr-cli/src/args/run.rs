@@ -87,6 +87,21 @@ pub(crate) struct RunArgs {
         long, value_name = "NAME=VALUE", value_parser = parse_argument, conflicts_with = "tokens"
     )]
     pub(crate) template_arg: Vec<(String, String)>,
+    /// JSON schema in a file that the generated text keeps to
+    #[arg(
+        long, value_name = "FILE",
+        conflicts_with_all = ["tokens", "want", "query", "regex", "grammar"]
+    )]
+    pub(crate) json_schema: Option<PathBuf>,
+    /// Regular expression that the generated text matches as a whole
+    #[arg(
+        long, value_name = "PATTERN",
+        conflicts_with_all = ["tokens", "want", "query", "grammar"]
+    )]
+    pub(crate) regex: Option<String>,
+    /// Grammar in a file that the generated text keeps to: Lark, or GBNF as in llama.cpp
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tokens", "want", "query"])]
+    pub(crate) grammar: Option<PathBuf>,
     /// Prompt as token ids, comma-separated
     #[arg(
         long, value_name = "IDS", value_delimiter = ',', conflicts_with = "input",

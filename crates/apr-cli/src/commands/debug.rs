@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use apr_core::counted;
+use apr_core::json::{entries, text};
 use apr_ops::debug::{FoundString, HEX_ROW, HexRow, hex, strings};
 use apr_ops::session::Session;
 use apr_ops::tensors::find;
@@ -208,8 +209,8 @@ fn render_plain(out: &mut dyn Write, play: &Play) -> io::Result<()> {
         line("Parameters", &human::count(parameters))?;
     }
 
-    for (key, value) in play.header.as_object().into_iter().flatten() {
-        line(key, &value.as_str().map_or_else(|| value.to_string(), str::to_owned))?;
+    for (key, value) in play.header.as_object().into_iter().flat_map(entries) {
+        line(key, &value.as_str().map_or_else(|| text(value), str::to_owned))?;
     }
 
     match &play.validation {

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use apr_arch::Description;
+use apr_core::json::{entries, text};
 use apr_core::{counted, number};
 use apr_ops::graph::{EndReport, PartSummary};
 use apr_ops::inspect::{DTypeShare, InspectReport, LONGEST_ARRAY, QuantizedType};
@@ -402,6 +403,7 @@ fn flatten(object: &Map<String, Value>) -> Map<String, Value> {
         }
     }
 
+    flat.sort_keys();
     flat
 }
 
@@ -410,8 +412,8 @@ fn render_object(out: &mut dyn Write, object: &Value, rows: usize, width: usize)
     let label_width =
         object.keys().map(|key| key.chars().count()).max().unwrap_or_default().min(32);
     let width = fitting(width, label_width);
-    for (key, value) in object.iter().take(rows) {
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    for (key, value) in entries(object).take(rows) {
+        let text = value.as_str().map_or_else(|| text(value), str::to_owned);
         writeln!(
             out,
             "  {:<label_width$}  {}",

@@ -14,7 +14,7 @@ use crate::printer::{BOLD, DIM};
 
 /// Parts of the binary that can be left out when it is built, and whether they are in it. A build
 /// with the feature `page` has the page only where its files were there.
-fn parts() -> [(&'static str, bool); 11] {
+fn parts() -> [(&'static str, bool); 12] {
     [
         ("infer", cfg!(feature = "infer")),
         ("hub", cfg!(feature = "hub")),
@@ -22,6 +22,7 @@ fn parts() -> [(&'static str, bool); 11] {
         ("chat", cfg!(feature = "chat")),
         ("audio", cfg!(feature = "audio")),
         ("images", cfg!(feature = "images")),
+        ("grammar", cfg!(feature = "grammar")),
         ("page", page::is_built_in()),
         ("tui", cfg!(feature = "tui")),
         ("linalg", cfg!(feature = "linalg")),

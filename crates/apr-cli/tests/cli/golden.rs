@@ -79,7 +79,7 @@ fn rich() -> Apr2Builder {
                         a report has room for",
         "files": { "config.json": "{}" },
     });
-    sound().metadata(metadata.to_string())
+    sound().metadata(apr_core::json::text(&metadata))
 }
 
 fn broken(sandbox: &Sandbox) {

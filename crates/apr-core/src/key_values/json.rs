@@ -26,7 +26,7 @@ pub(crate) fn pack(entry: &mut Map<String, Json>) -> Option<KeyValues> {
     let list = entry.get(FIELD)?.as_array()?;
     let pair = |json: &Json| KeyValue::from_json(json).ok().filter(|pair| pair.to_json() == *json);
     let pairs = packed(list.iter().map(pair)).and_then(Result::ok)?;
-    entry.remove(FIELD);
+    entry.shift_remove(FIELD);
     Some(pairs)
 }
 

@@ -387,7 +387,7 @@ pub(crate) const FIELD: &str = "kv";
 impl Serialize for Entry<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> core::result::Result<S::Ok, S::Error> {
         let names: BTreeSet<&str> = self.fields.keys().map(String::as_str).chain([FIELD]).collect();
-        let mut map = serializer.serialize_map(Some(names.len()))?;
+        let mut map = serializer.serialize_map(None)?;
         for name in names {
             match self.fields.get(name) {
                 Some(value) => map.serialize_entry(name, value)?,

@@ -248,7 +248,7 @@ struct Nested<'a>(&'a [u8]);
 
 impl Serialize for Nested<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(2))?;
+        let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("items", name_of(Wire::new(self.0).u32()))?;
         map.serialize_entry("value", &WireArray(self.0))?;
         map.end()

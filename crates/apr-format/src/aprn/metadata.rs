@@ -9,6 +9,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use apr_core::json::Sorted;
 use apr_core::{Error, Escaped, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -226,7 +227,7 @@ fn brief(error: &serde_json::Error) -> String {
 }
 
 fn encode_map(value: &impl Serialize) -> Result<Vec<u8>> {
-    rmp_serde::to_vec_named(value)
+    rmp_serde::to_vec_named(&Sorted(value))
         .map_err(|error| Error::format(format!("the metadata can't be written: {error}")))
 }
 

@@ -82,11 +82,17 @@ impl TokenizerSource {
             return Ok(Some((TextTokens(TokenizerKind::Pipeline(pipeline)), Vec::new())));
         }
 
-        let found = tokenizer_key_values("llama", &self.files, None, &Options::default())?;
-        if found.key_values.is_empty() {
-            let Some(json) = tokenizer_of_ranks(&self.files)? else { return Ok(None) };
+        // What llama.cpp would do with a list of ranks is of no matter here either.
+        if sentencepiece_file(&self.files).is_none()
+            && let Some(json) = tokenizer_of_ranks(&self.files)?
+        {
             let pipeline = Pipeline::read(&json)?;
             return Ok(Some((TextTokens(TokenizerKind::Pipeline(pipeline)), Vec::new())));
+        }
+
+        let found = tokenizer_key_values("llama", &self.files, None, &Options::default())?;
+        if found.key_values.is_empty() {
+            return Ok(None);
         }
 
         let keys: KeyValues = found.key_values.iter().collect();
@@ -260,6 +266,21 @@ impl TextTokens {
             }
             TokenizerKind::Pipeline(pipeline) => pipeline.decode_all(tokens),
         }
+    }
+
+    /// One more than the largest id.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            TokenizerKind::Merging(merging) => merging.len(),
+            TokenizerKind::Pipeline(pipeline) => pipeline.len(),
+        }
+    }
+
+    /// Whether there are no tokens.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// The id of a token.

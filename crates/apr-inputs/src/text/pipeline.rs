@@ -56,7 +56,7 @@ impl Pipeline {
     pub(super) fn of(mut file: TokenizerFile<'_>, warnings: &mut Vec<String>) -> Result<Self> {
         match BpeFile::of(&mut file, warnings) {
             Some(file) => Self::of_bpe(file),
-            None => Self::read(&serde_json::to_vec(&file).map_err(|error| wrong(&error))?),
+            None => Self::read(&apr_core::json::to_vec(&file).map_err(|error| wrong(&error))?),
         }
     }
 
@@ -186,6 +186,11 @@ impl Pipeline {
     fn text(&self, tokens: &[i64], plain: bool) -> Result<String> {
         let ids: Vec<u32> = tokens.iter().filter_map(|token| u32::try_from(*token).ok()).collect();
         guarded(WHAT, || self.tokenizer.decode(&ids, plain).map_err(|error| wrong(&*error)))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        let last = self.tokenizer.get_vocab(true).into_values().max();
+        last.map_or(0, |last| last as usize + 1)
     }
 
     pub(super) fn id(&self, token: &str) -> Option<i64> {

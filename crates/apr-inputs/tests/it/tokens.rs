@@ -5,6 +5,7 @@ use apr_core::{Code, KeyValues, Limits};
 use apr_gguf::{KeyValue, Value};
 use apr_inputs::text::{TextStream, TextTokens, TokenizerSource};
 use apr_testkit::locate;
+use apr_tokenizer::gguf::{Options, tokenizer_key_values};
 use serde_json::Value as Json;
 
 fn json(path: &str) -> Json {
@@ -143,12 +144,22 @@ fn ranks_give_the_tokens_of_their_libraries() {
             let settings = case["settings"].to_string().into_bytes();
             files.push(("tokenizer_config.json".to_owned(), settings));
         }
+        // A file of Mistral's says how texts are split, which a GGUF file then names.
+        let in_gguf = case["list"].is_null().then(|| {
+            let options = Options::default();
+            let pairs = tokenizer_key_values("llama", &files, None, &options).expect(name);
+            let pairs: KeyValues = pairs.key_values.iter().collect();
+            read(&TokenizerSource::new(Some(pairs), Vec::new()))
+        });
         let tokens = read(&TokenizerSource::new(None, files));
         let first = ids(&case["first"]);
         let rows = all["texts"].as_array().unwrap().iter().zip(case["ids"].as_array().unwrap());
         for (text, expected) in rows {
             let (text, expected) = (text.as_str().unwrap(), ids(expected));
             assert_eq!(tokens.encode(text, false).unwrap(), expected, "{name}: {text:?}");
+            if let Some(in_gguf) = &in_gguf {
+                assert_eq!(in_gguf.encode(text, false).unwrap(), expected, "{name}: {text:?}");
+            }
             let whole = [&first[..], &expected].concat();
             assert_eq!(tokens.encode(text, true).unwrap(), whole, "{name}: {text:?}");
         }

@@ -1,5 +1,6 @@
 //! Configurations: which layers a model has, and what each call of one reads.
 
+use apr_core::json::entries;
 use apr_graph::{Attribute, AttributeValue, Dim, ElementType, TensorType, ValueType};
 use serde_json::{Map, Value};
 
@@ -146,7 +147,7 @@ pub(super) fn references(value: &Value, argument: &str, found: &mut Vec<Read>) {
                     let kind = config.and_then(|config| tensor_type(config, "shape"));
                     found.push(read(tensor, kind));
                 }
-                None => object.values().for_each(|item| references(item, argument, found)),
+                None => entries(object).for_each(|(_, item)| references(item, argument, found)),
             }
         }
         _ => {}
@@ -214,7 +215,7 @@ pub(crate) fn attributes(layer: &Value) -> Vec<Attribute> {
             "dtype" => AttributeValue::from(dtype(Some(value))?),
             // What a layer wraps is looked at again when the graph is lowered.
             "layer" | "backward_layer" => {
-                let text = serde_json::to_string(value).ok()?;
+                let text = apr_core::json::to_string(value).ok()?;
                 (text.len() <= MOST_WRAPPED).then(|| AttributeValue::from(text.as_str()))?
             }
             _ => attribute(value)?,
@@ -262,7 +263,7 @@ fn attribute(value: &Value) -> Option<AttributeValue> {
         Value::Array(items) if items.is_empty() => None,
         // An initializer or a regularizer: its class says most.
         value => {
-            let text = serde_json::to_string(value).ok()?;
+            let text = apr_core::json::to_string(value).ok()?;
             match value.get("class_name").and_then(Value::as_str) {
                 Some(class) if value.get("config").is_none_or(is_plain) => {
                     Some(AttributeValue::from(class))

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use apr_arch::{Families, FamilyModel, OptionSource, OptionValues, are_alike};
+use apr_core::json::entries;
 use apr_registry::{Metadata, keys};
 use serde_json::{Map, Value};
 
@@ -148,7 +149,7 @@ impl Comparison<'_> {
         (own, computed): (&OptionValues, &OptionValues),
     ) -> Vec<String> {
         let names = [name.to_owned()];
-        let changed = config.keys().filter_map(|entry| {
+        let changed = entries(config).filter_map(|(entry, _)| {
             let mut changed = config.clone();
             match self.held.get(entry) {
                 Some(held) if Some(held) != config.get(entry) => {
@@ -178,7 +179,7 @@ impl Comparison<'_> {
 fn short(value: &Value) -> String {
     /// Lists of layers are longer.
     const LONGEST: usize = 60;
-    let text = value.to_string();
+    let text = apr_core::json::text(value);
     match text.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,

@@ -130,7 +130,7 @@ impl<'a> Moe<'a> {
             report,
             relaxed,
         };
-        let mut bytes = serde_json::to_vec_pretty(&configuration).unwrap_or_default();
+        let mut bytes = apr_core::json::to_vec_pretty(&configuration).unwrap_or_default();
         bytes.push(b'\n');
         moe.replace(CONFIG, bytes);
         Ok(moe)

@@ -1,5 +1,6 @@
 //! mergekit-moe's YAML.
 
+use apr_core::json;
 use apr_core::{Error, Result};
 use serde_json::Value;
 
@@ -56,7 +57,7 @@ fn recipe(document: &Value, text: &str) -> Result<Recipe> {
     let per_token = per_token.map(|value| {
         let fits = |count: &u64| (1..=experts.len() as u64).contains(count);
         value.as_u64().filter(fits).ok_or_else(|| {
-            let found = short(&value.to_string());
+            let found = short(&json::text(&value));
             let count = experts.len();
             Error::format(format!("'experts_per_token' is {found}, not from 1 to {count}"))
         })

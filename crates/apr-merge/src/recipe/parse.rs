@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use apr_core::json::{entries, text};
 use apr_core::{DType, Error, Escaped, Result};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::yaml;
 use super::{
@@ -84,7 +85,7 @@ pub(crate) fn short(text: &str) -> String {
 /// A mapping whose keys are taken out as they are understood.
 pub(crate) struct Keys {
     place: String,
-    left: Map<String, Value>,
+    left: BTreeMap<String, Value>,
 }
 
 impl Keys {
@@ -387,11 +388,11 @@ fn settings(value: Option<Value>, method: Method) -> Result<Settings> {
         return Err(Error::format("'parameters' is not a mapping"));
     };
     let mut settings = Settings::new();
-    for (name, value) in object {
-        if !Method::is_parameter(&name) {
-            return Err(Error::format(format!("unknown parameter '{}' of {method}", short(&name))));
+    for (name, value) in entries(&object) {
+        if !Method::is_parameter(name) {
+            return Err(Error::format(format!("unknown parameter '{}' of {method}", short(name))));
         }
-        settings.insert(name.clone(), setting(&value, &name)?);
+        settings.insert(name.clone(), setting(value, name)?);
     }
     Ok(settings)
 }
@@ -439,9 +440,9 @@ pub(crate) fn number(value: &Value, name: &str) -> Result<f64> {
         },
         _ => None,
     };
-    number.filter(|number| number.is_finite()).ok_or_else(|| {
-        Error::format(format!("'{name}' is {}, not a number", short(&value.to_string())))
-    })
+    number
+        .filter(|number| number.is_finite())
+        .ok_or_else(|| Error::format(format!("'{name}' is {}, not a number", short(&text(value)))))
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ pub(crate) fn extended(
 }
 
 fn pretty(value: &Value) -> Vec<u8> {
-    let mut bytes = serde_json::to_vec_pretty(value).unwrap_or_default();
+    let mut bytes = apr_core::json::to_vec_pretty(value).unwrap_or_default();
     bytes.push(b'\n');
     bytes
 }

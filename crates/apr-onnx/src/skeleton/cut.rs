@@ -116,7 +116,7 @@ impl Uncut<'_> {
 
 impl Header {
     fn json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_default()
+        apr_core::json::to_vec(self).unwrap_or_default()
     }
 
     /// Bytes that are kept, of all files.

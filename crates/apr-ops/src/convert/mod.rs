@@ -252,7 +252,7 @@ fn restate(bytes: &mut Vec<u8>, dtype: DType) {
     if state_dtype(&mut config, dtype).is_empty() {
         return;
     }
-    if let Ok(mut text) = serde_json::to_vec_pretty(&config) {
+    if let Ok(mut text) = apr_core::json::to_vec_pretty(&config) {
         text.push(b'\n');
         *bytes = text;
     }

@@ -400,7 +400,7 @@ fn parse(bytes: &[u8], name: &str, limits: &Limits) -> Result<PartsPlan> {
 
 /// A document of this format, as it is written.
 pub(super) fn encoded(document: &impl Serialize) -> Vec<u8> {
-    let bytes = serde_json::to_vec_pretty(document);
+    let bytes = apr_core::json::to_vec_pretty(document);
     let mut bytes = bytes.unwrap_or_else(|_| unreachable!("texts, numbers and lists of them"));
     bytes.push(b'\n');
     bytes

@@ -201,7 +201,7 @@ fn damaged(whole: &[u8]) -> [(&'static str, Vec<u8>); 4] {
 
 pub(crate) fn trace_output(bench: &Bench<'_>) -> Judgement {
     let trace = model(bench, &Made::llama())?.trace(&tokens(), &watching(), |_, _| {})?;
-    let json = serde_json::to_vec(&trace)?;
+    let json = apr_core::json::to_vec(&trace)?;
     let back: serde_json::Value = serde_json::from_slice(&json)?;
     let steps = back["passes"][0]["steps"].as_array().ok_or_else(|| Fault::new("no steps"))?;
     let is_whole = |path: &str| {

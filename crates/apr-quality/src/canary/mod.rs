@@ -272,7 +272,7 @@ impl Canary {
     /// The file's bytes.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
-        let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
+        let mut bytes = apr_core::json::to_vec_pretty(self).unwrap_or_default();
         bytes.push(b'\n');
         bytes
     }

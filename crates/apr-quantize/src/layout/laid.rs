@@ -141,7 +141,7 @@ impl<'a> Laid<'a> {
         let mut stated: Map<String, Value> = serde_json::from_slice(&text)
             .map_err(|error| Error::format(format!("no configuration: {error}")).in_file(CONFIG))?;
         layout.state(&mut stated, &ignored);
-        let mut text = serde_json::to_vec_pretty(&stated).unwrap_or_default();
+        let mut text = apr_core::json::to_vec_pretty(&stated).unwrap_or_default();
         text.push(b'\n');
         companions[config].len = text.len() as u64;
 

@@ -6,8 +6,10 @@ use super::{Asked, Begin, Completion, DEFAULT_TOKENS, Generator, text_of};
 use crate::beam_search::BeamSearch;
 use crate::error::RunResult;
 use crate::generation::{Beams, log_probabilities};
+use crate::grammar::{Constraint, KeptGrammar};
 use crate::growing::GrowingText;
 use crate::next::{Fork, Next};
+use crate::tokens::Tokenizer;
 
 impl Generator<'_> {
     /// Searches the likeliest text; the sink gets it as a whole.
@@ -24,6 +26,7 @@ impl Generator<'_> {
         let room = begin.context.map_or(usize::MAX, |size| size.saturating_sub(begin.tokens.len()));
         let limit = if most <= room { (most, "max_tokens") } else { (room, "context") };
         let chooser = settings.begin(&begin.tokens, &begin.encoder, most);
+        let constraint = self.constraint(asked.tokenizer, &begin.tokens)?;
         let stops = [&self.options.stops[..], settings.stops()].concat();
         let tokenizer = asked.tokenizer;
         let written = |added: &[i64], sink: &mut dyn FnMut(&[u8]) -> Result<()>| {
@@ -42,8 +45,21 @@ impl Generator<'_> {
             beams,
             ends: settings.ends(),
             limit,
-            process: &|logits, added| chooser.process_generated(logits, added),
-            stops: &|added| Ok(!stops.is_empty() && written(added, &mut |_| Ok(()))?.1),
+            process: &|logits, added| {
+                let behind = constraint.as_ref().map(|it| it.behind(added)).transpose()?;
+                let allowed = behind.map(|mut it| it.allowed()).transpose()?;
+                allowed.iter().for_each(|allowed| allowed.keep(logits));
+                chooser.process_generated(logits, added);
+                allowed.iter().for_each(|allowed| allowed.keep(logits));
+                Ok(())
+            },
+            stops: &|added| {
+                if !stops.is_empty() && written(added, &mut |_| Ok(()))?.1 {
+                    return Ok(Some("stop"));
+                }
+                let behind = constraint.as_ref().map(|it| it.behind(added)).transpose()?;
+                Ok(behind.is_some_and(|it| it.is_complete()).then_some("grammar"))
+            },
             describes: self.options.logprobs.map(|_| &describes as _),
             is_cancelled: &|| begin.is_turn && self.runner.host.is_cancelled(),
         };
@@ -71,6 +87,9 @@ impl Generator<'_> {
         }
         let (text, text_base64) =
             text_of(written(&added, asked.sink.unwrap_or(&mut |_| Ok(())))?.0);
+        let kept = |constraint: Constraint| self.kept(constraint, begin, tokenizer, &added, ended);
+        let grammar = constraint.map(kept).transpose()?;
+        self.warn_incomplete(grammar, ended);
         let timings = asked.watch.finish(read, runs);
         let logprobs = best.map(|best| best.logprobs.clone()).unwrap_or_default();
         Ok(Completion {
@@ -83,6 +102,7 @@ impl Generator<'_> {
             text_base64: text_base64.filter(|_| tokenizer.is_some()),
             answer: None,
             ended,
+            grammar,
             beams: Some(found),
             batch: None,
             arithmetic: begin.arithmetic.name(),
@@ -91,5 +111,24 @@ impl Generator<'_> {
             logprobs: self.options.logprobs.map(|_| logprobs),
             ignored: settings.ignored().to_vec(),
         })
+    }
+
+    /// How the text of these tokens keeps to its grammar.
+    fn kept(
+        &self,
+        mut constraint: Constraint,
+        begin: &Begin,
+        tokenizer: Option<&Tokenizer<'_>>,
+        added: &[i64],
+        ended: &str,
+    ) -> RunResult<KeptGrammar> {
+        let mut stream = tokenizer.map(|tokenizer| tokenizer.stream(&begin.tokens)).transpose()?;
+        for token in added {
+            if let Some(stream) = &mut stream {
+                constraint.check(*token, &stream.push(*token)?)?;
+            }
+            constraint.take(*token)?;
+        }
+        Ok(constraint.kept(ended))
     }
 }

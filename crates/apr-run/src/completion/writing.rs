@@ -5,6 +5,7 @@ use apr_registry::Result;
 use super::{Asked, Begin, Completion, DEFAULT_TOKENS, Generator, text_of};
 use crate::error::RunResult;
 use crate::generation::{Chooser, TokenLogProbabilities, log_probabilities};
+use crate::grammar::Constraint;
 use crate::growing::GrowingText;
 use crate::timing::Stopwatch;
 use crate::tokens::Tokenizer;
@@ -18,6 +19,8 @@ pub(super) struct Writing<'a, 'g> {
     tokenizer: Option<&'a Tokenizer<'a>>,
     watch: Stopwatch<'a>,
     chooser: Chooser,
+    /// What the text keeps to.
+    constraint: Option<Constraint>,
     text: GrowingText<'a>,
     /// Maximum number of tokens.
     most: usize,
@@ -43,9 +46,11 @@ impl<'g> Generator<'g> {
         let Asked { tokenizer, prompt, given, sink, watch } = asked;
         let stream = tokenizer.map(|tokenizer| tokenizer.stream(&begin.tokens)).transpose()?;
         let stops = [&self.options.stops[..], self.settings.stops()].concat();
+        let constraint = self.constraint(tokenizer, &begin.tokens)?;
         Ok(Writing {
             generator: self,
             chooser: self.settings.begin(&begin.tokens, &begin.encoder, most),
+            constraint,
             text: GrowingText::new(stream, stops, sink),
             begin,
             prompt,
@@ -81,6 +86,9 @@ impl Writing<'_, '_> {
     /// Why the text ends before another token.
     pub(super) fn full(&self) -> Option<&'static str> {
         let runner = self.generator.runner;
+        if self.constraint.as_ref().is_some_and(Constraint::is_complete) {
+            return Some("grammar");
+        }
         if self.added.len() >= self.most {
             return Some("max_tokens");
         }
@@ -99,7 +107,11 @@ impl Writing<'_, '_> {
         self.watch.tick();
         self.runs += 1;
         let own = options.logprobs.map(|count| (logits.clone(), count));
+        // What the settings do last, such as forcing a token, may not bring back others.
+        let allowed = self.constraint.as_mut().map(Constraint::allowed).transpose()?;
+        allowed.iter().for_each(|allowed| allowed.keep(&mut logits));
         self.chooser.process(&mut logits);
+        allowed.iter().for_each(|allowed| allowed.keep(&mut logits));
         let token = self.chooser.choose(&logits)?;
         if settings.ends().contains(&token) {
             return Ok(Some("end"));
@@ -107,13 +119,20 @@ impl Writing<'_, '_> {
         let name = |id: i64| self.tokenizer.and_then(|tokenizer| tokenizer.vocabulary().token(id));
         self.logprobs.extend(own.map(|(own, count)| log_probabilities(&own, token, count, name)));
         self.added.push(token);
-        if self.text.add(token)? {
-            return Ok(Some("stop"));
+        let before = self.text.bytes().len();
+        let stopped = self.text.add(token)?;
+        if let Some(constraint) = &mut self.constraint {
+            if !stopped {
+                constraint.check(token, self.text.bytes().get(before..).unwrap_or_default())?;
+            }
+            constraint.take(token)?;
         }
-        Ok(self.full())
+        Ok(if stopped { Some("stop") } else { self.full() })
     }
 
-    pub(super) fn finish(self, ended: &'static str) -> Result<Completion> {
+    pub(super) fn finish(mut self, ended: &'static str) -> Result<Completion> {
+        let grammar = self.constraint.as_mut().map(|constraint| constraint.kept(ended));
+        self.generator.warn_incomplete(grammar, ended);
         let (text, text_base64) = text_of(self.text.finish()?);
         let read = self.given.len() - self.begin.reused.unwrap_or_default();
         Ok(Completion {
@@ -126,6 +145,7 @@ impl Writing<'_, '_> {
             text_base64: text_base64.filter(|_| self.tokenizer.is_some()),
             answer: None,
             ended,
+            grammar,
             beams: None,
             batch: self.batch,
             arithmetic: self.begin.arithmetic.name(),

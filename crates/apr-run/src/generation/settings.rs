@@ -1,5 +1,6 @@
 //! `generation_config.json`, key by key.
 
+use apr_core::json;
 use serde_json::{Map, Value as Json};
 
 use super::super::Facts;
@@ -131,7 +132,7 @@ fn ids(value: &Json) -> Option<Vec<i64>> {
 
 /// A key with its value, where that is short.
 fn named(key: &str, value: &Json) -> String {
-    let value = value.to_string();
+    let value = json::text(value);
     if value.len() <= 40 { format!("{key} ({value})") } else { key.to_owned() }
 }
 
@@ -303,7 +304,7 @@ fn beams(made: &mut Generation, entries: &mut Entries<'_>, options: &GenerationO
 /// Names what the file asks for and nothing does. `config.json` has many keys of other kinds.
 fn name_ignored(made: &mut Generation, entries: Entries<'_>, is_own: bool) {
     made.ignored.extend(entries.ignored);
-    for (key, value) in entries.file.into_iter().flatten() {
+    for (key, value) in entries.file.into_iter().flat_map(json::entries) {
         let neutral_at = NOT_DONE.iter().find(|(name, _)| name == key).map(|(_, at)| *at);
         let number =
             value.as_f64().or_else(|| value.as_bool().map(|flag| f64::from(u8::from(flag))));

@@ -189,8 +189,9 @@ impl Transcriber<'_> {
                 if self.times() {
                     self.special.rule_out(logits, added);
                 }
+                Ok(())
             },
-            stops: &|_| Ok(false),
+            stops: &|_| Ok(None),
             describes: None,
             is_cancelled: &|| false,
         };

@@ -1,5 +1,6 @@
 //! Configurations in JSON: classes that loaders import by name, code that they run, templates.
 
+use apr_core::json::{entries, text};
 use std::rc::Rc;
 
 use apr_pytorch::{Verdict, verdict_on};
@@ -67,7 +68,7 @@ pub(super) fn judge_value(value: &Value) -> ContentRemarks {
             Value::Object(object) => {
                 let within = layer_path(object, within);
                 judge_object(object, &within, &mut found);
-                rest.extend(object.values().map(|value| (value, Rc::clone(&within))));
+                rest.extend(entries(object).map(|(_, value)| (value, Rc::clone(&within))));
             }
             Value::Array(items) => rest.extend(items.iter().map(|item| (item, Rc::clone(&within)))),
             _ => {}
@@ -91,7 +92,7 @@ fn layer_path(object: &Map<String, Value>, within: Rc<str>) -> Rc<str> {
 }
 
 fn judge_object(object: &Map<String, Value>, within: &str, found: &mut ContentRemarks) {
-    for (key, value) in object {
+    for (key, value) in entries(object) {
         if let Some(text) = value.as_str() {
             found.extend(jinja::judge(text));
             setting(key, text, found);
@@ -100,7 +101,7 @@ fn judge_object(object: &Map<String, Value>, within: &str, found: &mut ContentRe
             shards(value, found);
         }
         if key == "auto_map" || key == "custom_pipelines" {
-            let names = Escaped::short(&value.to_string()).to_string();
+            let names = Escaped::short(&text(value)).to_string();
             let message = format!(
                 "'{key}' names Python in the model's folder, which transformers runs with \
                  trust_remote_code: {names}"
@@ -206,7 +207,7 @@ pub(super) fn setting(key: &str, value: &str, found: &mut ContentRemarks) {
 
 /// Files of weights that an index names.
 fn shards(map: &Value, found: &mut ContentRemarks) {
-    let names = map.as_object().into_iter().flatten().filter_map(|(_, name)| name.as_str());
+    let names = map.as_object().into_iter().flat_map(entries).filter_map(|(_, name)| name.as_str());
     let out = |name: &&str| {
         name.starts_with(['/', '\\']) || name.split(['/', '\\']).any(|part| part == "..")
     };
@@ -218,7 +219,7 @@ fn shards(map: &Value, found: &mut ContentRemarks) {
 
 /// Pipelines of diffusers: each part is the name of a library and a class.
 fn diffusers(object: &Map<String, Value>, found: &mut ContentRemarks) {
-    for (key, value) in object {
+    for (key, value) in entries(object) {
         let Some([Value::String(module), Value::String(class)]) =
             value.as_array().map(Vec::as_slice)
         else {

@@ -40,7 +40,7 @@ impl Learnt {
     /// Sets `key` to a value that `file` holds, or to the file's name where the value is large.
     pub(super) fn set_bounded(&mut self, key: &str, value: impl Into<Value>, file: &str) {
         let value = value.into();
-        let fits = serde_json::to_vec(&value).is_ok_and(|json| json.len() <= MAX_INLINE);
+        let fits = apr_core::json::to_vec(&value).is_ok_and(|json| json.len() <= MAX_INLINE);
         if fits {
             self.set(key, value);
         } else {

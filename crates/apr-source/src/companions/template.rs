@@ -1,5 +1,6 @@
 //! Chat templates.
 
+use apr_core::json::entries;
 use serde_json::{Map, Value, json};
 
 use super::files::Files;
@@ -46,5 +47,5 @@ fn template(value: &Value) -> Option<Value> {
 }
 
 fn by_name(templates: &Map<String, Value>, named: impl Fn(&str, &str) -> Value) -> Option<Value> {
-    templates.iter().map(|(name, template)| Some(named(name, template.as_str()?))).collect()
+    entries(templates).map(|(name, template)| Some(named(name, template.as_str()?))).collect()
 }

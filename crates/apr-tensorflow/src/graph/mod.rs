@@ -13,6 +13,7 @@ mod restored;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use apr_core::json::entries;
 use apr_core::protobuf::{Message, Walker};
 use apr_core::{ByteSource, CheckpointReader, Error, Limits, Result};
 use apr_graph::{Function, Graph, Op, Opset};
@@ -90,12 +91,13 @@ fn read(
 
 /// Names of the values that the signatures of a SavedModel return.
 fn ends(fields: &serde_json::Map<String, Value>) -> Vec<String> {
-    let signatures = fields.get("signatures").and_then(Value::as_object).into_iter().flatten();
+    let signatures =
+        fields.get("signatures").and_then(Value::as_object).into_iter().flat_map(entries);
     let outputs = signatures
         .filter(|(name, _)| !name.starts_with("__"))
         .filter_map(|(_, entry)| entry.get("outputs").and_then(Value::as_object));
-    let names = outputs.flat_map(|outputs| outputs.values());
-    names.filter_map(|info| info.get("name")?.as_str().map(str::to_owned)).collect()
+    let names = outputs.flat_map(entries);
+    names.filter_map(|(_, info)| info.get("name")?.as_str().map(str::to_owned)).collect()
 }
 
 /// The nodes of a `GraphDef`, and the functions of its library.

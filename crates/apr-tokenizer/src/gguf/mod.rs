@@ -10,6 +10,7 @@
 //! | BPE on characters, bytes as fallback (Llama) | BPE               | `llama`, a token's score its rank of merges |
 //! | WordPiece (BERT)                             |                   | `bert`                                      |
 //! | Unigram (T5, XLM-R)                          | Unigram           | `t5`                                        |
+//! | what a list of ranks comes to (`tekken.json`) |                  | `gpt2`, its splitting named by `pre`        |
 //!
 //! Keys, their order and their types are those llama.cpp's converter writes. Where a pipeline does
 //! what llama.cpp can't, a warning says which texts get other ids; where hardly any text would get
@@ -37,6 +38,8 @@ use apr_core::{Error, Result};
 use context::Context;
 use files::Files;
 use hugging_face::TokenizerJson;
+
+use crate::ranks::tokenizer_of_ranks;
 
 pub use context::{Options, Tokenizer};
 pub use files::sentencepiece_file;
@@ -68,6 +71,9 @@ pub fn tokenizer_key_values(
         wordpiece::from_vocab_txt(&mut context)?;
     } else if context.files.bytes("vocab.json").is_some() {
         bpe::from_vocab_json(&mut context)?;
+    } else if let Some(json) = tokenizer_of_ranks(files)? {
+        let json = std::str::from_utf8(&json).map_err(|error| Error::format(error.to_string()))?;
+        from_tokenizer_json(&mut context, &files::parse("the list of ranks", json)?)?;
     } else {
         context.warn(
             "no tokenizer among the files: llama.cpp refuses to load a GGUF file without one",

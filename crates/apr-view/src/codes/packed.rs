@@ -13,6 +13,7 @@
 
 use std::ops::Range;
 
+use apr_core::json::entries;
 use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
 use apr_tensor::grouped::{Code, Decoding, Rule};
 
@@ -180,8 +181,8 @@ fn packing(
 /// The numbers of bits that groups of the configuration have.
 fn stated_bits(stated: &Stated) -> impl Iterator<Item = u64> {
     let groups = stated.get("config_groups").and_then(|groups| groups.as_object());
-    let groups = groups.into_iter().flat_map(|groups| groups.values());
-    groups.filter_map(|group| group.get("weights")?.get("num_bits")?.as_u64())
+    let groups = groups.into_iter().flat_map(entries);
+    groups.filter_map(|(_, group)| group.get("weights")?.get("num_bits")?.as_u64())
 }
 
 struct Packed {

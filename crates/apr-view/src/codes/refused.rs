@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use apr_core::json::entries;
 use apr_core::{DType, Error, Escaped, Result, counted};
 use serde_json::Value;
 
@@ -295,7 +296,7 @@ pub(super) fn without_transforms(stated: &Stated, weight: Weight) -> Result<Weig
     /// Places whose transforms are in the weights already.
     const IN_WEIGHTS: [&str; 2] = ["weight_input", "weight_output"];
     let groups = stated.get("transform_config").and_then(|config| config.get("config_groups"));
-    let groups = groups.and_then(|groups| groups.as_object()).into_iter().flatten();
+    let groups = groups.and_then(|groups| groups.as_object()).into_iter().flat_map(entries);
     let places = groups.flat_map(|(name, group)| {
         let applied = group.get("apply").and_then(|apply| apply.as_array()).into_iter().flatten();
         applied.filter_map(move |apply| Some((name, group, apply.get("location")?.as_str()?)))

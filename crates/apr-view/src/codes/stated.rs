@@ -120,7 +120,7 @@ pub(super) fn without(config: &[u8]) -> Option<Vec<u8>> {
     if !take_off(&mut config) {
         return None;
     }
-    let mut text = serde_json::to_vec_pretty(&config).ok()?;
+    let mut text = apr_core::json::to_vec_pretty(&config).ok()?;
     text.push(b'\n');
     Some(text)
 }
@@ -136,7 +136,7 @@ pub(super) fn back(original: &[u8], now: &[u8]) -> Option<Vec<u8>> {
     let original: Map<String, Value> = serde_json::from_slice(&mark(original)).ok()?;
     let mut config: Map<String, Value> = serde_json::from_slice(&mark(now)).ok()?;
     put_entries(&original, &mut config);
-    let mut text = serde_json::to_vec_pretty(&config).ok()?;
+    let mut text = apr_core::json::to_vec_pretty(&config).ok()?;
     text.push(b'\n');
     Some(text)
 }

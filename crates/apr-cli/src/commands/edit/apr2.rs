@@ -223,7 +223,7 @@ fn replace_template(metadata: &mut Metadata, text: &str) -> Outcome {
         config
             .contains_key("chat_template")
             .then(|| config.insert("chat_template".to_owned(), text.into()))?;
-        serde_json::to_string_pretty(&config).ok()
+        apr_core::json::to_string_pretty(&config).ok()
     });
 
     let has_config = in_config.is_some();

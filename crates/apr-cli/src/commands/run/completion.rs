@@ -27,6 +27,7 @@ pub(super) fn options(job: &Job<'_>) -> GenerateOptions {
         stops: job.args.stop.clone(),
         logprobs: job.args.logprobs,
         template: job.chat.options.clone(),
+        grammar: job.grammar.cloned(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use apr_run::{GenerationOptions, Prepared, Runner};
+use apr_run::{GenerationOptions, Grammar, Prepared, Runner};
 
 use super::messages::Chat;
 use crate::args::RunArgs;
@@ -21,6 +21,8 @@ pub(super) struct Job<'j> {
     pub(super) begun: Instant,
     /// What a chat template gets.
     pub(super) chat: &'j Chat,
+    /// What generated text keeps to.
+    pub(super) grammar: Option<&'j Grammar>,
 }
 
 impl Job<'_> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use apr_registry::Escaped;
-use apr_run::{ChatFile, Data, Message, TemplateOptions};
+use apr_run::{ChatFile, Data, Grammar, Message, TemplateOptions};
 
 use super::given::read_text;
 use crate::args::RunArgs;
@@ -58,6 +58,18 @@ impl Chat {
             chat.options.arguments.push((name.clone(), argument(name, value)?));
         }
         Ok(chat)
+    }
+}
+
+/// What generated text keeps to.
+pub(super) fn grammar(args: &RunArgs) -> Outcome<Option<Grammar>> {
+    let of_file = |path: &Path, of: fn(String) -> Grammar| {
+        Ok(Some(of(read_text(path)?).in_file(path.display().to_string())))
+    };
+    match (&args.json_schema, &args.regex, &args.grammar) {
+        (Some(path), ..) => of_file(path, Grammar::json_schema),
+        (_, _, Some(path)) => of_file(path, Grammar::rules),
+        (_, pattern, _) => Ok(pattern.as_ref().map(Grammar::regex)),
     }
 }
 

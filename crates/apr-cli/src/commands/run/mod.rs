@@ -63,6 +63,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
         is_stdin_taken: args.model.as_os_str() == "-",
     };
     let chat = Chat::of(args, context)?;
+    let grammar = messages::grammar(args)?;
     let given = match chat.messages.is_some() {
         true => Given { has_chat: true, ..Given::default() },
         false => Given::of(&asked, context)?,
@@ -89,7 +90,8 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     }
     let host = host(context);
     with_runner(&source, &facts, &options, &host, |runner| {
-        let job = Job { args, context, runner, name: &model.name, begun, chat: &chat };
+        let (name, grammar) = (&*model.name, grammar.as_ref());
+        let job = Job { args, context, runner, name, begun, chat: &chat, grammar };
         if converses {
             return conversation::run(&job);
         }
@@ -225,7 +227,10 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
         || args.prompt_cache.is_some()
         || args.batch.is_some()
         || !args.stop.is_empty()
-        || args.logprobs.is_some();
+        || args.logprobs.is_some()
+        || args.json_schema.is_some()
+        || args.regex.is_some()
+        || args.grammar.is_some();
     let of_generation = [args.max_tokens, args.top_k].iter().any(Option::is_some)
         || args.cache_type.is_some()
         || args.seed.is_some()
@@ -242,7 +247,8 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
         };
         let message = format!(
             "--chat, --messages, --prompt-cache, --cache-type, --batch, --stop, --logprobs, \
-             --max-tokens, --beams and the options of sampling, such as --temperature, {why}"
+             --json-schema, --regex, --grammar, --max-tokens, --beams and the options of sampling, \
+             such as --temperature, {why}"
         );
         return Err(Failure::Usage(message));
     }

@@ -215,7 +215,7 @@ const STATEMENTS: &[&str] = &[
     "--subtitles and --fallback apply to",
     "--subtitles takes one audio file at a time",
     "apply to text generation, which --want does not do",
-    "--chat, --messages, --prompt-cache, --cache-type, --batch, --stop, --logprobs, --max-tokens,",
+    "--chat, --messages, --prompt-cache, --cache-type, --batch, --stop, --logprobs, --json-schema,",
     "--tokens: {token} is not in",
     "--template-arg {name} is given twice",
     "--tokens: {id} is not in",

@@ -89,7 +89,7 @@ fn file_of<'a>(keys: &TokenizerKeys<'a>) -> Result<(TokenizerFile<'a>, Vec<Strin
 
 fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     let mut bytes =
-        serde_json::to_vec_pretty(value).map_err(|error| Error::format(error.to_string()))?;
+        apr_core::json::to_vec_pretty(value).map_err(|error| Error::format(error.to_string()))?;
     bytes.push(b'\n');
     Ok(bytes)
 }

@@ -74,6 +74,7 @@ pub struct Added<'a> {
 
 /// The tokenizer proper.
 #[derive(Debug, Serialize)]
+#[expect(clippy::large_enum_variant, reason = "there is one of them")]
 #[serde(tag = "type")]
 pub enum Model<'a> {
     /// Pairs of tokens become one, by rank.
@@ -130,7 +131,8 @@ pub struct Ids<'a>(
 
 impl Serialize for Ids<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        // Without a length, the order stays (`apr_core::json::Sorted`).
+        let mut map = serializer.serialize_map(None)?;
         for (text, id) in &self.0 {
             map.serialize_entry(text, id)?;
         }
