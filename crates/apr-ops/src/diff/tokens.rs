@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use apr_core::json::text;
 use apr_core::{Escaped, grouped};
 use apr_registry::{CheckpointReader, Result};
 use apr_source::companions::{Learnt, learn_from};
@@ -142,7 +143,7 @@ fn lists_detail(left: &[Value], right: &[Value]) -> String {
 }
 
 fn short(value: &Value) -> String {
-    Escaped::short(&value.to_string()).to_string()
+    Escaped::short(&text(value)).to_string()
 }
 
 /// What decides which tokens a text or a chat gets, where both models state it and it differs.

@@ -2,6 +2,7 @@
 
 use apr_arch::OptionChange;
 use apr_core::counted;
+use apr_core::json::text;
 use serde_json::Value;
 
 use super::{Divergence, TraceDiff};
@@ -35,7 +36,7 @@ pub(super) fn recommended(diff: &TraceDiff) -> String {
 
 /// The configuration comes before any weight: the same weights compute something else with it.
 fn of_setting(change: &OptionChange, more: usize) -> String {
-    let value = |value: &Option<Value>| value.as_ref().map_or("none".to_owned(), Value::to_string);
+    let value = |value: &Option<Value>| value.as_ref().map_or("none".to_owned(), text);
     let place = match change.at.as_str() {
         "" => String::new(),
         at => format!(" of {at}"),

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use apr_arch::OptionChange;
+use apr_core::json::text;
 use apr_registry::Escaped;
 use apr_run::Facts;
 use apr_source::Source;
@@ -128,7 +129,7 @@ fn render(out: &mut dyn Write, diff: &TraceDiff) -> io::Result<()> {
 
 /// What the configurations make of the graph, where that differs.
 fn settings(out: &mut dyn Write, changes: &[OptionChange]) -> io::Result<()> {
-    let value = |value: &Option<Value>| value.as_ref().map_or("none".to_owned(), Value::to_string);
+    let value = |value: &Option<Value>| value.as_ref().map_or("none".to_owned(), text);
     for change in changes {
         let at = if change.at.is_empty() { "" } else { " of " };
         writeln!(
