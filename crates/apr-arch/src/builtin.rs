@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 56] = [
+const TEXTS: [&str; 73] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -68,6 +68,23 @@ const TEXTS: [&str; 56] = [
     include_str!("../families/gptj.toml"),
     include_str!("../families/olmoe.toml"),
     include_str!("../families/exaone4.toml"),
+    include_str!("../families/qwen2_vl.toml"),
+    include_str!("../families/qwen3_vl.toml"),
+    include_str!("../families/seed_oss.toml"),
+    include_str!("../families/arcee.toml"),
+    include_str!("../families/apertus.toml"),
+    include_str!("../families/olmo.toml"),
+    include_str!("../families/ministral3.toml"),
+    include_str!("../families/ernie4_5.toml"),
+    include_str!("../families/hunyuan_v1_dense.toml"),
+    include_str!("../families/bitnet.toml"),
+    include_str!("../families/nemotron.toml"),
+    include_str!("../families/helium.toml"),
+    include_str!("../families/glm.toml"),
+    include_str!("../families/minimax_m2.toml"),
+    include_str!("../families/glm4_moe.toml"),
+    include_str!("../families/dots1.toml"),
+    include_str!("../families/llama4.toml"),
 ];
 
 /// The families as far as they have been read: most runs need one of them.
@@ -80,6 +97,8 @@ pub(crate) struct Table {
     names: Vec<&'static str>,
     /// What `general.architecture` of its GGUF files can be, where the table says that itself.
     gguf: Vec<&'static str>,
+    /// Whether the table says that there are none.
+    is_refused: bool,
     /// Position of the table that it extends.
     base: Option<usize>,
 }
@@ -100,8 +119,11 @@ pub(crate) fn tables() -> &'static [Table] {
             let names: Vec<_> = values(&["name = ", "model_types = ", "aliases = "]).collect();
             let base = values(&["extends = "]).next();
             let base = base.and_then(|base| tables.iter().position(|table| table.name() == base));
-            let gguf = section(text, "gguf").lines().flat_map(architectures).collect();
-            tables.push(Table { at, names, gguf, base });
+            let gguf = section(text, "gguf");
+            let refuses = gguf.lines().any(|line| line.starts_with("refused = "));
+            let gguf: Vec<_> = gguf.lines().flat_map(architectures).collect();
+            let is_refused = refuses && gguf.is_empty();
+            tables.push(Table { at, names, gguf, is_refused, base });
         }
         tables
     })
@@ -117,6 +139,12 @@ fn section(text: &'static str, name: &str) -> &'static str {
 fn architectures(line: &str) -> impl Iterator<Item = &str> {
     let values = line.split("architecture = \"").skip(1);
     values.filter_map(|value| value.split('"').next())
+}
+
+/// Whether a word stands anywhere in the table of a family here.
+pub(crate) fn has_word(family: &Family, word: &str) -> bool {
+    let table = tables().iter().find(|table| table.name() == family.name());
+    is_builtin(family) && table.is_some_and(|table| table.has_word(word))
 }
 
 /// Whether this is a family of a table here.
@@ -150,10 +178,9 @@ impl Table {
 
     /// Whether `general.architecture` of a GGUF file with such a model can be this.
     pub(crate) fn may_be_in_gguf(&self, architecture: &str) -> bool {
-        let mut lineage = self.lineage().map(|table| &table.gguf);
-
-        // A table that names no architecture has its base's.
-        lineage.find(|said| !said.is_empty()).is_some_and(|said| said.contains(&architecture))
+        // A table that names no architecture has its base's, unless it refuses them.
+        let said = self.lineage().find(|table| table.is_refused || !table.gguf.is_empty());
+        said.is_some_and(|table| table.gguf.contains(&architecture))
     }
 
     /// Whether a word stands anywhere in the table, or in one that it extends.

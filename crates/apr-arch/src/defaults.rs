@@ -6,19 +6,23 @@ use serde_json::Value as Json;
 
 use crate::dimensions::Config;
 use crate::family::Family;
+use crate::text_part::text_part;
 
 /// Defaults by `model_type`, as transformers' configuration classes have them; made by
 /// `fixtures/families/defaults.py`.
 const TEXT: &str = include_str!("../families/defaults.json");
 
-/// The defaults of a `model_type`, else of the first that the family has by itself.
+/// The defaults of a `model_type`, else of the first that the family has by itself. Of a class for
+/// several parts, those of the language model, unless the family has the parts itself.
 pub(crate) fn of(family: &Family, model_type: Option<&str>) -> Option<&'static Config> {
     static ALL: OnceLock<Config> = OnceLock::new();
 
     // A test reads the table, so that one which is malformed does not leave this repository.
     let all = ALL.get_or_init(|| serde_json::from_str(TEXT).unwrap_or_default());
     let mut names = model_type.into_iter().chain(family.names());
-    names.find_map(|name| all.get(name).and_then(Json::as_object))
+    let defaults = names.find_map(|name| all.get(name).and_then(Json::as_object))?;
+    let text = text_part(defaults).filter(|_| !family.has_parts());
+    Some(text.unwrap_or(defaults))
 }
 
 #[cfg(test)]

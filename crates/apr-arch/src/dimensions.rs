@@ -11,43 +11,101 @@ use crate::defaults;
 use crate::expression::{Expression, Value};
 use crate::families::is_no_type;
 use crate::family::{Family, FamilyTensor};
+use crate::text_part;
 
 /// Hyperparameters as `config.json` states them.
 pub type Config = Map<String, Json>;
 
 static NO_CONFIG: LazyLock<Config> = LazyLock::new(Config::new);
 
+/// What keys have in their names that are about training, generation or the files.
+const BOOKKEEPING: [&str; 15] = [
+    "_token_id",
+    "architectures",
+    "auto_map",
+    "dropout",
+    "dtype",
+    "head_dim",
+    "initializer",
+    "label",
+    "model_type",
+    "name_or_path",
+    "pretraining_tp",
+    "rope_",
+    "transformers_version",
+    "output_",
+    "use_cache",
+];
+
 /// What a checkpoint says about itself.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Told<'a> {
+    /// The model's configuration: of one with parts for images or sound, the language model's.
     pub(crate) config: &'a Config,
+    /// The configuration as a whole.
+    whole: &'a Config,
     pub(crate) model_type: Option<&'a str>,
+    /// The type of the model that the language model is a part of; no text where it is one alone.
+    part_of: Option<&'a str>,
     /// What the configuration means by omitting a key; nothing where there is no configuration.
     defaults: &'a Config,
 }
 
 impl<'a> Told<'a> {
     pub(crate) fn by(metadata: &'a Metadata, family: &Family) -> Self {
-        let config = metadata.object(keys::ARCHITECTURE).unwrap_or(&NO_CONFIG);
-        let model_type = metadata.text(keys::MODEL_TYPE);
+        let whole = metadata.object(keys::ARCHITECTURE).unwrap_or(&NO_CONFIG);
+        let told = metadata.text(keys::MODEL_TYPE);
         // A configuration that names neither class nor type may be of another family.
-        let is_told = model_type.is_some_and(|name| !is_no_type(name))
-            || config.contains_key("architectures");
-        let defaults = defaults::of(family, model_type).filter(|_| is_told && !config.is_empty());
-        Self { config, model_type, defaults: defaults.unwrap_or(&NO_CONFIG) }
+        let is_told =
+            told.is_some_and(|name| !is_no_type(name)) || whole.contains_key("architectures");
+        let text = text_part::text_part(whole).filter(|_| !family.has_parts());
+        let model_type = text.and_then(|_| text_part::text_type(whole)).or(told);
+        let defaults = defaults::of(family, model_type).filter(|_| is_told && !whole.is_empty());
+        Self {
+            config: text.unwrap_or(whole),
+            whole,
+            model_type,
+            part_of: text.and(told),
+            defaults: defaults.unwrap_or(&NO_CONFIG),
+        }
+    }
+
+    /// Whether the model has parts for images or sound, of which the family knows nothing.
+    pub(crate) fn has_other_parts(self, family: &Family) -> bool {
+        !family.has_parts() && text_part::has_others(self.whole)
+    }
+
+    /// Entries that a class with these defaults does not have; none that say nothing of what is
+    /// computed.
+    pub(crate) fn entries_beyond(self, defaults: Option<&Config>) -> Vec<String> {
+        let defaults = defaults.unwrap_or(&NO_CONFIG);
+        let names = defaults.get("attribute_map").and_then(Json::as_object);
+        let is_known = |key: &str| {
+            defaults.contains_key(key)
+                || names.is_some_and(|names| names.contains_key(key))
+                || BOOKKEEPING.iter().any(|word| key.contains(word))
+        };
+        let keys = self.config.iter().filter(|(_, value)| !value.is_null());
+        keys.map(|(key, _)| key).filter(|key| !is_known(key)).cloned().collect()
+    }
+
+    /// An entry at the top of the configuration.
+    fn top(self, key: &str) -> Option<&'a Json> {
+        let of_whole = || text_part::of_whole(self.whole, self.config, key);
+        let is_part = !std::ptr::eq(self.whole, self.config);
+        is_part.then(of_whole).flatten().or_else(|| self.config.get(key))
     }
 
     /// The configuration's entry under a dotted path, which may be null; also under another name
     /// that its class has for it (`attribute_map` of transformers).
     fn stated(self, path: &str) -> Option<&'a Json> {
-        entry(self.config, path).or_else(|| {
+        let (key, rest) = path.split_once('.').map_or((path, None), |(key, at)| (key, Some(at)));
+        let within = |json: &'a Json| rest.map_or(Some(json), |rest| within(json, rest));
+        self.top(key).and_then(within).or_else(|| {
             let names = self.defaults.get("attribute_map")?.as_object()?;
             let called = names.get(path).and_then(Json::as_str);
             let others = names.iter().filter(|(_, name)| *name == path).map(|(other, _)| other);
-            called
-                .into_iter()
-                .chain(others.map(String::as_str))
-                .find_map(|name| self.config.get(name))
+            called.into_iter().chain(others.map(String::as_str)).find_map(|name| self.top(name))
         })
     }
 
@@ -58,7 +116,7 @@ impl<'a> Told<'a> {
         let default = entry(self.defaults, path)?;
         let object = path.split_once('.').map_or("", |(object, _)| object);
         let is_whole = !object.ends_with("_config")
-            && self.config.get(object).is_some_and(|object| !object.is_null());
+            && self.top(object).is_some_and(|object| !object.is_null());
         match self.stated(path) {
             None if !is_whole => Some(default),
             Some(Json::Null) if default.is_object() => Some(default),
@@ -67,7 +125,7 @@ impl<'a> Told<'a> {
     }
 
     /// The configuration's entry under a dotted path, whether it has one that is not null (`has.`
-    /// and the path), `model_type`, or `task`: what the first of `architectures` has after `For`,
+    /// and the path), `model_type`, `part_of`, or `task`: what the first of `architectures` has after `For`,
     /// such as `CausalLM`, or no text.
     fn value(self, path: &str) -> Option<Value> {
         if let Some(path) = path.strip_prefix("has.") {
@@ -76,9 +134,9 @@ impl<'a> Told<'a> {
         }
         match path {
             "model_type" => self.model_type.map(|name| Value::Text(name.to_owned())),
+            "part_of" => Some(Value::Text(self.part_of.unwrap_or_default().to_owned())),
             "task" => {
-                let class =
-                    self.config.get("architectures").and_then(|names| names.get(0)?.as_str());
+                let class = self.top("architectures").and_then(|names| names.get(0)?.as_str());
                 let task =
                     class.and_then(|class| class.split_once("For")).map_or("", |(_, task)| task);
                 Some(Value::Text(task.to_owned()))
@@ -96,9 +154,15 @@ impl<'a> Told<'a> {
 
 /// The entry under a dotted path.
 fn entry<'c>(config: &'c Config, path: &str) -> Option<&'c Json> {
-    let mut parts = path.split('.');
-    let first = config.get(parts.next()?)?;
-    parts.try_fold(first, |json, part| json.get(part))
+    match path.split_once('.') {
+        Some((key, rest)) => within(config.get(key)?, rest),
+        None => config.get(path),
+    }
+}
+
+/// What an object has under a dotted path.
+fn within<'j>(json: &'j Json, path: &str) -> Option<&'j Json> {
+    path.split('.').try_fold(json, |json, part| json.get(part))
 }
 
 /// The first alternative that can be computed. `value` computes one, and says whether a default of
@@ -158,7 +222,7 @@ impl<'a> Dimensions<'a> {
             for (expression, &dim) in expected.iter().zip(shape.dims()) {
                 // Only a dimension by itself can be read off; a product could be of many.
                 let Some(name) = expression.as_name() else { continue };
-                let open = self.told.config.is_empty()
+                let open = self.told.whole.is_empty()
                     || self
                         .resolved
                         .get(name)
@@ -216,7 +280,7 @@ impl<'a> Dimensions<'a> {
         let observed = observed.map(|value| Resolved { value: Some(value), by_default: false });
         let computed =
             computed.map(|(value, by_default)| Resolved { value: Some(value), by_default });
-        let is_weak = |computed: &Resolved| told.config.is_empty() || computed.by_default;
+        let is_weak = |computed: &Resolved| told.whole.is_empty() || computed.by_default;
         let dimension = match (computed, observed) {
             (Some(computed), Some(observed)) if is_weak(&computed) => observed,
             (computed, observed) => computed.or(observed).unwrap_or_default(),
@@ -300,9 +364,14 @@ impl<'a> Dimensions<'a> {
         self.told.stated(path).filter(|json| !json.is_null()).cloned()
     }
 
+    /// Whether the model has parts for images or sound, of which the family knows nothing.
+    pub(crate) fn has_other_parts(&self) -> bool {
+        self.told.has_other_parts(self.family)
+    }
+
     /// Whether there is a configuration at all.
     pub(crate) fn has_configuration(&self) -> bool {
-        !self.told.config.is_empty()
+        !self.told.whole.is_empty()
     }
 
     pub(crate) fn size(&self, expression: &Expression) -> Option<u64> {
@@ -315,7 +384,7 @@ impl<'a> Dimensions<'a> {
 
     /// Whether there is no configuration, so that everything is read off the tensors.
     pub(crate) fn is_guessed(&self) -> bool {
-        self.told.config.is_empty()
+        self.told.whole.is_empty()
     }
 
     /// A dimension, else an entry of the configuration, or else its default.

@@ -7,10 +7,12 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use crate::builtin::{self, Table, tables};
+use crate::dimensions;
 use crate::expression::Value;
 use crate::family::{Family, HUGGING_FACE, Naming, Refused};
 use crate::model::FamilyModel;
 use crate::names::NameGroups;
+use crate::text_part::{is_of_others, text_type};
 
 /// Share of a checkpoint's tensors that a family must know to be believed, as a fraction: where the
 /// configuration names the family, and where names alone speak for it.
@@ -145,14 +147,22 @@ impl Families {
     /// What the metadata say of the family.
     fn told<'m>(&self, metadata: &'m Metadata) -> Told<'_, 'm> {
         let named = metadata.text(keys::MODEL_TYPE).filter(|name| !is_no_type(name));
-        if let Some(name) = named {
-            return self.find(name).map_or(Told::Stranger(name), Told::Family);
-        }
         let architecture = metadata.object(keys::ARCHITECTURE);
-        let class = architecture.and_then(|config| config.get("architectures")?.get(0)?.as_str());
-        match class {
-            Some(class) => self.of_class(class).map_or(Told::Stranger(class), Told::Family),
-            None => Told::Nothing,
+        let class = || architecture?.get("architectures")?.get(0)?.as_str();
+        let known = match named {
+            Some(name) => self.find(name).ok_or(name),
+            None => match class() {
+                Some(class) => self.of_class(class).ok_or(class),
+                None => return Told::Nothing,
+            },
+        };
+
+        // Of a model with parts for images or sound, the language model may be of a known family.
+        let text = || architecture.and_then(text_type);
+        match (known, text()) {
+            (Ok(family), _) => Told::Family(family),
+            (Err(name), None) => Told::Stranger(name),
+            (Err(_), Some(text)) => self.find(text).map_or(Told::Stranger(text), Told::Family),
         }
     }
 
@@ -186,7 +196,7 @@ impl Families {
         match self.told(metadata) {
             Told::Family(family) => {
                 let names = NameGroups::of(tensors);
-                match names.best_naming(family, least(TOLD, tensors.len())) {
+                match names.best_naming(family, fewest_told(family, tensors, metadata)) {
                     Some((naming, _)) => {
                         Some(FamilyModel::new(family, naming, &names, tensors, metadata))
                     }
@@ -251,7 +261,7 @@ impl Families {
         let Told::Family(told) = self.told(metadata) else { return None };
         let names = NameGroups::of(tensors);
         let (naming, known) = names.best_naming(told, 0)?;
-        if known >= least(TOLD, tensors.len()) {
+        if known >= fewest_told(told, tensors, metadata) {
             return None;
         }
 
@@ -342,6 +352,14 @@ fn of_module<'a>(
     best.map(|(_, model)| model)
 }
 
+/// Fewest tensors that a family which the metadata name must know to be believed. Those of parts
+/// for images or sound say nothing of the language model beside them.
+fn fewest_told(family: &Family, tensors: &[TensorInfo], metadata: &Metadata) -> usize {
+    let has_others = dimensions::Told::by(metadata, family).has_other_parts(family);
+    let others = tensors.iter().filter(|info| has_others && is_of_others(&info.name)).count();
+    least(TOLD, tensors.len() - others)
+}
+
 /// Fewest tensors out of `total` that are this share, and at least one.
 fn least((share, of): (usize, usize), total: usize) -> usize {
     total.saturating_mul(share).div_ceil(of).max(1)
@@ -420,7 +438,7 @@ mod tests {
 
     #[test]
     fn a_model_type_of_no_table_is_unknown_whatever_its_tensors_are_called() {
-        for stranger in ["jamba", "helium", "hunyuan_v1_dense", "arcee", "seed_oss", "ernie4_5"] {
+        for stranger in ["jamba", "plamo", "hunyuan_v1_moe", "phimoe", "internlm3", "dbrx"] {
             assert_eq!(identified(&json!({ "model_type": stranger })), None, "{stranger}");
             // The class of a known family makes the model none.
             let architecture = json!({ "architectures": ["LlamaForCausalLM"] });
@@ -430,7 +448,7 @@ mod tests {
             );
         }
         assert_eq!(
-            identified(&json!({ "architecture": { "architectures": ["HeliumForCausalLM"] } })),
+            identified(&json!({ "architecture": { "architectures": ["JambaForCausalLM"] } })),
             None
         );
     }
@@ -536,7 +554,7 @@ mod tests {
         ] {
             assert_eq!(families.of_class(class).map(Family::name), Some(family), "{class}");
         }
-        for class in ["HeliumForCausalLM", "NeoBertModel", "ForCausalLM", "Model", ""] {
+        for class in ["JambaForCausalLM", "NeoBertModel", "ForCausalLM", "Model", ""] {
             assert!(families.of_class(class).is_none(), "{class}");
         }
     }

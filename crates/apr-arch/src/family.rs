@@ -276,6 +276,12 @@ impl Family {
         &self.file.title
     }
 
+    /// Whether the table describes all parts of models whose configuration has `text_config`, and
+    /// not the language model among them.
+    pub(crate) fn has_parts(&self) -> bool {
+        self.file.parts.unwrap_or(false)
+    }
+
     /// Whether configurations or users call the family so.
     #[must_use]
     pub fn is_called(&self, name: &str) -> bool {

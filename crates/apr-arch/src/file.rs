@@ -67,6 +67,8 @@ pub(crate) struct FamilyFile {
     pub(crate) model_types: Vec<String>,
     #[serde(default)]
     pub(crate) aliases: Vec<String>,
+    /// Whether the table describes all parts of models whose configuration has `text_config`.
+    pub(crate) parts: Option<bool>,
     pub(crate) purpose: Option<String>,
     pub(crate) architecture: Option<String>,
     pub(crate) input: Option<String>,
@@ -118,6 +120,7 @@ impl FamilyFile {
         Self {
             graph: self.graph.map(|graph| graph.on_top_of(&inherited)),
             tensors,
+            parts: self.parts.or(base.parts),
             purpose: self.purpose.or_else(|| base.purpose.clone()),
             architecture: self.architecture.or_else(|| base.architecture.clone()),
             input: self.input.or_else(|| base.input.clone()),

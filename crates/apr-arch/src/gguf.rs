@@ -143,6 +143,7 @@ enum KeyKind {
     String,
     Strings,
     Bools,
+    I32s,
 }
 
 /// A hyperparameter's value, in the type that llama.cpp expects.
@@ -161,6 +162,8 @@ pub enum GgufValue {
     Strings(Vec<String>),
     /// Several truths.
     Bools(Vec<bool>),
+    /// Several whole numbers.
+    I32s(Vec<i32>),
 }
 
 /// How the values of a tensor in a GGUF file come from those in Hugging Face's layout.
@@ -205,8 +208,10 @@ impl GgufFile {
         layouts.extend(self.layouts);
         let mut computes = base.computes.clone();
         computes.extend(self.computes);
+        // The base's files are none of a family that has none.
+        let inherited = base.architecture.clone().filter(|_| self.refused.is_none());
         Self {
-            architecture: self.architecture.or_else(|| base.architecture.clone()),
+            architecture: self.architecture.or(inherited),
             keys: replaced(&base.keys, self.keys, &self.without_keys, |entry| &entry.key),
             config: replaced(&base.config, self.config, &self.without_config, |entry| &entry.key),
             layouts,
@@ -529,6 +534,10 @@ impl KeyKind {
             }
             (Self::Bools, Value::List(items)) => {
                 items.iter().map(Value::as_truth).collect::<Option<_>>().map(GgufValue::Bools)
+            }
+            (Self::I32s, Value::List(items)) => {
+                let number = |item: &Value| i32::try_from(item.as_size()?).ok();
+                items.iter().map(number).collect::<Option<_>>().map(GgufValue::I32s)
             }
             _ => None,
         };

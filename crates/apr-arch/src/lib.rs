@@ -29,6 +29,8 @@ mod model;
 mod name_list;
 mod names;
 mod pattern;
+mod resemblance;
+mod text_part;
 
 pub use dimensions::Config;
 pub use families::{Contradiction, Families, is_path_of_module};
@@ -39,3 +41,6 @@ pub use kind::{Range, TensorExpectation, TensorKind};
 pub use layer_stack::LayerStack;
 pub use mapper::TensorNameMapper;
 pub use model::{Description, FamilyModel, Mismatch};
+pub use names::without_numbers;
+pub use resemblance::Resemblance;
+pub use text_part::{text_part, text_task};

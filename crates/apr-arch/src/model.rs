@@ -16,6 +16,7 @@ use crate::gguf::TensorLayout;
 use crate::kind::{Range, TensorExpectation};
 use crate::layer_stack::LayerStack;
 use crate::names::NameGroups;
+use crate::text_part::is_of_others;
 use member::{Member, counts, inputs, member, tell_namesakes};
 
 pub use description::Description;
@@ -231,6 +232,13 @@ impl<'a> FamilyModel<'a> {
             }
         }
         Some(expectation)
+    }
+
+    /// Whether a tensor of this name is of a part for images or sound, beside the language model
+    /// that the family describes: text passes none of them.
+    #[must_use]
+    pub fn is_of_other_part(&self, name: &str) -> bool {
+        self.dimensions.has_other_parts() && is_of_others(name)
     }
 
     /// Tensors that the family knows.

@@ -286,6 +286,15 @@ fn is_plain(prefix: &str) -> bool {
             && prefix.strip_suffix('.').is_some_and(|parts| parts.split('.').all(is_plain_part))
 }
 
+/// A name with `*` in the place of the numbers of layers.
+#[must_use]
+pub fn without_numbers(name: &str) -> String {
+    let is_number =
+        |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let parts = name.split('.').map(|part| if is_number(&part) { "*" } else { part });
+    parts.collect::<Vec<_>>().join(".")
+}
+
 #[cfg(test)]
 mod tests {
     use apr_core::DType;

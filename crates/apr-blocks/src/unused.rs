@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apr_arch::without_numbers;
 use apr_core::{Error, Escaped, Result, TensorInfo, counted};
 
 use crate::Graphs;
@@ -52,8 +53,12 @@ impl Model<'_> {
         for (position, info) in tensors.iter().enumerate() {
             let Some(name) = family.canonical(position) else {
                 let is_extra = is_extra(&info.name);
-                let other = is_chosen && is_extra;
-                let why = other.then(|| "parts that the family does not have".to_owned());
+                let why = match family.is_of_other_part(&info.name) {
+                    true => Some("for images, video or sound; only text is computed with"),
+                    false if is_chosen && is_extra => Some("parts that the family does not have"),
+                    false => None,
+                };
+                let why = why.map(str::to_owned);
                 if !family.is_auxiliary(&info.name) {
                     unused.push(UnusedTensor { name: info.name.clone(), why, is_extra });
                 }
@@ -159,12 +164,4 @@ fn listed(names: &[&str]) -> String {
     let more: usize = kinds.values().skip(SHOWN).map(Vec::len).sum();
     shown.extend((more > 0).then(|| format!("{more} more")));
     shown.join(", ")
-}
-
-/// A name with `*` in the place of the numbers of layers.
-fn without_numbers(name: &str) -> String {
-    let is_number =
-        |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    let parts = name.split('.').map(|part| if is_number(&part) { "*" } else { part });
-    parts.collect::<Vec<_>>().join(".")
 }

@@ -289,6 +289,13 @@ fn advice_about_format(message: &str) -> Option<String> {
         return Some("`apr validate` lists everything that loading it would execute".to_owned());
     }
     if message.starts_with("GGUF needs the model family") {
+        if message.ends_with("is unknown") {
+            return Some(
+                "`apr explain MODEL` names the nearest known family, --arch-file FILE defines \
+                 another"
+                    .to_owned(),
+            );
+        }
         return Some("--arch NAME sets a family of the same architecture".to_owned());
     }
     if message.starts_with("adapters can't be exported to GGUF") {

@@ -102,6 +102,7 @@ impl Facts {
                 return self.sentence.as_ref().and_then(pooling_type).map(Value::from);
             }
             "output_labels" => return self.labels(written.classes).map(|labels| json!(labels)),
+            "mrope_sections" => return mrope_sections(&self.config),
             "sliding_layers" => return sliding_layers(&self.config),
             "rope_attention_factor" => {
                 return rope::attention_factor(&self.config).map(Value::from);
@@ -258,6 +259,14 @@ fn sliding_layers(config: &Map<String, Value>) -> Option<Value> {
     Some(kinds.iter().map(|kind| Value::from(kind.as_str() == Some(SLIDING))).collect())
 }
 
+/// How many pairs of a head's dimensions are turned by each of the numbers that a position has: of
+/// time, height and width, and a fourth that llama.cpp has room for.
+fn mrope_sections(config: &Map<String, Value>) -> Option<Value> {
+    let mut sections = config.get("rope_scaling")?.get("mrope_section")?.as_array()?.clone();
+    sections.resize(4, Value::from(0));
+    Some(sections.into())
+}
+
 /// The opposite of [`sliding_layers`]: the kind of each layer's attention, as `transformers` calls
 /// it.
 pub(super) fn layer_types(sliding: &Value) -> Option<Value> {
@@ -300,6 +309,7 @@ fn typed(value: GgufValue) -> Typed {
         GgufValue::String(text) => text.into(),
         GgufValue::Strings(texts) => texts.into(),
         GgufValue::Bools(truths) => truths.into(),
+        GgufValue::I32s(numbers) => numbers.into(),
         _ => unreachable!("all types are known to this version"),
     }
 }

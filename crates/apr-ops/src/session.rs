@@ -347,7 +347,8 @@ impl<'a> Session<'a> {
     /// # Errors
     /// E001 when the family that was asked for is not known.
     pub fn explain(&self) -> Result<ModelExplanation> {
-        Ok(explain_model(self.reader(), self.name(), self.family()?))
+        let families = self.source().families();
+        Ok(explain_model(self.reader(), self.name(), self.family()?, families))
     }
 
     /// The report of `apr explain --tensor` on the tensor called `name`, by the checkpoint or

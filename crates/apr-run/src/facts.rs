@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use apr_arch::text_task;
 use apr_core::Value;
 use apr_registry::{CheckpointReader, Result};
 use apr_source::Source;
@@ -252,6 +253,8 @@ impl Facts {
         let described = || self.get("architecture").filter(|_| self.is_gguf)?.get("architectures");
         let class = self.config("architectures").or_else(described)?.get(0)?.as_str()?;
         Some(match class.split_once("For") {
+            // The language model of one with other parts.
+            Some((_, task)) if self.config("text_config").is_some() => text_task(task).to_owned(),
             Some((_, task)) => task.to_owned(),
             // GPT-2's class is `GPT2LMHeadModel`.
             None if class.ends_with("LMHeadModel") => "CausalLM".to_owned(),

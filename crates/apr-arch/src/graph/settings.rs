@@ -6,6 +6,7 @@ use super::GraphTable;
 use crate::expression::{Expression, Value};
 use crate::kind::TensorKind;
 use crate::model::{FamilyModel, numbers};
+use crate::text_part::text_task;
 
 /// A family's `[graph]` table, computed for one checkpoint.
 #[derive(Debug, Clone)]
@@ -25,6 +26,10 @@ impl<'a> FamilyModel<'a> {
     {
         let table = self.family.graph.as_ref()?;
         let task = task.map_or_else(|| self.task(), str::to_owned);
+        let task = match self.dimensions.has_other_parts() {
+            true => text_task(&task).to_owned(),
+            false => task,
+        };
         Some(GraphSettings { table, model: self, task })
     }
 

@@ -238,6 +238,9 @@ impl FamilyModel<'_> {
         // addition to it.
         let is_believed = self.known() * 2 >= self.members.len();
         move |name| {
+            if self.is_of_other_part(name) {
+                return true;
+            }
             let rest = name.strip_prefix(self.naming.wrapper.as_str()).unwrap_or(name);
             let mut rests =
                 [rest, rest.strip_prefix(&*self.naming.prefix).unwrap_or(rest)].into_iter();

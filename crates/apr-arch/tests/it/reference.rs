@@ -16,13 +16,17 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(fixture("families"))
+    cases_in("families")
+}
+
+fn cases_in(folder: &str) -> Vec<Case> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(fixture(folder))
         .expect("the fixtures are there")
         .map(|entry| entry.expect("an entry").path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
         .collect();
     paths.sort();
-    assert!(paths.len() > 20, "{} cases", paths.len());
+    assert!(paths.len() > 10, "{} cases", paths.len());
     paths.iter().map(|path| case(path)).collect()
 }
 
@@ -72,6 +76,27 @@ fn every_tensor_is_known_and_has_the_expected_shape() {
             .map(|at| &tensors[at].name)
             .collect();
         assert!(unchecked.is_empty(), "{name}: no shape is expected of {unchecked:?}");
+    }
+}
+
+/// The family knows all of the language model, and nothing of the parts beside it.
+#[test]
+fn the_language_model_within_a_model_that_sees_is_known() {
+    let families = Families::builtin();
+    for Case { name, family, tensors, metadata } in cases_in("families/parts") {
+        let model = families
+            .identify(&tensors, &metadata)
+            .unwrap_or_else(|| panic!("{name} is not identified"));
+        assert_eq!(model.family().name(), family, "{name}");
+        for mismatch in model.mismatches(&tensors) {
+            let is_other = matches!(&mismatch, Mismatch::Unexpected { extra: true, .. });
+            assert!(is_other && model.is_of_other_part(mismatch.name()), "{name}: {mismatch:?}");
+        }
+        for (at, info) in tensors.iter().enumerate() {
+            let is_known = model.canonical(at).is_some();
+            assert!(is_known != model.is_of_other_part(&info.name), "{name}: {}", info.name);
+            assert!(!is_known || model.expected_shape(at).is_some(), "{name}: {}", info.name);
+        }
     }
 }
 

@@ -28,11 +28,35 @@ pub(crate) struct Given {
     pub(crate) past: Option<KeyValue>,
     /// How far tokens are from each other.
     pub(crate) distances: Option<Distances>,
+    /// Factors of the queries, `[batch, 1, sequence, 1]`.
+    pub(crate) growth: Option<ValueId>,
+}
+
+/// Where the norm of each head's queries and keys stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NormPlace {
+    /// Before they are turned (Qwen 3).
+    BeforeRotary,
+    /// Behind that (Hunyuan).
+    BehindRotary,
+}
+
+impl NormPlace {
+    /// Option `query_key_norm_place`.
+    fn of(place: BlockPosition<'_>) -> Result<Self> {
+        match place.text_or_none("query_key_norm_place")?.as_deref() {
+            None | Some("before_rotary") => Ok(Self::BeforeRotary),
+            Some("behind_rotary") => Ok(Self::BehindRotary),
+            Some(other) => Err(place.unknown("query_key_norm_place", other)),
+        }
+    }
 }
 
 impl Writer<'_> {
     /// A block of attention of the tokens among themselves: projections, positions, scores, and the
-    /// output. Returns that, and the keys and values of all tokens so far.
+    /// output. Returns that, and the keys and values of all tokens so far. Option
+    /// `query_key_norm_place`: `before_rotary` (the default) or `behind_rotary`. `context_norm` is a
+    /// norm before the output (BitNet, <https://arxiv.org/abs/2504.12285>).
     pub(crate) fn attention(
         &mut self,
         place: BlockPosition<'_>,
@@ -50,6 +74,13 @@ impl Writer<'_> {
                 query = w.rotated("query_rotary", rotary, query, turn, heads.head_dim);
                 key = w.rotated("key_rotary", rotary, key, turn, heads.head_dim);
             }
+            if NormPlace::of(place)? == NormPlace::BehindRotary {
+                query = w.norm_of_heads(place, "query_norm", query)?;
+                key = w.norm_of_heads(place, "key_norm", key)?;
+            }
+            if let Some(growth) = given.growth {
+                query = w.make("Mul", "query_grown", [query, growth]);
+            }
             let all = w.with_past(KeyValue { key, value }, given.past);
             let sinks = place.tensor_or_none("sinks");
             let mask = match given.distances {
@@ -59,9 +90,26 @@ impl Writer<'_> {
                 None => given.mask,
             };
             let context = w.context(&heads, query, all, mask, sinks.as_deref())?;
+            let module = place.module_or_none("context_norm");
+            let context = w.norm_part(Norm::of(place)?, "context_norm", context, module)?;
             let output = w.linear_part(place, "output", context)?;
             Ok((output, all))
         })
+    }
+
+    /// The norm of queries or keys that are turned already, `[batch, heads, sequence, head_dim]`:
+    /// that of a module, or one without weights where option `query_key_norm` is `bare_head`.
+    fn norm_of_heads(
+        &mut self,
+        place: BlockPosition<'_>,
+        part: &str,
+        x: ValueId,
+    ) -> Result<ValueId> {
+        let norm = Norm::of(place)?;
+        if place.text_or_none("query_key_norm")?.as_deref() == Some("bare_head") {
+            return Ok(self.scope(part, |w| w.bare_rms_norm(norm.eps(), x)));
+        }
+        self.norm_part(norm, part, x, place.module_or_none(part))
     }
 
     /// Queries, keys and values, `[batch, sequence, heads, head_dim]`. Option `fused` says how a
@@ -131,8 +179,10 @@ impl Writer<'_> {
     ) -> Result<ValueId> {
         let shape = [0, 0, signed(heads), signed(head_dim)];
 
+        let behind = NormPlace::of(place)?;
         // The norm of the first head says whether there are any.
         let each = place.numbered(part, &[("head", 0), ("kv_head", 0)]);
+        let each = each.filter(|_| behind != NormPlace::BehindRotary);
         let Some(module) = each.filter(|name| self.model.has(&format!("{name}.weight"))) else {
             return Ok(self.reshape(name, x, &shape));
         };

@@ -173,6 +173,8 @@ impl Writer<'_> {
     }
 
     /// Adds what an expert makes of the tokens that it has a weight for. Only those are computed.
+    /// Option `expert_input_scaled`: the weight is a factor of what the expert reads (Llama 4), and
+    /// not of what it makes.
     fn expert(
         &mut self,
         place: BlockPosition<'_>,
@@ -196,10 +198,18 @@ impl Writer<'_> {
             let rows = w.make("NonZero", "row_numbers", [weight]);
             let rows = w.transpose("rows", rows, [1, 0]);
             let mine = w.make("GatherND", "mine", [tokens, rows]);
-            let made = w.expert_network(place, expert, mine)?;
+            let scales_input = place.truth("expert_input_scaled")?;
+            let made =
+                (!scales_input).then(|| w.expert_network(place, expert, mine)).transpose()?;
             let weight = w.make("GatherND", "my_weight", [weight, rows]);
             let weight = w.unsqueeze("weight_column", weight, &[1]);
-            let part = w.make("Mul", "part", [made, weight]);
+            let part = match made {
+                Some(made) => w.make("Mul", "part", [made, weight]),
+                None => {
+                    let mine = w.make("Mul", "my_part", [mine, weight]);
+                    w.expert_network(place, expert, mine)?
+                }
+            };
             // ScatterND can add since opset 16. Before, what is there is added: each row comes
             // once.
             let sum = if w.model.wanted_opset < 16 {
@@ -218,7 +228,8 @@ impl Writer<'_> {
 
     /// The network of an expert: gated, by modules of its own (`expert_gate`, `expert_up`,
     /// `expert_down`), or by its part of tensors of all experts (`experts_gate_up`,
-    /// `experts_down`).
+    /// `experts_down`). Option `experts_order` says how the columns of such a tensor stand: those of
+    /// gate and up `in_turn` (the default), or in `halves`, of option `expert_intermediate` each.
     fn expert_network(
         &mut self,
         place: BlockPosition<'_>,
@@ -226,7 +237,11 @@ impl Writer<'_> {
         x: ValueId,
     ) -> Result<ValueId> {
         if place.tensor_or_none("experts_gate_up").is_some() {
-            return self.stacked_expert(place, expert, x);
+            return match place.text_or_none("experts_order")?.as_deref() {
+                None | Some("in_turn") => self.stacked_expert(place, expert, x),
+                Some("halves") => self.halved_expert(place, expert, x),
+                Some(other) => Err(place.unknown("experts_order", other)),
+            };
         }
 
         let activation = Activation::of(place, "activation")?;
@@ -265,6 +280,21 @@ impl Writer<'_> {
         let one = self.float(1.0);
         let up = self.make("Add", "up_plus_one", [up, one]);
         let gated = self.make("Mul", "gated", [gate, up]);
+        self.stacked_linear(place, expert, "experts_down", gated)
+    }
+
+    /// `down(activation(gate) * up)`, with all columns of the gate before those of `up` (Llama 4).
+    fn halved_expert(
+        &mut self,
+        place: BlockPosition<'_>,
+        expert: u64,
+        x: ValueId,
+    ) -> Result<ValueId> {
+        let activation = Activation::of(place, "activation")?;
+        let both = self.stacked_linear(place, expert, "experts_gate_up", x)?;
+        let width = place.size("expert_intermediate")?;
+        let [gate, up] = self.split("parts", both, -1, [width, width]);
+        let gated = self.gated(activation, gate, up);
         self.stacked_linear(place, expert, "experts_down", gated)
     }
 

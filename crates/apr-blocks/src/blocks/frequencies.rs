@@ -31,7 +31,7 @@ pub(crate) enum Inverse {
 }
 
 /// Keys that some form of scaling reads, or that say what another key says.
-const KNOWN: [&str; 17] = [
+const KNOWN: [&str; 19] = [
     "rope_type",
     "type",
     "rope_theta",
@@ -49,6 +49,16 @@ const KNOWN: [&str; 17] = [
     "short_factor",
     "long_factor",
     "partial_rotary_factor",
+    "mrope_section",
+    "mrope_interleaved",
+];
+
+/// Keys of the same entry that blocks read where the family's table has an option for them.
+const READ_BY: [(&str, &str); 3] = [
+    ("alpha", "rotary_alpha"),
+    ("llama_4_scaling_beta", "query_growth"),
+    // Ministral 3 has this length twice.
+    ("max_position_embeddings", "query_growth"),
 ];
 
 /// The part of the configuration that is about rotary positions.
@@ -81,7 +91,9 @@ impl<'p> Rotation<'p> {
                 .unwrap_or_default(),
         };
 
-        let is_unknown = |key: &&String| !KNOWN.contains(&key.as_str());
+        let is_read =
+            |key: &str| READ_BY.iter().any(|(known, option)| *known == key && place.states(option));
+        let is_unknown = |key: &&String| !KNOWN.contains(&key.as_str()) && !is_read(key);
         if let Some(key) = entries.keys().find(is_unknown) {
             return Err(Error::version(format!(
                 "the configuration has '{key}' for rotary positions, which no block supports"
@@ -113,6 +125,13 @@ impl<'p> Rotation<'p> {
     /// Share of a head's dimensions that are turned, where the configuration's own entry says.
     pub(crate) fn partial(&self) -> Option<f64> {
         self.number("partial_rotary_factor")
+    }
+
+    /// Option `rotary_alpha`: what the base grows by with the type `dynamic`, however long a text
+    /// is (Hunyuan). 0 is none.
+    fn alpha(&self) -> Result<Option<f64>> {
+        let alpha = self.place.number_or_none("rotary_alpha")?.filter(|alpha| *alpha != 0.0);
+        alpha.map(|alpha| positive("alpha", alpha)).transpose()
     }
 
     fn theta(&self) -> Result<f64> {
@@ -154,7 +173,9 @@ impl<'p> Rotation<'p> {
             factor: 1.0,
         };
         match self.kind() {
-            "default" => Ok(fixed(plain.inverse())),
+            // Positions of images have three numbers, those of a text three times the same (Wang et
+            // al. 2024, <https://arxiv.org/abs/2409.12191>).
+            "default" | "mrope" => Ok(fixed(plain.inverse())),
             "linear" => {
                 let factor = self.required("factor")?;
                 Ok(fixed(plain.inverse().into_iter().map(|inverse| inverse / factor).collect()))
@@ -162,6 +183,11 @@ impl<'p> Rotation<'p> {
             "llama3" => Ok(fixed(self.llama3(&plain)?)),
             "yarn" => self.yarn(&plain),
             "longrope" | "su" => self.longrope(&plain),
+            "dynamic" if dim > 2 && self.alpha()?.is_some() => {
+                let dims = dim as f64;
+                let growth = self.alpha()?.unwrap_or(1.0).powf(dims / (dims - 2.0));
+                Ok(fixed(Plain::new(self.theta()? * growth, dim)?.inverse()))
+            }
             // The exponent has dim - 2 below the line.
             "dynamic" if dim > 2 => Ok(Frequencies {
                 inverse: Inverse::Growing {

@@ -97,7 +97,7 @@ impl Writer<'_> {
     ) -> Result<Made> {
         let residual = Residual::of(place)?;
         let norms = Norms::of(place)?;
-        let before = self.norm_before(place, norms, "attention", x)?;
+        let before = self.norm_of_block(place, norms, "attention", x)?;
         let (attended, cache) = if is_latent(place)? {
             self.latent_attention(place, before, rotary, given)?
         } else {
@@ -107,17 +107,19 @@ impl Writer<'_> {
         let mut middle = self.added(place, norms, "attention", base, attended)?;
         let mut made = None;
         if let Some(encoded) = encoded {
-            let before = self.norm_before(place, norms, "cross", middle)?;
+            let before = self.norm_of_block(place, norms, "cross", middle)?;
             let (attended, keys_values) = self.cross_attention(place, before, encoded)?;
             middle = self.added(place, norms, "cross", middle, attended)?;
             made = Some(keys_values);
         }
 
         let into_mlp = match residual {
-            Residual::Serial | Residual::Normed => self.norm_before(place, norms, "mlp", middle)?,
+            Residual::Serial | Residual::Normed => {
+                self.norm_of_block(place, norms, "mlp", middle)?
+            }
             // One norm serves both blocks where there is no second one.
             Residual::Parallel if place.module_or_none("mlp_norm").is_none() => before,
-            Residual::Parallel => self.norm_before(place, norms, "mlp", x)?,
+            Residual::Parallel => self.norm_of_block(place, norms, "mlp", x)?,
         };
 
         let made_by_mlp = self.feed_forward_or_experts(place, into_mlp)?;
@@ -131,7 +133,7 @@ impl Writer<'_> {
         self.norm_part(Norm::of(place)?, part, x, place.module_or_none(part))
     }
 
-    fn norm_before(
+    fn norm_of_block(
         &mut self,
         place: BlockPosition<'_>,
         norms: Norms,
@@ -139,7 +141,7 @@ impl Writer<'_> {
         x: ValueId,
     ) -> Result<ValueId> {
         match norms {
-            Norms::Before => self.norm_of(place, &format!("{block}_norm"), x),
+            Norms::Before => self.norm_before(place, &format!("{block}_norm"), x),
             Norms::After => Ok(x),
         }
     }

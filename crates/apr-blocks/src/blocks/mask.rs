@@ -17,6 +17,17 @@ pub(crate) enum Sight {
     All,
 }
 
+/// How far a token sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Everything.
+    Whole,
+    /// So many tokens.
+    Window(u64),
+    /// The tokens of its chunk, of so many each (Llama 4).
+    Chunk(u64),
+}
+
 /// What masks are made of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Field {
@@ -64,22 +75,27 @@ impl Writer<'_> {
         (query, key)
     }
 
-    /// One mask for each window, `[batch, 1, queries, keys]` or what spreads to that; `None` where
+    /// One mask for each reach, `[batch, 1, queries, keys]` or what spreads to that; `None` where
     /// everything is seen.
-    pub(crate) fn masks(&mut self, field: Field, windows: &[Option<u64>]) -> Vec<Option<ValueId>> {
+    pub(crate) fn masks(&mut self, field: Field, reaches: &[Reach]) -> Vec<Option<ValueId>> {
         let Field { sight, queries, keys, counts } = field;
         let causal =
             (sight == Sight::Before).then(|| self.make("LessOrEqual", "causal", [keys, queries]));
         let whole = self.both("seen", causal, counts);
-        let mask = |window: &Option<u64>| match window {
-            None => whole.map(|whole| self.additive("additive", whole)),
-            Some(window) => Some(self.scope(&format!("window.{window}"), |w| {
+        let mask = |reach: &Reach| match reach {
+            Reach::Whole => whole.map(|whole| self.additive("additive", whole)),
+            Reach::Window(window) => Some(self.scope(&format!("window.{window}"), |w| {
                 let near = w.near(sight, queries, keys, *window);
                 let seen = w.both("seen", whole, Some(near)).unwrap_or(near);
                 w.additive("additive", seen)
             })),
+            Reach::Chunk(chunk) => Some(self.scope(&format!("chunk.{chunk}"), |w| {
+                let together = w.together(field, *chunk);
+                let seen = w.both("seen", whole, Some(together)).unwrap_or(together);
+                w.additive("additive", seen)
+            })),
         };
-        windows.iter().map(mask).collect()
+        reaches.iter().map(mask).collect()
     }
 
     /// Where both hold; `None` holds everywhere.
@@ -93,6 +109,31 @@ impl Writer<'_> {
             (Some(one), Some(other)) => Some(self.make("And", name, [one, other])),
             (one, other) => one.or(other),
         }
+    }
+
+    /// Which keys are in the chunk of their query. Chunks begin behind the padding in front of a text.
+    fn together(&mut self, field: Field, chunk: u64) -> ValueId {
+        let Field { queries, keys, counts, .. } = field;
+        let before = counts.map(|counts| {
+            let counts = self.cast("counted", counts, ElementType::I64);
+            let (axis, zero) = (self.int(3), self.int(0));
+            let so_far = self.make("CumSum", "counted_so_far", [counts, axis]);
+            let is_before = self.make("Equal", "is_before", [so_far, zero]);
+            let is_before = self.cast("before", is_before, ElementType::I64);
+            self.sum("padding", is_before, -1)
+        });
+        let mut chunk_of = |name: &str, positions: ValueId| {
+            let positions = match before {
+                Some(before) => {
+                    self.make("Sub", &format!("{name}_behind_padding"), [positions, before])
+                }
+                None => positions,
+            };
+            let size = self.int(signed(chunk));
+            self.make("Div", &format!("{name}_chunk"), [positions, size])
+        };
+        let (of_query, of_key) = (chunk_of("query", queries), chunk_of("key", keys));
+        self.make("Equal", "together", [of_query, of_key])
     }
 
     /// Which keys are within a window.

@@ -23,18 +23,27 @@ enum NormKind {
     /// `(x - mean(x)) / sqrt(var(x) + eps) * gamma + beta` (Ba et al. 2016,
     /// <https://arxiv.org/abs/1607.06450>).
     Layer,
+    /// The same without gamma and beta: the checkpoint has no tensor of it (OLMo,
+    /// <https://arxiv.org/abs/2402.00838>).
+    BareLayer,
 }
 
 impl Norm {
-    /// Options `norm` (`rms` or `layer`), `norm_eps`, and `norm_plus_one` where the checkpoint has
+    /// Options `norm` (`rms`, `layer` or `bare_layer`), `norm_eps`, and `norm_plus_one` where the checkpoint has
     /// gamma less one.
     pub(crate) fn of(place: BlockPosition<'_>) -> Result<Self> {
         let kind = match place.text("norm")?.as_str() {
             "rms" => NormKind::Rms,
             "layer" => NormKind::Layer,
+            "bare_layer" => NormKind::BareLayer,
             other => return Err(place.unknown("norm", other)),
         };
         Ok(Self { kind, eps: place.number("norm_eps")?, plus_one: place.truth("norm_plus_one")? })
+    }
+
+    /// What is added to the mean of squares.
+    pub(crate) fn eps(self) -> f64 {
+        self.eps
     }
 
     /// The same with another epsilon.
@@ -62,11 +71,11 @@ impl Writer<'_> {
         let gamma = self.viewed(&tensor, views, dims)?;
         match (norm.kind, rank) {
             (NormKind::Rms, _) => Ok(self.rms_norm(name, norm.eps, x, gamma)),
-            (NormKind::Layer, 1) => {
+            (NormKind::Layer | NormKind::BareLayer, 1) => {
                 self.layer_norm(name, norm.eps, x, gamma, &format!("{module}.bias"))
             }
             // Each head has a gamma of its own; the operator takes one for all.
-            (NormKind::Layer, _) => self.scope(name, |w| {
+            (NormKind::Layer | NormKind::BareLayer, _) => self.scope(name, |w| {
                 let normal = w.bare_layer_norm("normal", norm.eps, x, width);
                 Ok(w.make("Mul", "scaled", [normal, gamma]))
             }),
@@ -98,7 +107,9 @@ impl Writer<'_> {
         Ok(self.scope(name, |w| {
             let normal = match norm.kind {
                 NormKind::Rms => w.bare_rms_norm(norm.eps, x),
-                NormKind::Layer => w.bare_layer_norm("normal", norm.eps, x, width),
+                NormKind::Layer | NormKind::BareLayer => {
+                    w.bare_layer_norm("normal", norm.eps, x, width)
+                }
             };
             w.make("Mul", "scaled", [normal, gamma])
         }))
@@ -156,6 +167,23 @@ impl Writer<'_> {
             .attribute("axis", -1)
             .attribute("epsilon", eps as f32)
             .output(name)
+    }
+
+    /// The norm before a block, or behind the last layer: that of a module where the checkpoint has
+    /// it, and one without weights where all are.
+    pub(crate) fn norm_before(
+        &mut self,
+        place: BlockPosition<'_>,
+        part: &str,
+        x: ValueId,
+    ) -> Result<ValueId> {
+        let norm = Norm::of(place)?;
+        match (norm.kind, place.module_or_none(part)) {
+            (NormKind::BareLayer, None) => {
+                Ok(self.bare_layer_norm(part, norm.eps, x, place.size("hidden")?))
+            }
+            (_, module) => self.norm_part(norm, part, x, module),
+        }
     }
 
     /// The norm that plays a part, where the checkpoint has it; else `x` itself.

@@ -57,9 +57,10 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
 
     let made = layers(w, place, x, &around)?;
     // Option `final_norm`: some old files have one that nothing uses.
-    let last = place.module_or_none("final_norm");
-    let last = last.filter(|_| has_final_norm);
-    let x = w.norm_part(Norm::of(place)?, "final_norm", made.x, last)?;
+    let x = match has_final_norm {
+        true => w.norm_before(place, "final_norm", made.x)?,
+        false => made.x,
+    };
     let x = w.projected("output_projection", x, place.module_or_none("output_projection"))?;
     head::write(w, place, x, Some(inputs.tokens.into()))?;
     for (layer, cache) in made.cache.iter().enumerate() {

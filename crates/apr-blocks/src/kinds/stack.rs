@@ -1,13 +1,13 @@
 //! Stacks of layers: what their layers share, and the layers as calls of functions.
 
 use apr_core::{Error, Result};
-use apr_graph::ValueId;
+use apr_graph::{ElementType, ValueId};
 
 use crate::blocks::attention::{Given, KeyValue};
 use crate::blocks::disentangled::Distances;
 use crate::blocks::heads::Heads;
 use crate::blocks::layer::{Encoded, Source};
-use crate::blocks::mask::Field;
+use crate::blocks::mask::{Field, Reach};
 use crate::blocks::rotary::{Rotary, Turn};
 use crate::model::BlockPosition;
 use crate::writer::Writer;
@@ -43,20 +43,26 @@ pub(crate) struct Stacked {
     pub(crate) inputs: Vec<ValueId>,
 }
 
-/// What a layer looks at its tokens with: its window, and the table of its relative positions.
-type Lens = (Option<u64>, Option<String>);
+/// What a layer looks at its tokens with: how far it sees, and the table of its relative positions.
+type Lens = (Reach, Option<String>);
 
 /// Masks, rotations and distances, each once however many layers have it.
 struct Shared {
     masks: Vec<(Lens, Option<ValueId>)>,
     turns: Vec<(Rotary, Turn)>,
     distances: Option<Distances>,
+    /// What queries are multiplied with, by their position.
+    growth: Option<ValueId>,
 }
 
-/// The window of a layer's attention; `None` reaches everything. Option `window`: 0 or no value is
-/// none.
-fn window(place: BlockPosition<'_>) -> Result<Option<u64>> {
-    Ok(place.size_or_none("window")?.filter(|window| *window > 0))
+/// How far a layer's attention sees. Options `window` and `chunk`: 0 or no value is none.
+fn reach(place: BlockPosition<'_>) -> Result<Reach> {
+    let size = |option| Ok::<_, Error>(place.size_or_none(option)?.filter(|size| *size > 0));
+    Ok(match (size("window")?, size("chunk")?) {
+        (Some(window), _) => Reach::Window(window),
+        (None, Some(chunk)) => Reach::Chunk(chunk),
+        (None, None) => Reach::Whole,
+    })
 }
 
 /// Writes the layers of a stack.
@@ -81,7 +87,7 @@ pub(crate) fn layers(
             place,
             layer,
             &shared,
-            &(window(place)?, table.clone()),
+            &(reach(place)?, table.clone()),
             around,
             &mut stacked,
         )?;
@@ -105,7 +111,7 @@ fn shared(
     for layer in 0..count {
         let place = place.layer(layer);
         table = place.tensor_or_none("relative").or(table);
-        let lens = (window(place)?, table.clone());
+        let lens = (reach(place)?, table.clone());
         if !lenses.contains(&lens) {
             lenses.push(lens);
         }
@@ -128,7 +134,54 @@ fn shared(
         turns.push((rotary, turn));
     }
 
-    Ok(Shared { masks: lenses.into_iter().zip(masks).collect(), turns, distances })
+    let masks = lenses.into_iter().zip(masks).collect();
+    Ok(Shared { masks, turns, distances, growth: growth(w, place, count, around)? })
+}
+
+/// `1 + b log(1 + floor(position / step))`, `[batch, 1, sequence, 1]`: what queries of long texts
+/// are multiplied with (Llama 4, after Nakanishi 2025, <https://arxiv.org/abs/2501.19399>). Options
+/// `query_growth`, in some layers or all, `query_growth_step`, and `query_growth_first`, the number
+/// of the first position.
+fn growth(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    count: u64,
+    around: &Around<'_>,
+) -> Result<Option<ValueId>> {
+    let mut factor = None;
+    for layer in 0..count {
+        let own = place.layer(layer).number_or_none("query_growth")?;
+        if factor.is_some() && own.is_some() && factor != own {
+            return Err(Error::version("queries of several layers grow differently"));
+        }
+        factor = factor.or(own);
+    }
+    let Some(factor) = factor else { return Ok(None) };
+    let step = place.number("query_growth_step")?;
+    let first = place.number_or_none("query_growth_first")?.unwrap_or(0.0);
+    if step.is_nan() || step <= 0.0 {
+        return Err(Error::format(format!("queries that grow every {step} positions")));
+    }
+    let positions =
+        around.position_ids.ok_or_else(|| Error::format("queries that grow need positions"))?;
+    Ok(Some(w.scope("query_growth", |w| {
+        let positions = w.cast("positions", positions, ElementType::F32);
+        let (step, one) = (w.float(step), w.float(1.0));
+        let positions = match first == 0.0 {
+            true => positions,
+            false => {
+                let first = w.float(first);
+                w.make("Add", "numbers", [positions, first])
+            }
+        };
+        let steps = w.make("Div", "steps", [positions, step]);
+        let steps = w.make("Floor", "whole_steps", [steps]);
+        let counted = w.make("Add", "counted", [steps, one]);
+        let slow = w.make("Log", "logarithm", [counted]);
+        let more = w.scaled("more", slow, factor);
+        let growth = w.make("Add", "growth", [more, one]);
+        w.unsqueeze("by_query", growth, &[1, 3])
+    })))
 }
 
 /// What is added to the scores, for each lens. Options: `mutual_mask`, where padding sees nothing;
@@ -140,10 +193,10 @@ fn masks(
     lenses: &[Lens],
 ) -> Result<Vec<Option<ValueId>>> {
     let mutual = place.truth("mutual_mask")?;
-    let mut windows: Vec<Option<u64>> = Vec::new();
-    for (window, _) in lenses {
-        if !windows.contains(window) {
-            windows.push(*window);
+    let mut reaches: Vec<Reach> = Vec::new();
+    for (reach, _) in lenses {
+        if !reaches.contains(reach) {
+            reaches.push(*reach);
         }
     }
 
@@ -151,17 +204,17 @@ fn masks(
         Some(counts) => Some(w.mutual(counts)),
         None => field.counts,
     };
-    let masks = w.masks(Field { counts, ..field }, &windows);
+    let masks = w.masks(Field { counts, ..field }, &reaches);
     let slopes =
         if place.truth("alibi")? { Some(w.slopes(field, place.size("heads")?)?) } else { None };
     let is_relative = lenses.iter().any(|(_, table)| table.is_some());
     let buckets = is_relative.then(|| w.buckets(place, field)).transpose()?;
     let mut of_lenses = Vec::new();
-    for (window, table) in lenses {
-        let mask = windows
+    for (reach, table) in lenses {
+        let mask = reaches
             .iter()
             .zip(&masks)
-            .find(|(known, _)| *known == window)
+            .find(|(known, _)| *known == reach)
             .and_then(|(_, mask)| *mask);
         let bias = match (table, buckets) {
             (Some(table), Some(buckets)) => Some(w.relative_bias(buckets, table)?),
@@ -193,12 +246,14 @@ fn layer_call(
         rotary.as_ref().and_then(|rotary| shared.turns.iter().find(|(known, _)| known == rotary));
     let turn = turn.map(|(_, turn)| *turn);
     let past = around.past.get(at).copied();
+    let grows = place.number_or_none("query_growth")?.is_some();
     let encoded = around.encoded.get(at).or(around.encoded.last()).copied();
     let (states, made) = match encoded.map(|encoded| encoded.source) {
         None => (None, None),
         Some(Source::States(states)) => (Some(states), None),
         Some(Source::Made(made)) => (None, Some(made)),
     };
+    let growth = shared.growth.filter(|_| grows);
     let inputs = [
         ("hidden", Some(stacked.x)),
         ("mask", mask),
@@ -212,6 +267,7 @@ fn layer_call(
         ("encoder_value", made.map(|made| made.value)),
         ("distance_vectors", shared.distances.map(|distances| distances.vectors)),
         ("distance_rows", shared.distances.map(|distances| distances.rows)),
+        ("query_growth", growth),
     ];
     let function = place.function_name();
     let results = w.call(&function, &format!("layers.{layer}"), inputs, |w, inputs| {
@@ -234,11 +290,11 @@ fn layer_body(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
     rotary: Option<&Rotary>,
-    inputs: [Option<ValueId>; 12],
+    inputs: [Option<ValueId>; 13],
     is_cached: bool,
 ) -> Result<Vec<(&'static str, ValueId)>> {
     let [x, mask, cos, sin, past_key, past_value, states, ref encoder @ ..] = inputs;
-    let [encoder_mask, encoder_key, encoder_value, vectors, rows] = *encoder;
+    let [encoder_mask, encoder_key, encoder_value, vectors, rows, growth] = *encoder;
     let x = x.ok_or_else(|| Error::format("a layer needs an input"))?;
     let pair = |key: Option<ValueId>, value: Option<ValueId>| {
         key.zip(value).map(|(key, value)| KeyValue { key, value })
@@ -248,7 +304,7 @@ fn layer_body(
         states.map(Source::States).or_else(|| pair(encoder_key, encoder_value).map(Source::Made));
     let encoded = source.map(|source| Encoded { source, mask: encoder_mask });
     let distances = vectors.zip(rows).map(|(vectors, rows)| Distances { vectors, rows });
-    let given = Given { mask, turn, past: pair(past_key, past_value), distances };
+    let given = Given { mask, turn, past: pair(past_key, past_value), distances, growth };
     let made = w.layer(place, x, rotary, given, encoded)?;
     let mut results = vec![("output", made.x)];
     if is_cached {

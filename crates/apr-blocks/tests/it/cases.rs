@@ -34,14 +34,21 @@ impl Case {
     }
 
     pub(crate) fn all() -> Vec<Self> {
-        let files = std::fs::read_dir(fixture("families")).expect("the fixtures are there");
+        Self::all_in("families")
+    }
+
+    /// Those of a folder of the fixtures, `families` or one within.
+    pub(crate) fn all_in(folder: &str) -> Vec<Self> {
+        let files = std::fs::read_dir(fixture(folder)).expect("the fixtures are there");
         let paths = files.map(|entry| entry.expect("an entry").path());
         let mut names: Vec<String> = paths
             .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
             .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
             .collect();
         names.sort();
-        names.iter().map(|name| Self::named(name)).collect()
+        let within = folder.strip_prefix("families/").map(|within| format!("{within}/"));
+        let within = within.unwrap_or_default();
+        names.iter().map(|name| Self::named(&format!("{within}{name}"))).collect()
     }
 
     /// The same with another entry of the configuration.

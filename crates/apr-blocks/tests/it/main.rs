@@ -5,5 +5,6 @@
 mod cases;
 mod defaults;
 mod families;
+mod parts;
 mod refused;
 mod unused;

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr_arch::Description;
+use apr_arch::{Description, Resemblance};
 use apr_core::{counted, number};
 use apr_graph::Use;
 use apr_ops::explain::{
@@ -183,12 +183,41 @@ fn render_model(out: &mut dyn Write, model: &ModelExplanation) -> io::Result<()>
         let told =
             told.map_or_else(String::new, |told| format!(" (model_type '{}')", Escaped(told)));
         writeln!(out, "This is a model of an unknown family{told}.")?;
+        if let Some(resembles) = &model.resembles {
+            render_resemblance(out, resembles)?;
+        }
     }
 
     model_facts(model).into_iter().try_for_each(|(label, fact)| {
         let fact = fact.as_str();
         writeln!(out, "- {}: {}", strong(label), Escaped(fact))
     })
+}
+
+/// What a model of an unknown family is most like, and how a table for it begins.
+fn render_resemblance(out: &mut dyn Write, nearest: &Resemblance) -> io::Result<()> {
+    let Resemblance { family, title, known, total, .. } = nearest;
+    writeln!(
+        out,
+        "{known} of {total} tensors are named as in {}, which may compute something else.",
+        strong(&Escaped(title).to_string())
+    )?;
+    for (label, names) in [
+        ("Tensors that it does not have", &nearest.unexpected),
+        ("Tensors that it has, and this model not", &nearest.missing),
+        ("Tensors of other shapes", &nearest.shapes),
+        ("Entries of config.json that its class does not have", &nearest.entries),
+    ] {
+        if !names.is_empty() {
+            writeln!(out, "- {}: {}", strong(label), Escaped(&names.join(", ")))?;
+        }
+    }
+    writeln!(
+        out,
+        "A table for --arch-file FILE that says `extends = \"{}\"` can begin with it \
+         (docs/families.md).",
+        Escaped(family)
+    )
 }
 
 fn model_facts(model: &ModelExplanation) -> Vec<(&'static str, String)> {

@@ -15,8 +15,8 @@ use serde_json::Value as Json;
 use crate::support::binary;
 
 /// Files of `fixtures/families`: configurations and shapes as transformers 4 and 5 wrote them.
-fn cases() -> Vec<PathBuf> {
-    let files = std::fs::read_dir(fixture("families")).expect("the fixtures are there");
+fn cases(folder: &str) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(fixture(folder)).expect("the fixtures are there");
     let mut paths: Vec<PathBuf> = files.map(|entry| entry.expect("an entry").path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     paths.sort();
@@ -118,9 +118,14 @@ fn compare(arguments: &[&std::ffi::OsStr]) {
 #[test]
 fn graphs_are_those_that_compute_what_transformers_computes() {
     let label = |path: &PathBuf| path.file_stem().expect("a name").to_string_lossy().into_owned();
-    let files: Vec<(String, Vec<u8>)> =
-        cases().iter().map(|path| (label(path), graphs_of(path).into_bytes())).collect();
-    agreed("transformers/graphs", &files, || {
-        compare(&["--families".as_ref(), fixture("families").as_os_str()]);
-    });
+    // Language models of models that see are in a folder of their own.
+    for (record, folder) in
+        [("transformers/graphs", "families"), ("transformers/parts", "families/parts")]
+    {
+        let files: Vec<(String, Vec<u8>)> =
+            cases(folder).iter().map(|path| (label(path), graphs_of(path).into_bytes())).collect();
+        agreed(record, &files, || {
+            compare(&["--families".as_ref(), fixture(folder).as_os_str()]);
+        });
+    }
 }

@@ -1,6 +1,6 @@
 //! What a model is, and what one of its tensors is for.
 
-use apr_arch::{Description, Families, FamilyModel, TensorKind, TensorNameMapper};
+use apr_arch::{Description, Families, FamilyModel, Resemblance, TensorKind, TensorNameMapper};
 use apr_core::Progress;
 use apr_graph::Use;
 use apr_registry::{CheckpointReader, DType, Format, Pipeline, Result, Shape, keys};
@@ -33,6 +33,9 @@ pub struct ModelExplanation {
     pub adapter: Option<Adapter>,
     /// What the metadata call it, where the family is not known.
     pub model_type: Option<String>,
+    /// The known family that a model of an unknown one is most like, and what differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resembles: Option<Resemblance>,
     /// Dimensions worth knowing: `layers`, `hidden`, `vocab`.
     pub dimensions: Vec<(&'static str, u64)>,
     /// Elements of all tensors.
@@ -46,12 +49,13 @@ pub struct ModelExplanation {
     pub quantization: Option<StoredQuantization>,
 }
 
-/// Explains a model from its headers alone.
+/// Explains a model from its headers alone. One of an unknown family is compared with `families`.
 #[must_use]
 pub(crate) fn explain_model(
     reader: &dyn CheckpointReader,
     file: &str,
     model: Option<&FamilyModel<'_>>,
+    families: &Families,
 ) -> ModelExplanation {
     const DIMENSIONS: [&str; 9] = [
         "layers",
@@ -67,12 +71,15 @@ pub(crate) fn explain_model(
 
     let inspected = inspect(reader, file, model);
     let known = |name: &'static str| Some((name, model?.dimension(name)?));
+    let is_unknown = inspected.family.is_none() && inspected.adapter.is_none();
+    let nearest = || families.nearest(reader.tensors(), reader.metadata());
     ModelExplanation {
         path: file.to_owned(),
         format: reader.format(),
         description: inspected.family,
         adapter: inspected.adapter,
         model_type: reader.metadata().text(keys::MODEL_TYPE).map(str::to_owned),
+        resembles: is_unknown.then(nearest).flatten(),
         dimensions: DIMENSIONS.into_iter().filter_map(known).collect(),
         parameters: inspected.parameters,
         tensor_count: inspected.tensor_count,

@@ -9,6 +9,7 @@ mod sentence;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use apr_arch::Resemblance;
 use apr_blocks::{GraphOptions, graphs};
 use apr_core::Progress;
 use apr_graph::outline::{NodeView, ValueEnd};
@@ -167,17 +168,31 @@ pub(crate) fn without_family(source: &Source<'_>) -> Error {
 }
 
 /// That no family is known for a model without a graph: what it says of itself, why it has no
-/// graph, and how to name or describe a family.
+/// graph, what it is most like, and how to name or describe a family.
 pub(crate) fn unknown_family(source: &Source<'_>) -> String {
     let reader = source.reader();
-    let said = match source.families().stranger(reader.metadata()) {
-        Some(name) => format!("unknown family '{name}'"),
-        None => "unknown family: no metadata names it, and the tensor names match none".to_owned(),
-    };
     let why = without_graph(reader).map_or_else(String::new, |why| format!(" ({why})"));
+    let no_graph = format!("and the file has no graph of its own{why}");
+    let Some(name) = source.families().stranger(reader.metadata()) else {
+        return format!(
+            "unknown family: no metadata names it, and the tensor names match none, {no_graph}. \
+             `architecture` NAME sets one of the known families, `family_table` FILE defines \
+             another (docs/families.md)"
+        );
+    };
+
+    // A model of another type may compute something else with tensors of the same names.
+    let nearest = source.families().nearest(reader.tensors(), reader.metadata());
+    let nearest = nearest.map_or_else(String::new, |nearest| {
+        let Resemblance { title, known, total, .. } = nearest;
+        format!(
+            " {known} of {total} tensors are named as in {title}, which may compute something \
+             else; `apr explain MODEL` shows what differs."
+        )
+    });
     format!(
-        "{said}, and the file has no graph of its own{why}. `architecture` NAME sets one of the \
-         known families, `family_table` FILE defines another (docs/families.md)"
+        "unknown family '{name}', {no_graph}.{nearest} `family_table` FILE defines it \
+         (docs/families.md)"
     )
 }
 

@@ -66,7 +66,7 @@ pub(super) fn render_family(out: &mut dyn Write, report: &WriteReport) -> io::Re
         }
         let judged = report.job.conversion.validation.is_some();
         return if judged {
-            writeln!(out, "  unknown family, names unchanged (--arch NAME sets one)")
+            writeln!(out, "  unknown family, names unchanged (--arch-file FILE defines one)")
         } else {
             Ok(())
         };

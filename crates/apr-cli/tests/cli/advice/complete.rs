@@ -92,6 +92,11 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "weights_whose_type_the_graph_does_not_say_have_that_of_the_checkpoint",
     ),
     (
+        "--arch NAME sets one of the known families, --arch-file FILE defines another",
+        "a_model_whose_computation_nobody_knows_is_refused",
+    ),
+    ("--arch NAME sets a family of the same architecture", "a_failure_leaves_what_was_there"),
+    (
         "with --arch NAME",
         "qa_95_a_legacy_ggml_file_is_known_by_its_hyperparameters_or_by_what_the_user_says",
     ),

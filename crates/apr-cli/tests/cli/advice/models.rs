@@ -205,20 +205,22 @@ pub(super) const MODELS: &[Advice] = &[
     (
         "apr convert other -o o.gguf",
         4,
-        "--arch NAME sets a family of the same architecture",
-        "apr convert other -o o.gguf --arch llama",
+        "`apr explain MODEL` names the nearest known family, --arch-file FILE defines another",
+        "apr explain other | grep -q 'named as in LLaMA'",
     ),
     (
         "apr graph other",
         4,
-        "--arch NAME sets one of the known families",
-        "apr graph other --arch llama",
+        "`apr explain MODEL` shows what differs",
+        "apr explain other | grep -q 'named as in LLaMA'",
     ),
     (
         "apr import other -o o.apr",
         0,
-        "--arch NAME sets one",
-        "apr import other -o o2.apr --arch llama | grep -q 'LLaMA family'",
+        "--arch-file FILE defines one",
+        "sed '0,/^name = .*/s||name = \"fooma\"|; s|^model_types = .*|model_types = \
+         [\"fooma\"]|' $FAMILIES/llama.toml > mine.toml; \
+         apr import other -o o2.apr --arch-file mine.toml | grep -q 'LLaMA family'",
     ),
     (
         "apr convert w.apr -o w.gguf",
@@ -242,7 +244,7 @@ pub(super) const MODELS: &[Advice] = &[
     (
         "apr graph other",
         4,
-        "--arch-file FILE defines another (docs/families.md)",
+        "--arch-file FILE defines it (docs/families.md)",
         "sed '0,/^name = .*/s||name = \"fooma\"|; s|^model_types = .*|model_types = \
          [\"fooma\"]|' $FAMILIES/llama.toml > fooma.toml; apr graph other --arch-file fooma.toml",
     ),

@@ -88,8 +88,8 @@ fn qa_95_a_gguf_file_says_its_family_and_names_are_mapped() {
     }
 }
 
-/// Helium is taken here for a relative of LLaMA's that multiplies by four factors as Granite does,
-/// which llama.cpp's `llama` does not have.
+/// InternLM 3 is taken here for a relative of LLaMA's that multiplies by four factors as Granite
+/// does, which llama.cpp's `llama` does not have.
 #[test]
 fn qa_95_a_foreign_family_is_no_llama() {
     let factors = [
@@ -107,11 +107,12 @@ fn qa_95_a_foreign_family_is_no_llama() {
             .fold(model, |model, (key, value)| model.configured(key, value.clone()))
             .sandbox()
     };
-    let sandbox = relative("helium");
-    sandbox.apr("convert m -o m.gguf").fails(4, &["E001", "'helium' is unknown", "--arch NAME"]);
-    sandbox.apr("quantize m -o q.gguf --type q8_0").fails(4, &["'helium' is unknown"]);
+    let sandbox = relative("internlm3");
+    let said = ["E001", "'internlm3' is unknown", "apr explain", "--arch-file"];
+    sandbox.apr("convert m -o m.gguf").fails(4, &said);
+    sandbox.apr("quantize m -o q.gguf --type q8_0").fails(4, &["'internlm3' is unknown"]);
     assert!(!sandbox.path("m.gguf").exists());
-    sandbox.apr("inspect m").clean().says(&["helium"]);
+    sandbox.apr("inspect m").clean().says(&["internlm3"]);
     sandbox.apr("import m -o m.apr").clean().says(&["unknown family, names unchanged"]);
     sandbox.apr("convert m.apr -o back.safetensors").clean();
     assert_eq!(sandbox.read("back.safetensors"), sandbox.read("m/model.safetensors"));

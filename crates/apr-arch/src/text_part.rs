@@ -1,0 +1,119 @@
+//! The language model of a checkpoint that has parts for images, video or sound as well.
+//!
+//! transformers keeps a configuration for each part of such a model. The language model's is
+//! `text_config`, and it names the family (`model_type`); its tensors are those of the family under
+//! another prefix, such as `model.language_model.`. So the family's table describes it, computed
+//! over that configuration. Before transformers 4.52, Qwen2-VL had the language model's entries
+//! beside `vision_config`.
+//!
+//! Tensors of the other parts are known by the modules that they are in. A text alone passes none
+//! of them.
+
+use serde_json::Value as Json;
+
+use crate::dimensions::Config;
+
+/// The language model's configuration.
+const TEXT: &str = "text_config";
+
+/// Configurations of the other parts.
+const OTHERS: [&str; 3] = ["vision_config", "audio_config", "encoder_config"];
+
+/// Entries that are about the model as a whole, also where the language model's configuration has
+/// them: its class, and whether the head is the table of tokens.
+const ARCHITECTURES: &str = "architectures";
+const TIED: &str = "tie_word_embeddings";
+
+/// What the modules of the other parts are called, or have in their names.
+const MODULES: [&str; 11] = [
+    "vision",
+    "visual",
+    "image",
+    "video",
+    "audio",
+    "multi_modal",
+    "multimodal",
+    "projector",
+    "connector",
+    "aligner",
+    "qformer",
+];
+
+/// The language model's configuration, within that of a model which has other parts.
+#[must_use]
+pub fn text_part(config: &Config) -> Option<&Config> {
+    config.get(TEXT).and_then(Json::as_object)
+}
+
+/// The `model_type` of the language model within a model which has other parts.
+pub(crate) fn text_type(config: &Config) -> Option<&str> {
+    text_part(config)?.get("model_type")?.as_str()
+}
+
+/// Whether the configuration is of a model that has other parts than a language model.
+pub(crate) fn has_others(config: &Config) -> bool {
+    text_part(config).is_some() || OTHERS.iter().any(|part| config.get(*part).is_some())
+}
+
+/// Whether a tensor is of a part for images, video or sound, by the modules that it is in. Modules
+/// within layers don't count.
+pub(crate) fn is_of_others(name: &str) -> bool {
+    let modules = name.split('.').take(2);
+    modules.into_iter().any(|module| MODULES.iter().any(|word| module.contains(word)))
+}
+
+/// What a head is for: the class of a model with other parts is called `ForConditionalGeneration`,
+/// and its language model generates text.
+#[must_use]
+pub fn text_task(task: &str) -> &str {
+    if task == "ConditionalGeneration" { "CausalLM" } else { task }
+}
+
+/// An entry of the model as a whole that counts for the language model too; `None` for one that its
+/// own configuration has.
+pub(crate) fn of_whole<'c>(whole: &'c Config, text: &'c Config, key: &str) -> Option<&'c Json> {
+    let stated = |config: &'c Config| config.get(key).filter(|json| !json.is_null());
+    match key {
+        ARCHITECTURES => stated(whole).or_else(|| stated(text)),
+        // Before transformers 5, the language model's configuration alone stated it.
+        TIED => [whole, text]
+            .into_iter()
+            .find_map(|config| stated(config).filter(|json| **json == Json::Bool(true)))
+            .or_else(|| stated(whole))
+            .or_else(|| stated(text)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names are those that transformers 4 and 5 write.
+    #[test]
+    fn parts_for_images_are_known_by_their_modules() {
+        for name in [
+            "visual.blocks.0.attn.qkv.weight",
+            "model.visual.patch_embed.proj.weight",
+            "vision_tower.vision_model.encoder.layers.0.mlp.fc1.weight",
+            "model.vision_tower.transformer.layers.0.attention.q_proj.weight",
+            "multi_modal_projector.linear_1.weight",
+            "model.multi_modal_projector.mm_input_projection_weight",
+            "model.connector.modality_projection.proj.weight",
+            "image_newline",
+            "model.image_newline",
+            "audio_tower.conv1.weight",
+        ] {
+            assert!(is_of_others(name), "{name}");
+        }
+        for name in [
+            "model.language_model.layers.0.self_attn.q_proj.weight",
+            "language_model.model.layers.0.cross_attn_vision.q_proj.weight",
+            "model.text_model.embed_tokens.weight",
+            "language_model.lm_head.weight",
+            "lm_head.weight",
+        ] {
+            assert!(!is_of_others(name), "{name}");
+        }
+    }
+}
