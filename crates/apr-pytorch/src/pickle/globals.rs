@@ -1,5 +1,8 @@
 //! The list of names a checkpoint may use, closed by default.
 
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
 use apr_core::DType;
 
 use super::dangers::{is_dangerous_name, is_in_dangerous_module, leaves};
@@ -327,18 +330,28 @@ fn defines(module: &str, name: &str) -> bool {
 /// A reader of tensors has no use for them.
 const LIBRARY_NAMES: &str = include_str!("library_names.txt");
 
-/// Whether a name is on the list of classes that only hold state.
-fn is_of_library(module: &str, name: &str) -> bool {
-    // Until 0.22, modules of scikit-learn were named otherwise: `linear_model.logistic`.
-    let package = module.strip_prefix("sklearn.").and_then(|rest| rest.split_once('.'));
-    let package = package.map(|(package, _)| format!("sklearn.{package}."));
+/// Those names, with their modules; names of scikit-learn with its packages, too.
+static OF_LIBRARIES: LazyLock<HashSet<(&str, &str)>> = LazyLock::new(|| {
     let lines = LIBRARY_NAMES.lines().filter_map(|line| line.split_once(' '));
-    let is_asked = |listed: &str| {
-        listed == module || package.as_ref().is_some_and(|package| listed.starts_with(package))
-    };
-    lines
-        .filter(|(listed, _)| is_asked(listed))
-        .any(|(_, names)| names.split(' ').any(|defined| defined == name))
+    let names = lines.flat_map(|(module, names)| {
+        names.split(' ').flat_map(move |name| {
+            [Some((module, name)), sklearn_package(module).map(|package| (package, name))]
+        })
+    });
+    names.flatten().collect()
+});
+
+/// `sklearn.linear_model` of a module in it.
+fn sklearn_package(module: &str) -> Option<&str> {
+    let package = module.strip_prefix("sklearn.")?.split('.').next()?;
+    module.get(.."sklearn.".len() + package.len())
+}
+
+/// Whether a name is on the list of classes that only hold state. Until 0.22, modules of
+/// scikit-learn were named otherwise: `linear_model.logistic`.
+fn is_of_library(module: &str, name: &str) -> bool {
+    OF_LIBRARIES.contains(&(module, name))
+        || sklearn_package(module).is_some_and(|package| OF_LIBRARIES.contains(&(package, name)))
 }
 
 /// The judgement on a name that a file asks to import: whether a checkpoint may, and what it

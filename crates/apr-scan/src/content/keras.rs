@@ -5,6 +5,9 @@
 //! or one that another version of Keras has: it is not examined. A module outside Keras is
 //! imported by the loader, and is a finding.
 
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
 use apr_registry::Escaped;
 use base64ct::{Base64, Encoding};
 use serde_json::{Map, Value};
@@ -187,28 +190,35 @@ fn is_of_keras_library(name: Option<&str>) -> bool {
     name.and_then(|name| name.split_once('>')).is_some_and(|(package, _)| KERAS.contains(&package))
 }
 
-/// Names of a part of Keras and a kind; of all parts without one.
-fn exported<'a>(
-    part: Option<&'a str>,
-    kind: &'a str,
-) -> impl Iterator<Item = &'static str> + use<'a> {
-    let lines = NAMES.lines().filter_map(move |line| {
+/// Each name that Keras exports, with its part and its kind.
+fn exports() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    NAMES.lines().flat_map(|line| {
         let mut words = line.split(' ');
-        let is_asked = part.is_none_or(|part| words.clone().next() == Some(part));
-        words.next();
-        (is_asked && words.next() == Some(kind)).then_some(words)
-    });
-    lines.flatten()
+        let (part, kind) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        words.map(move |name| (part, kind, name))
+    })
 }
 
+/// Classes of all parts.
+static CLASSES: LazyLock<HashSet<&str>> = LazyLock::new(|| {
+    let classes = exports().filter(|(_, kind, _)| *kind == "class").map(|(.., name)| name);
+    classes.chain(OTHERS).collect()
+});
+
+/// Functions with their parts.
+static FUNCTIONS: LazyLock<HashSet<(&str, &str)>> = LazyLock::new(|| {
+    let functions = exports().filter(|(_, kind, _)| *kind == "function");
+    functions.map(|(part, _, name)| (part, name)).collect()
+});
+
 fn is_class(name: &str) -> bool {
-    OTHERS.contains(&name) || exported(None, "class").any(|known| known == name)
+    CLASSES.contains(name)
 }
 
 /// A class without a module: Keras looks it up among its own and those that are registered.
 fn listed(class: &str) -> Option<(FileVerdict, String)> {
     let is_function = class.starts_with(char::is_lowercase)
-        && COMPUTING.iter().any(|part| exported(Some(part), "function").any(|name| name == class));
+        && COMPUTING.iter().any(|part| FUNCTIONS.contains(&(*part, class)));
     (!is_class(class) && !is_function).then(|| unknown(class))
 }
 
@@ -262,8 +272,7 @@ fn imported(class: &str, module: &str, config: Option<&Value>) -> Option<(FileVe
             let what = "a Keras function that does more than compute";
             return Some((FileVerdict::Suspicious, message(what)));
         }
-        let is_known = exported(Some(part), "function").any(|known| known == name);
-        return (!is_known).then(|| unknown(name));
+        return (!FUNCTIONS.contains(&(part, name))).then(|| unknown(name));
     }
     if REACHING.contains(&part) && !OTHERS.contains(&name) {
         let what = "a Keras class that accesses files or settings";
@@ -348,7 +357,7 @@ fn of_tensorflow(function: &str) -> Option<(FileVerdict, String)> {
         Some((part, name)) => {
             COMPUTING.contains(&part)
                 && !SETTINGS.contains(&name)
-                && exported(Some(part), "function").any(|known| known == name)
+                && FUNCTIONS.contains(&(part, name))
         }
         None => is_tensorflow_function(function),
     };

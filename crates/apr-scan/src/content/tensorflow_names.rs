@@ -1,13 +1,16 @@
 //! The operators of TensorFlow by what they touch, and the functions of its API that only compute.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 /// What a name touches, a line for each (`fixtures/scan/tensorflow_names.py`).
 const NAMES: &str = include_str!("tensorflow_names.txt");
 
-/// Marks the line of the functions.
-const FUNCTIONS: &str = "functions";
+/// Functions that only compute.
+static FUNCTIONS: LazyLock<HashSet<&str>> = LazyLock::new(|| {
+    let names = NAMES.lines().find_map(|line| line.strip_prefix("functions "));
+    names.into_iter().flat_map(|names| names.split(' ')).collect()
+});
 
 /// What an operator touches when a graph runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,8 +52,7 @@ pub(super) fn is_function(name: &str) -> bool {
     if let Some(operator) = name.strip_prefix("raw_ops.") {
         return touches(operator) == Some(Touches::Nothing);
     }
-    let line = NAMES.lines().find_map(|line| line.strip_prefix(FUNCTIONS));
-    line.is_some_and(|names| names.split(' ').any(|known| known == name && !known.is_empty()))
+    FUNCTIONS.contains(name)
 }
 
 #[cfg(test)]
