@@ -70,7 +70,8 @@ impl Baseline {
     }
 
     pub(super) fn write(&self, path: &Path, context: &Context) -> Outcome {
-        let mut text = serde_json::to_vec_pretty(self).map_err(std::io::Error::from)?;
+        let mut text =
+            serde_json::to_vec_pretty(self).map_err(|error| Error::format(error.to_string()))?;
         text.push(b'\n');
         write_text(path, &text, true, &context.printer)
     }

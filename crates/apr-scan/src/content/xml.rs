@@ -28,7 +28,7 @@ pub(super) fn judge(base: &str, text: &str) -> ContentRemarks {
         // What stands behind so much is taken for the worst.
         let is_cut = declared.len() >= DECLARATION;
         let is_outside = is_cut || ["SYSTEM", "PUBLIC"].iter().any(|word| declared.contains(word));
-        if !is_model && !(is_entity && is_outside) {
+        if !(is_model || is_entity && is_outside) {
             continue;
         }
         let (verdict, what) = match (is_entity, is_outside) {
