@@ -167,7 +167,9 @@ impl Archive {
 
         for mut entry in found.entries {
             entry.header = entry.header.saturating_add(shift);
-            odd.extend(check_name(&entry.name).err().map(|error| error.message().to_owned()));
+            // Programs of Windows write its separators.
+            let name = entry.name.replace('\\', "/");
+            odd.extend(check_name(&name).err().map(|error| error.message().to_owned()));
             let agreed = entry.agree(source, place.offset);
             entry.place = match &agreed {
                 Ok(place) => *place,

@@ -176,13 +176,37 @@ pub fn read_tflite(data: &[u8]) {
     }
 }
 
-/// Lists what loading the input would run, under each name that loaders go by.
+/// Lists what loading the input would run, under each name that loaders go by, as the code of a
+/// TorchScript archive, and as texts that loaders evaluate.
 pub fn scan_any(data: &[u8]) {
-    for name in ["input", "config.json", "a.yaml", "a.jinja", "modeling_a.py", "a.pmml", "a.keras"]
-    {
-        std::hint::black_box(apr_scan::scan_file(data.to_vec(), name, &limits()))
+    use apr_testkit::torch::{Entry, zip};
+
+    let scan = |bytes: Vec<u8>, name: &str| {
+        std::hint::black_box(apr_scan::scan_file(bytes, name, &limits()))
             .expect("memory can be read");
+    };
+    for name in [
+        "input",
+        "a.jinja",
+        "a.keras",
+        "a.md",
+        "a.meta",
+        "a.pmml",
+        "a.prototxt",
+        "a.yaml",
+        "config.json",
+        "modeling_a.py",
+    ] {
+        scan(data.to_vec(), name);
     }
+    scan(zip(&[Entry::new("m/data.pkl", b"\x80\x02}."), Entry::new("m/code/a.py", data)]), "a.pt");
+    let text = String::from_utf8_lossy(data);
+    let evaluated = serde_json::json!({
+        "_target_": text,
+        "expr_str": text,
+        "expression": format!("${text}"),
+    });
+    scan(evaluated.to_string().into_bytes(), "a.json");
 }
 
 /// Reads the input as an array of NumPy's, or as several.

@@ -15,8 +15,8 @@ pub struct Scan {
     pub configs: Vec<(String, String)>,
     /// Objects whose values are in other files: their paths, and the file.
     pub outside: Vec<(String, String)>,
-    /// Whether PyTables wrote the file, which unpickles attributes and lists of objects.
-    pub is_of_pytables: bool,
+    /// The library that wrote the file, if it unpickles attributes or values: PyTables, hickle.
+    pub unpickles: Option<&'static str>,
     /// Attributes that could not be read.
     pub warnings: Vec<String>,
 }
@@ -36,6 +36,6 @@ pub fn scan(source: &dyn ByteSource, limits: &Limits) -> Result<Option<Scan>> {
     let mut configs: Vec<_> = contents.texts.into_iter().collect();
     configs.retain(|(name, _)| name.ends_with("_config"));
     configs.sort();
-    let Contents { outside, is_of_pytables, warnings, .. } = contents;
-    Ok(Some(Scan { configs, outside, is_of_pytables, warnings }))
+    let Contents { outside, unpickles, warnings, .. } = contents;
+    Ok(Some(Scan { configs, outside, unpickles, warnings }))
 }

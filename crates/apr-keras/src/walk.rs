@@ -28,8 +28,9 @@ pub(crate) struct Contents {
     pub(crate) lists_layers: bool,
     /// What is not followed.
     pub(crate) skipped: Skipped,
-    /// Whether PyTables wrote the file: it keeps pickles in attributes and lists.
-    pub(crate) is_of_pytables: bool,
+    /// The library that wrote the file, if it keeps pickles in attributes or values: PyTables,
+    /// hickle.
+    pub(crate) unpickles: Option<&'static str>,
     /// What leads into other files: a path, and the file.
     pub(crate) outside: Vec<(String, String)>,
     pub(crate) warnings: Vec<String>,
@@ -137,7 +138,11 @@ impl Contents {
         // Long lists are cut into parts, each with a number.
         let is_list = name.trim_end_matches(|c: char| c.is_ascii_digit()) == "layer_names";
         self.lists_layers |= is_list && ["", "model_weights"].contains(&path);
-        self.is_of_pytables |= name == "PYTABLES_FORMAT_VERSION";
+        self.unpickles = match name {
+            "PYTABLES_FORMAT_VERSION" => Some("PyTables"),
+            "HICKLE_VERSION" | "HICKLE_PYTHON_VERSION" => Some("hickle"),
+            _ => self.unpickles,
+        };
         if DESCRIPTIONS.contains(&name) && ["", "model_weights"].contains(&path) {
             if let Some(value) = text(file, attribute)? {
                 self.texts.entry(name.to_owned()).or_insert(value);

@@ -26,6 +26,9 @@ const KNOWN: [&str; 11] = [
 /// Beginnings of further domains that everybody knows.
 const KNOWN_BEGINNINGS: [&str; 4] = ["pkg.onnxscript", "pkg.torch", "onnxscript.", "org.pytorch"];
 
+/// Files of data that are listed.
+const MAX_DATA: usize = 10_000;
+
 /// Operators that run Python of the program that loads the model.
 const PYTHON: [&str; 3] = ["PyOp", "PythonOp", "PyCustomOp"];
 
@@ -35,10 +38,14 @@ const PYTHON: [&str; 3] = ["PyOp", "PythonOp", "PyCustomOp"];
 pub struct Scan {
     /// Tensors whose data are said to lie outside of the model's folder, and where.
     pub outside: Vec<(String, String)>,
+    /// Files beside the model in which its tensors have their data, once each.
+    pub data: BTreeSet<String>,
     /// Operators that run Python, once each.
     pub python: BTreeSet<String>,
     /// Domains of operators that are neither known nor functions of the model.
     pub domains: BTreeSet<String>,
+    /// Programs of accelerators (`EPContext`) in files of their own: the nodes, and the files.
+    pub contexts: Vec<(String, String)>,
 }
 
 /// Looks at the nodes and at the places of data; nothing is resolved or run.
@@ -47,47 +54,108 @@ pub struct Scan {
 /// E001 and E002 for what is no sound model, E007 when reading fails, E008 over the limits.
 pub fn scan(source: &dyn ByteSource, limits: &Limits) -> Result<Scan> {
     let model = Model::read(source, limits)?;
-    let mut found = of_model(&model);
     let mut walker = Walker::new(source, limits);
-    each_tensor(&model, &mut |name, tensor| {
-        let Some(last) = ExternalLocation::of(tensor, &mut walker)? else { return Ok(()) };
-        // Of several, loaders may take another one than the last.
-        let mut locations = vec![last.location];
-        for property in tensor.external.iter().filter(|property| property.key == "location") {
-            locations.push(property.text(&mut walker)?);
+    let mut found = of_model(&model);
+    found.reaches(&model, &mut walker)?;
+
+    // Training runs graphs of its own, with tensors of their own.
+    for span in &model.training {
+        let mut training = walker.message_in(*span);
+        while let Some(field) = training.next(&mut walker)? {
+            if ![1, 2].contains(&field.number) {
+                continue;
+            }
+            let graph = Graph::read(&mut walker, field.message()?)?;
+            let part = Model { graph: Some(graph), ..Model::default() };
+            let mut more = of_nodes(&part, &own_domains(&model));
+            more.reaches(&part, &mut walker)?;
+            found.outside.extend(more.outside);
+            found.contexts.extend(more.contexts);
+            found.data.extend(more.data);
+            found.python.extend(more.python);
+            found.domains.extend(more.domains);
         }
-        let outside = locations.into_iter().find(|location| check_location(location).is_err());
-        found.outside.extend(outside.map(|location| (name, location)));
-        Ok(())
-    })?;
+    }
     Ok(found)
 }
 
 /// What the nodes of a model are.
 pub(crate) fn of_model(model: &Model) -> Scan {
+    of_nodes(model, &own_domains(model))
+}
+
+/// Domains of the functions that a model has itself.
+fn own_domains(model: &Model) -> BTreeSet<&str> {
+    model.functions.iter().map(|function| function.domain.as_str()).collect()
+}
+
+fn of_nodes(model: &Model, own: &BTreeSet<&str>) -> Scan {
     let mut found = Scan::default();
-    let own: BTreeSet<&str> =
-        model.functions.iter().map(|function| function.domain.as_str()).collect();
-    let functions = model.functions.iter().map(|function| function.nodes.as_slice());
-    let mut rest: Vec<&[Node]> =
-        model.graph.iter().map(|graph| graph.nodes.as_slice()).chain(functions).collect();
-
-    // A list of what is left needs no stack, however deep graphs lie in each other.
-    while let Some(nodes) = rest.pop() {
-        for node in nodes {
-            found.node(node, &own);
-            let attributes = node.attributes.iter();
-            let graphs = attributes.flat_map(|attribute| {
-                attribute.graph.as_deref().into_iter().chain(&attribute.graphs)
-            });
-            rest.extend(graphs.map(|graph: &Graph| graph.nodes.as_slice()));
-        }
+    for node in nodes(model) {
+        found.node(node, own);
     }
-
     found
 }
 
+/// All nodes of a model, however deep graphs lie in each other.
+fn nodes(model: &Model) -> Vec<&Node> {
+    let functions = model.functions.iter().map(|function| function.nodes.as_slice());
+    let mut rest: Vec<&[Node]> =
+        model.graph.iter().map(|graph| graph.nodes.as_slice()).chain(functions).collect();
+    let mut all = Vec::new();
+    // A list of what is left needs no stack.
+    while let Some(nodes) = rest.pop() {
+        all.extend(nodes);
+        let attributes = nodes.iter().flat_map(|node| &node.attributes);
+        let graphs = attributes
+            .flat_map(|attribute| attribute.graph.as_deref().into_iter().chain(&attribute.graphs));
+        rest.extend(graphs.map(|graph: &Graph| graph.nodes.as_slice()));
+    }
+    all
+}
+
 impl Scan {
+    /// Adds the places of data that are said to lie outside of the model's folder.
+    fn reaches(&mut self, model: &Model, walker: &mut Walker<'_>) -> Result<()> {
+        each_tensor(model, &mut |name, tensor| {
+            let Some(last) = ExternalLocation::of(tensor, walker)? else { return Ok(()) };
+            // Of several, loaders may take another one than the last.
+            let mut locations = vec![last.location];
+            for property in tensor.external.iter().filter(|property| property.key == "location") {
+                locations.push(property.text(walker)?);
+            }
+            let outside = locations.iter().find(|location| check_location(location).is_err());
+            self.outside.extend(outside.map(|location| (name, location.clone())));
+            if outside.is_none() && self.data.len() < MAX_DATA {
+                self.data.extend(locations);
+            }
+            Ok(())
+        })?;
+        nodes(model).into_iter().try_for_each(|node| self.context(node, walker))
+    }
+
+    /// An `EPContext` that is not embedded names the file of its program.
+    fn context(&mut self, node: &Node, walker: &mut Walker<'_>) -> Result<()> {
+        /// Longest name of a file, in bytes.
+        const LONGEST: u64 = 4096;
+
+        if node.op_type != "EPContext" {
+            return Ok(());
+        }
+        let attribute =
+            |name: &str| node.attributes.iter().find(|attribute| attribute.name == name);
+        let is_embedded =
+            attribute("embed_mode").and_then(|mode| mode.integer).is_none_or(|mode| mode == 1);
+        let text = attribute("ep_cache_context").and_then(|context| context.text);
+        if let Some(span) = text.filter(|span| !is_embedded && span.len <= LONGEST) {
+            let file = String::from_utf8_lossy(&walker.bytes(span)?).into_owned();
+            if !file.is_empty() {
+                self.contexts.push((node.name.clone(), file));
+            }
+        }
+        Ok(())
+    }
+
     fn node(&mut self, node: &Node, own: &BTreeSet<&str>) {
         let domain = node.domain.as_str();
 
@@ -113,14 +181,16 @@ impl Scan {
             ));
         }
 
-        if !self.domains.is_empty() {
-            warnings.push(format!(
-                "it has operators of domains that apr does not know: {}",
-                listed(&self.domains)
-            ));
-        }
-
+        warnings.extend(self.unknown());
         warnings
+    }
+
+    /// What a report says about operators of libraries that the loading program registers.
+    #[must_use]
+    pub fn unknown(&self) -> Option<String> {
+        (!self.domains.is_empty()).then(|| {
+            format!("it has operators of domains that apr does not know: {}", listed(&self.domains))
+        })
     }
 }
 

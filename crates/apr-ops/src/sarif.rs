@@ -76,6 +76,7 @@ pub fn of_scans(summary: &ScanSummary) -> Value {
     for scan in summary.files.iter().filter(|scan| scan.verdict != FileVerdict::Clean) {
         let (word, level) = match scan.verdict {
             FileVerdict::Dangerous => ("dangerous", "error"),
+            FileVerdict::NotRun => ("not run", "note"),
             verdict => (verdict.word(), "warning"),
         };
         let rule = format!("scan/{}", word.replace(' ', "-"));
@@ -106,7 +107,11 @@ pub fn of_scans(summary: &ScanSummary) -> Value {
 /// What was found in files that are no pickles.
 fn add_remarks(scan: &ScanReport, rules: &mut Rules, results: &mut Vec<Value>) {
     for remark in &scan.remarks {
-        let level = if remark.verdict == FileVerdict::Dangerous { "error" } else { "warning" };
+        let level = match remark.verdict {
+            FileVerdict::Dangerous => "error",
+            FileVerdict::NotRun => "note",
+            _ => "warning",
+        };
         let rule = format!("content/{}", remark.verdict.word().replace(' ', "-"));
         rules
             .insert(rule.clone(), format!("content that apr scan calls {}", remark.verdict.word()));

@@ -71,7 +71,7 @@ mod ocdbt;
 mod reader;
 mod store;
 mod tree;
-mod zstd;
+pub mod zstd;
 
 use apr_core::Format;
 

@@ -12,6 +12,8 @@ pub(crate) struct Leaf<'a> {
     pub(crate) name: &'a str,
     /// Whether it is part of the code of a TorchScript archive.
     pub(crate) is_torchscript: bool,
+    /// The name of the archive or stream that it is in.
+    pub(crate) within: Option<&'a str>,
 }
 
 /// Judges what loaders of other formats than PyTorch's would run.

@@ -34,8 +34,10 @@
 mod content;
 mod layers;
 mod leaf;
+mod paths;
 mod report;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use apr_core::counted;
@@ -68,10 +70,16 @@ pub struct ScanSummary {
     pub verdict: FileVerdict,
     /// How many files are clean.
     pub clean: usize,
+    /// How many are scripts, programs or notes that loading a model does not run. They were not
+    /// examined; beside files that are clean they do not count for the verdict.
+    pub not_run: usize,
     /// How many were not examined as a whole, with nothing odd in the rest.
     pub not_examined: usize,
     /// How many are suspicious.
     pub suspicious: usize,
+    /// How many are accepted by a baseline, whatever was found. They are not counted otherwise.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub accepted: usize,
     /// How many could not be looked into as a whole.
     pub unreadable: usize,
     /// How many are dangerous.
@@ -81,13 +89,40 @@ pub struct ScanSummary {
 }
 
 impl ScanSummary {
-    /// Adds the reports up.
+    /// Adds the reports up. A file of an unknown format that another one names as the numbers of
+    /// its tensors is one of those.
     #[must_use]
-    pub fn of(files: Vec<ScanReport>) -> Self {
-        let count = |verdict| files.iter().filter(|file| file.verdict == verdict).count();
+    pub fn of(mut files: Vec<ScanReport>) -> Self {
+        let named: HashSet<String> = files.iter().flat_map(ScanReport::data_paths).collect();
+        for file in files.iter_mut().filter(|file| named.contains(&file.path) && file.is_unknown())
+        {
+            file.is_named("numbers of tensors");
+        }
+        // Nothing imports a source of transformers that no configuration beside it names.
+        let mapped: HashSet<String> = files
+            .iter()
+            .filter(|file| file.maps_code())
+            .map(|file| file.folder().to_owned())
+            .collect();
+        if files.len() > 1 {
+            for file in files.iter_mut().filter(|file| !mapped.contains(file.folder())) {
+                file.without_map();
+            }
+        }
+        let counted = || files.iter().filter(|file| !file.accepted);
+        let count = |verdict| counted().filter(|file| file.verdict == verdict).count();
+        let clean = count(FileVerdict::Clean);
+        let accepted = files.iter().filter(|file| file.accepted).count();
+        let worst = counted().map(|file| file.verdict).max().unwrap_or(FileVerdict::Clean);
+        let verdict = match worst {
+            FileVerdict::NotRun if clean > 0 => FileVerdict::Clean,
+            worst => worst,
+        };
         Self {
-            verdict: files.iter().map(|file| file.verdict).max().unwrap_or(FileVerdict::Clean),
-            clean: count(FileVerdict::Clean),
+            verdict,
+            clean,
+            not_run: count(FileVerdict::NotRun),
+            accepted,
             not_examined: count(FileVerdict::NotExamined),
             suspicious: count(FileVerdict::Suspicious),
             unreadable: count(FileVerdict::Unreadable),
@@ -95,6 +130,10 @@ impl ScanSummary {
             files,
         }
     }
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// Whether a file that starts with these bytes is unpickled by the loaders of its format, or by any
@@ -135,7 +174,13 @@ pub fn scan_file<S: ByteSource + 'static>(
             format
         }
         // What may hold code is examined as far as it can be.
-        _ => return layers::scan_with(source, name, limits, &examiner),
+        _ => {
+            let mut report = layers::scan_with(Arc::clone(&source), name, limits, &examiner)?;
+            if report.is_unknown() {
+                known_otherwise(&mut report, source, name, limits);
+            }
+            return Ok(report);
+        }
     };
 
     let mut report = layers::scan_other(&source, name, limits)?;
@@ -143,7 +188,7 @@ pub fn scan_file<S: ByteSource + 'static>(
         format.name.clone_into(&mut report.kind);
     }
     if [&TF_GRAPH, &SAVED_MODEL].contains(&format) {
-        let leaf = Leaf { source: &source, name, is_torchscript: false };
+        let leaf = Leaf { source: &source, name, is_torchscript: false, within: None };
         match tensorflow::judge(&leaf, limits) {
             Ok(found) => remark(&mut report, found.unwrap_or_default()),
             Err(error) => {
@@ -155,7 +200,7 @@ pub fn scan_file<S: ByteSource + 'static>(
     if *format == onnx::FORMAT {
         let found = onnx::scan::scan(&source, limits);
         // TensorFlow's graphs are messages of the same kind of fields.
-        let leaf = Leaf { source: &source, name, is_torchscript: false };
+        let leaf = Leaf { source: &source, name, is_torchscript: false, within: None };
         let graph = match &found {
             Err(_) => tensorflow::judge(&leaf, limits).ok().flatten(),
             Ok(_) => None,
@@ -173,6 +218,9 @@ pub fn scan_file<S: ByteSource + 'static>(
     if *format == coreml::MODEL {
         found.extend(content::coreml::judge(&source, limits)?);
     }
+    if format.id == "flax" {
+        found.extend(content::msgpack::judge(&source)?);
+    }
     if format.id == "tflite" {
         found.extend(tflite::judge(&source, limits)?);
     }
@@ -188,10 +236,25 @@ pub fn scan_file<S: ByteSource + 'static>(
     Ok(report)
 }
 
+/// Names a file of an unknown format that a reader opens all the same, or that holds only the
+/// values of an array.
+fn known_otherwise<S: ByteSource + 'static>(
+    report: &mut ScanReport,
+    source: S,
+    name: &str,
+    limits: &Limits,
+) {
+    let kind = match apr_registry::open(source, name, limits) {
+        Ok(reader) => reader.format().name.to_owned(),
+        Err(_) if paths::is_values(name) => "values of an array".to_owned(),
+        Err(_) => return,
+    };
+    report.is_named(&kind);
+}
+
 fn remark(report: &mut ScanReport, found: ContentRemarks) {
     for (verdict, message) in found {
-        report.verdict = report.verdict.max(verdict);
-        report.remarks.push(Remark { entry: String::new(), verdict, message });
+        report.add(verdict, message);
     }
 }
 
@@ -222,7 +285,7 @@ fn of_metadata(metadata: &Metadata) -> ContentRemarks {
     }
 
     for (name, content) in metadata.object(keys::FILES).into_iter().flatten() {
-        let judged = content.as_str().map(|text| text::judge(name, text.as_bytes()));
+        let judged = content.as_str().map(|text| text::judge(name, text.as_bytes(), false));
         found.extend(judged.and_then(Result::ok).flatten().unwrap_or_default());
     }
 
@@ -243,9 +306,22 @@ fn judge_onnx(report: &mut ScanReport, found: Result<onnx::scan::Scan>) {
         }
     };
 
+    report.data = found.data.iter().cloned().collect();
     report.warnings.extend(found.warnings());
     if !found.python.is_empty() {
         report.verdict = report.verdict.max(FileVerdict::Suspicious);
+    }
+    if found.unknown().is_some() {
+        report.verdict = report.verdict.max(FileVerdict::NotExamined);
+    }
+    for (node, file) in &found.contexts {
+        let verdict = match paths::leads_out(file) {
+            true => FileVerdict::Dangerous,
+            false => FileVerdict::NotExamined,
+        };
+        let (node, file) = (Escaped::short(node), Escaped::short(file));
+        let message = format!("the node '{node}' loads a program of an accelerator from '{file}'");
+        remark(report, vec![(verdict, message)]);
     }
 
     if let [(tensor, location), ..] = found.outside.as_slice() {

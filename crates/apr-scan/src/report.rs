@@ -1,8 +1,11 @@
 //! What a scan found.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use apr_pytorch::{Finding, Verdict};
+
+use crate::content::UNKNOWN;
+use crate::content::text::OF_TRANSFORMERS;
 
 /// What a scan found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -12,6 +15,9 @@ pub struct ScanReport {
     pub path: String,
     /// Judgement on the file.
     pub verdict: FileVerdict,
+    /// Whether a baseline accepts what was found, so that it does not count for the summary.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub accepted: bool,
     /// What it was read as: `pickle`, `ZIP archive`, and so on.
     pub kind: String,
     /// Each pickle of the file.
@@ -26,15 +32,21 @@ pub struct ScanReport {
     pub notes: Vec<String>,
     /// What could not be looked into, and why.
     pub problems: Vec<String>,
+    /// Files beside this one that hold nothing but the numbers of its tensors.
+    #[serde(skip)]
+    pub(crate) data: Vec<String>,
 }
 
 /// The judgement on a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileVerdict {
     /// All of it was looked into, and nothing in it would run anything but what tensors are made
     /// by.
     Clean,
+    /// It is a script, a program or the like, which was not examined, and which loading a model
+    /// does not run.
+    NotRun,
     /// Some of it is of a kind that is not looked into, and the rest holds nothing odd.
     NotExamined,
     /// It uses names that are not known to be harmless, or is packed as no loader packs.
@@ -51,6 +63,7 @@ impl FileVerdict {
     pub fn word(self) -> &'static str {
         match self {
             Self::Clean => "clean",
+            Self::NotRun => "not run",
             Self::NotExamined => "not examined",
             Self::Suspicious => "suspicious",
             Self::Unreadable => "unreadable",
@@ -107,12 +120,14 @@ impl ScanReport {
         Self {
             path: file.to_owned(),
             verdict: FileVerdict::Clean,
+            accepted: false,
             kind: "no pickle".to_owned(),
             pickles: Vec::new(),
             remarks: Vec::new(),
             warnings: Vec::new(),
             notes: Vec::new(),
             problems: Vec::new(),
+            data: Vec::new(),
         }
     }
 
@@ -121,6 +136,12 @@ impl ScanReport {
     pub fn unreadable(file: &str, kind: &str, problem: String) -> Self {
         let (kind, problems) = (kind.to_owned(), vec![problem]);
         Self { verdict: FileVerdict::Unreadable, kind, problems, ..Self::new(file) }
+    }
+
+    /// Adds what is found about the file beside its content, such as a link that leaves its folder.
+    pub fn add(&mut self, verdict: FileVerdict, message: String) {
+        self.verdict = self.verdict.max(verdict);
+        self.remarks.push(Remark { entry: String::new(), verdict, message });
     }
 
     /// The worst verdict on any name; a file without names is [`Verdict::Allowed`].
@@ -132,6 +153,58 @@ impl ScanReport {
     /// The findings of all pickles.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.pickles.iter().flat_map(|pickle| &pickle.findings)
+    }
+
+    /// Whether nothing is known of the file, and nothing else was found.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.pickles.is_empty()
+            && self.warnings.is_empty()
+            && self.problems.is_empty()
+            && !self.remarks.is_empty()
+            && self.remarks.iter().all(|remark| remark.message == UNKNOWN)
+    }
+
+    /// The paths of the files that hold the numbers of its tensors.
+    pub(crate) fn data_paths(&self) -> impl Iterator<Item = String> {
+        let folder = self.path.rsplit_once('/').map(|(folder, _)| folder);
+        self.data.iter().map(move |name| match folder {
+            Some(folder) => format!("{folder}/{name}"),
+            None => name.clone(),
+        })
+    }
+
+    /// The folder of the file.
+    pub(crate) fn folder(&self) -> &str {
+        self.path.rsplit_once('/').map_or("", |(folder, _)| folder)
+    }
+
+    /// Whether it is a configuration that names sources of Python beside it.
+    pub(crate) fn maps_code(&self) -> bool {
+        self.remarks.iter().any(|remark| remark.message.contains("'auto_map'"))
+    }
+
+    /// Takes a source that transformers would run for one that it does not, because no
+    /// configuration beside it names it.
+    pub(crate) fn without_map(&mut self) {
+        if !self.remarks.iter().any(|remark| remark.message.starts_with(OF_TRANSFORMERS)) {
+            return;
+        }
+        for remark in &mut self.remarks {
+            if remark.message.starts_with(OF_TRANSFORMERS) {
+                remark.verdict = FileVerdict::NotRun;
+                remark.message = "not examined: Python source; no configuration in its folder \
+                                  names it"
+                    .to_owned();
+            }
+        }
+        self.judge();
+    }
+
+    /// Takes a file of an unknown format for what another file says that it is.
+    pub(crate) fn is_named(&mut self, kind: &str) {
+        self.remarks.clear();
+        kind.clone_into(&mut self.kind);
+        self.judge();
     }
 
     /// Draws the conclusion from all that was found.

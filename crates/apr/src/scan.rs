@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use apr_core::{Error, IoCause, Limits, Result};
+use apr_core::{Error, Escaped, IoCause, Limits, Result};
 use apr_io::{Sources, io_error};
 use apr_platform::list_folder;
 pub use apr_scan::{FileVerdict, Finding, ScanReport, ScanSummary, Verdict, scan_file};
@@ -25,11 +25,13 @@ const MAX_DEPTH: usize = 64;
 /// E007 when a folder, or the only file, can't be read; one of several files that can't be read is
 /// in the report.
 pub fn scan(path: impl AsRef<Path>) -> Result<ScanSummary> {
-    let (files, sources) = (files_below(&[path.as_ref().to_owned()])?, Sources::default());
+    let paths = [path.as_ref().to_owned()];
+    let (files, sources) = (files_below(&paths)?, Sources::default());
     let scan = |path: &PathBuf| {
         let name = path.display().to_string();
-        let report = scan_file(sources.open_file(path)?, &name, &Limits::default())?;
+        let mut report = scan_file(sources.open_file(path)?, &name, &Limits::default())?;
         sources.check_unchanged()?;
+        check_link(path, &paths, &mut report);
         Ok(report)
     };
     scan_each(&files, |path| path.display().to_string(), scan, unreadable)
@@ -46,6 +48,29 @@ pub fn files_below(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         if path.is_dir() { list(path, 0, &mut files)? } else { files.push(path.clone()) }
     }
     Ok(files)
+}
+
+/// Adds a finding to the report of a file that is a link out of the scanned folder: reading the
+/// model reads the file that it leads to. Links of a Hugging Face cache lead to its own blobs.
+pub fn check_link(path: &Path, folders: &[PathBuf], report: &mut ScanReport) {
+    if !path.is_symlink() {
+        return;
+    }
+    let Ok(target) = path.canonicalize() else { return };
+    let Some(folder) = folders.iter().find(|folder| path.starts_with(folder) && *folder != path)
+    else {
+        return;
+    };
+    let Ok(folder) = folder.canonicalize() else { return };
+    let is_blob = target.parent().is_some_and(|parent| {
+        parent.file_name().is_some_and(|name| name == "blobs")
+            && parent.parent().is_some_and(|cache| folder.starts_with(cache))
+    });
+    if !target.starts_with(&folder) && !is_blob {
+        let target = Escaped::short(&target.display().to_string()).to_string();
+        let message = format!("it is a link to '{target}', outside the folder that is scanned");
+        report.add(FileVerdict::Suspicious, message);
+    }
 }
 
 /// Scans files one after the other. One of several that can't be read is a finding, in the words of

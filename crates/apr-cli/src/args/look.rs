@@ -196,8 +196,17 @@ pub(crate) struct ScanArgs {
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
     /// Do not fail on files of unknown formats
-    #[arg(long)]
+    #[arg(long, conflicts_with = "strict")]
     pub(crate) allow_unexamined: bool,
+    /// Exit with 5 on scripts and programs that loading a model does not run
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Accept files that a baseline lists by their SHA-256, unless the verdict is worse
+    #[arg(long, value_name = "FILE")]
+    pub(crate) baseline: Option<PathBuf>,
+    /// Write a baseline that accepts all findings of this scan
+    #[arg(long, value_name = "FILE", conflicts_with = "baseline")]
+    pub(crate) write_baseline: Option<PathBuf>,
     /// Write findings as SARIF, for code scanning services; - for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) sarif: Option<PathBuf>,

@@ -1,6 +1,7 @@
 //! One file a command: parse, call, render.
 
 mod analyze;
+mod baseline;
 #[cfg(feature = "infer")]
 mod bench;
 mod beside;

@@ -6,7 +6,7 @@ use std::slice;
 use std::sync::Arc;
 
 use anstyle::Style;
-use apr::scan::{files_below, scan_each, unreadable};
+use apr::scan::{check_link, files_below, scan_each, unreadable};
 use apr_core::counted;
 use apr_ops::sarif;
 use apr_registry::Escaped;
@@ -15,6 +15,7 @@ use apr_scan::{
     scan_file,
 };
 
+use super::baseline::Baseline;
 use super::beside::{beside_log, write_sarif};
 use crate::args::ScanArgs;
 use crate::context::Context;
@@ -47,15 +48,31 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
             None => files.extend(files_below(slice::from_ref(path))?.into_iter().map(Target::Path)),
         }
     }
+    let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
+    let mut new = args.write_baseline.as_ref().map(|_| Baseline::default());
     let summary = scan_each(
         &files,
         Target::name,
-        |target| scan(target, context),
+        |target| {
+            let mut report = scan(target, &args.paths, context)?;
+            if let Target::Path(path) = target {
+                if let Some(baseline) = &baseline {
+                    baseline.accept(path, &mut report, context)?;
+                }
+                if let Some(new) = &mut new {
+                    new.add(path, &mut report, context)?;
+                }
+            }
+            Ok(report)
+        },
         |failure| match failure {
             Failure::Model(error) => unreadable(error).map(|why| in_options(&why)),
             _ => None,
         },
     )?;
+    if let (Some(path), Some(new)) = (&args.write_baseline, &new) {
+        new.write(path, context)?;
+    }
     if let Some(path) = &args.sarif {
         write_sarif(path, &sarif::of_scans(&summary), &context.printer)?;
     }
@@ -64,8 +81,8 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
     beside_log(args.sarif.as_deref(), context)
         .report(&summary, |out, summary| render(out, summary, all))?;
     let passes = match summary.verdict {
-        FileVerdict::Clean => true,
-        FileVerdict::NotExamined => args.allow_unexamined,
+        FileVerdict::Clean => summary.not_run == 0 || !args.strict,
+        FileVerdict::NotRun | FileVerdict::NotExamined => args.allow_unexamined,
         _ => false,
     };
     if passes { Ok(()) } else { Err(Failure::Validation) }
@@ -88,23 +105,30 @@ impl Target {
     }
 }
 
-fn scan(target: &Target, context: &Context) -> Outcome<ScanReport> {
+fn scan(target: &Target, folders: &[PathBuf], context: &Context) -> Outcome<ScanReport> {
     let (source, _spool) = match target {
         Target::Path(path) => model::open_bytes(path, context)?,
         Target::Remote(repository, file) => (repository.open(file)?, None),
     };
-    let report = scan_file(source, &target.name(), &context.options.limits)?;
+    let mut report = scan_file(source, &target.name(), &context.options.limits)?;
     context.sources.check_unchanged()?;
+    if let Target::Path(path) = target {
+        check_link(path, folders, &mut report);
+    }
     Ok(report)
 }
 
 fn render(out: &mut dyn Write, summary: &ScanSummary, all: bool) -> io::Result<()> {
-    for file in summary.files.iter().filter(|file| all || file.verdict != FileVerdict::Clean) {
+    let matters = |file: &&ScanReport| file.verdict > FileVerdict::NotRun && !file.accepted;
+    for file in summary.files.iter().filter(|file| all || matters(file)) {
         render_file(out, file)?;
     }
 
     if summary.files.len() == 1 {
         return Ok(());
+    }
+    if !all {
+        render_not_run(out, summary)?;
     }
 
     let counts = [
@@ -112,6 +136,8 @@ fn render(out: &mut dyn Write, summary: &ScanSummary, all: bool) -> io::Result<(
         (summary.unreadable, "unreadable"),
         (summary.suspicious, "suspicious"),
         (summary.not_examined, "not examined"),
+        (summary.not_run, "not run"),
+        (summary.accepted, "accepted"),
         (summary.clean, "clean"),
     ];
     let counts: Vec<String> = counts
@@ -127,9 +153,34 @@ fn render(out: &mut dyn Write, summary: &ScanSummary, all: bool) -> io::Result<(
     )
 }
 
+/// The names of files that loading the model does not run, in one line.
+fn render_not_run(out: &mut dyn Write, summary: &ScanSummary) -> io::Result<()> {
+    /// Names that are shown.
+    const NAMES: usize = 4;
+
+    let files = || summary.files.iter().filter(|file| file.verdict == FileVerdict::NotRun);
+    let mut names: Vec<String> = files()
+        .take(NAMES)
+        .map(|file| {
+            let name = file.path.rsplit('/').next().unwrap_or_default();
+            Escaped::short(name).to_string()
+        })
+        .collect();
+    let more = files().count().saturating_sub(NAMES);
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    if names.is_empty() {
+        return Ok(());
+    }
+    let names = names.join(", ");
+    writeln!(out, "{DIM}not examined: {names}; loading the model does not run scripts{DIM:#}")
+}
+
 fn style_of(verdict: FileVerdict) -> Style {
     match verdict {
         FileVerdict::Clean => GOOD,
+        FileVerdict::NotRun => DIM,
         FileVerdict::NotExamined | FileVerdict::Suspicious | FileVerdict::Unreadable => ODD,
         FileVerdict::Dangerous => BAD,
     }
@@ -177,6 +228,7 @@ fn render_remark(out: &mut dyn Write, remark: &Remark) -> io::Result<()> {
     let word = match remark.verdict {
         FileVerdict::Dangerous => "DANGEROUS",
         FileVerdict::NotExamined => "unknown",
+        FileVerdict::NotRun => "note",
         _ => "odd",
     };
     let style = style_of(remark.verdict);

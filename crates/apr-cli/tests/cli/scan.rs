@@ -116,9 +116,9 @@ fn a_format_without_pickles_is_scanned_for_one_all_the_same() {
 #[test]
 fn a_plain_pickle_is_refused_with_its_list() {
     let sandbox = Sandbox::new()
-        .with("m.pkl", b"\x80\x02ccollections\nOrderedDict\n)Rcsklearn.svm\nSVC\n)\x81b.");
-    sandbox.apr("validate m.pkl").fails(5, &["refused", "sklearn.svm.SVC", "INVALID"]);
-    sandbox.apr("scan m.pkl").fails(5, &["suspicious", "sklearn.svm.SVC", "2 harmless uses"]);
+        .with("m.pkl", b"\x80\x02ccollections\nOrderedDict\n)Rcmine.svm\nSVC\n)\x81b.");
+    sandbox.apr("validate m.pkl").fails(5, &["refused", "mine.svm.SVC", "INVALID"]);
+    sandbox.apr("scan m.pkl").fails(5, &["suspicious", "mine.svm.SVC", "2 harmless uses"]);
 }
 
 #[test]
@@ -152,9 +152,9 @@ fn the_shared_files_are_judged_as_their_names_say() {
     }
 }
 
-#[test]
-fn what_is_no_pickle_is_judged_or_said_to_be_not_examined() {
-    let folder = fixtures().join("content");
+/// Compares the verdicts on the files of a folder, and words of their reports, with its list.
+fn as_expected(folder: &str) {
+    let folder = fixtures().join(folder);
     let expected: Value =
         serde_json::from_slice(&fs::read(folder.join("expected.json")).expect("there"))
             .expect("JSON");
@@ -173,6 +173,30 @@ fn what_is_no_pickle_is_judged_or_said_to_be_not_examined() {
 }
 
 #[test]
+fn what_is_no_pickle_is_judged_or_said_to_be_not_examined() {
+    as_expected("content");
+}
+
+#[test]
+fn each_rule_fires_on_its_case_and_not_on_the_one_beside_it() {
+    as_expected("rules");
+}
+
+#[test]
+fn a_model_folder_is_clean_and_its_scripts_are_said_to_be_not_examined() {
+    let folder = fixtures().join("../tiny-llama");
+    let folder = folder.to_str().expect("plain");
+    let sandbox = Sandbox::new();
+    let run = sandbox.run(&["scan", folder]);
+    run.clean().says(&["not examined: check.py, train.py", "2 not run"]);
+    let report = sandbox.run(&["scan", folder, "--json"]).clean().json();
+    assert_eq!((&report["verdict"], &report["not_run"]), (&"clean".into(), &2.into()));
+    sandbox.run(&["scan", folder, "--strict"]).fails(5, &["2 not run"]);
+    // A script alone is no model.
+    sandbox.run(&["scan", &format!("{folder}/check.py")]).fails(5, &["not run"]);
+}
+
+#[test]
 fn no_evasion_is_clean() {
     let folder = fixtures().join("evasions");
     let expected: Value =
@@ -184,7 +208,7 @@ fn no_evasion_is_clean() {
     let summary =
         sandbox.run(&["scan", folder.to_str().expect("plain"), "--json"]).fails(5, &[]).json();
     let files = summary["files"].as_array().expect("files");
-    let order = ["clean", "not-examined", "suspicious", "unreadable", "dangerous"];
+    let order = ["clean", "not-run", "not-examined", "suspicious", "unreadable", "dangerous"];
     let rank = |verdict: &Value| order.iter().position(|known| verdict == known);
     for (name, expected) in expected {
         // Some are folders, whose worst file counts.
@@ -207,10 +231,47 @@ fn what_was_not_examined_is_not_clean_unless_that_is_allowed() {
         .with("m/model.safetensors", crate::support::small_safetensors())
         .with("m/weights.xyz", [7, 0, 255, 254, 3]);
     sandbox.apr("scan m").fails(5, &["not examined", "weights.xyz", "1 clean"]);
+    sandbox.apr("scan m --strict --allow-unexamined").fails(2, &["--strict"]);
     sandbox.apr("scan m/weights.xyz").fails(5, &["not examined", "unknown format"]);
     sandbox.apr("scan m --allow-unexamined").clean().says(&["1 not examined"]);
     sandbox.write("m/a.pkl", b"cos\nsystem\n(S'id'\ntR.");
     sandbox.apr("scan m --allow-unexamined").fails(5, &["dangerous"]);
+}
+
+#[test]
+fn a_baseline_accepts_files_as_they_are_and_no_others() {
+    let sandbox = Sandbox::new()
+        .with("m/model.safetensors", crate::support::small_safetensors())
+        .with("m/config.json", br#"{"auto_map": {"AutoModel": "code.Model"}}"#);
+    sandbox.apr("scan m").fails(5, &["suspicious"]);
+    sandbox.apr("scan m --write-baseline b.json").clean().says(&["1 accepted", "1 clean"]);
+    sandbox.apr("scan m --baseline b.json").clean().says(&["1 accepted"]);
+    let summary = sandbox.apr("scan m --baseline b.json --json").clean().json();
+    assert_eq!((&summary["verdict"], &summary["accepted"]), (&"clean".into(), &1.into()));
+    assert_eq!(summary["files"][0]["accepted"], true);
+
+    // Another file of that name, and the same one with more in it.
+    sandbox.write("m/config.json", br#"{"auto_map": {"AutoModel": "code.Other"}}"#);
+    sandbox.apr("scan m --baseline b.json").fails(5, &["suspicious", "code.Other"]);
+    sandbox.write("m/a.pkl", b"cos\nsystem\n(S'id'\ntR.");
+    sandbox.apr("scan m --baseline b.json").fails(5, &["dangerous"]);
+    sandbox.write("no.json", b"[]");
+    sandbox.apr("scan m --baseline no.json").fails(4, &["not a baseline"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_out_of_the_folder_is_no_part_of_the_model() {
+    let sandbox = Sandbox::new()
+        .with("m/model.safetensors", crate::support::small_safetensors())
+        .with("other/weights.npy", b"");
+    let link = |target: &str, name: &str| {
+        std::os::unix::fs::symlink(target, sandbox.path(name)).expect("links");
+    };
+    link("model.safetensors", "m/same.safetensors");
+    sandbox.apr("scan m").clean().says(&["2 clean"]);
+    link("../other/weights.npy", "m/weights.npy");
+    sandbox.apr("scan m").fails(5, &["suspicious", "weights.npy", "outside the folder"]);
 }
 
 #[test]

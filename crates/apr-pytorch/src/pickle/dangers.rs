@@ -186,7 +186,7 @@ const DANGEROUS_NAMES: &[(&str, &[&str])] = &[
             "print",
         ],
     ),
-    ("functools", &["partial", "reduce", "partialmethod"]),
+    ("functools", &["reduce", "partialmethod"]),
     ("operator", &["attrgetter", "itemgetter", "methodcaller", "call"]),
     ("codecs", &["open"]),
     ("logging", &["FileHandler", "basicConfig"]),

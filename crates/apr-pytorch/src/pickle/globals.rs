@@ -1,5 +1,8 @@
 //! The list of names a checkpoint may use, closed by default.
 
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
 use apr_core::DType;
 
 use super::dangers::{is_dangerous_name, is_in_dangerous_module, leaves};
@@ -235,7 +238,9 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
         ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar") => Meaning::NumpyScalar,
         ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct") => Meaning::NumpyArray,
         ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => Meaning::NumpyBuffer,
-        ("joblib.numpy_pickle", "NumpyArrayWrapper") => Meaning::JoblibArray,
+        ("joblib.numpy_pickle" | "sklearn.externals.joblib.numpy_pickle", "NumpyArrayWrapper") => {
+            Meaning::JoblibArray
+        }
         ("datetime", "datetime" | "date" | "time" | "timedelta" | "timezone")
         | (
             "pathlib" | "pathlib._local",
@@ -320,10 +325,39 @@ fn defines(module: &str, name: &str) -> bool {
         .any(|(listed, names)| is_asked(listed) && names.split(' ').any(|defined| defined == name))
 }
 
+/// Classes of scikit-learn, of trainers and of other libraries whose instances only hold state, and
+/// functions that rebuild one, by the modules that define them (`fixtures/scan/library_names.py`).
+/// A reader of tensors has no use for them.
+const LIBRARY_NAMES: &str = include_str!("library_names.txt");
+
+/// Those names, with their modules; names of scikit-learn with its packages, too.
+static OF_LIBRARIES: LazyLock<HashSet<(&str, &str)>> = LazyLock::new(|| {
+    let lines = LIBRARY_NAMES.lines().filter_map(|line| line.split_once(' '));
+    let names = lines.flat_map(|(module, names)| {
+        names.split(' ').flat_map(move |name| {
+            [Some((module, name)), sklearn_package(module).map(|package| (package, name))]
+        })
+    });
+    names.flatten().collect()
+});
+
+/// `sklearn.linear_model` of a module in it.
+fn sklearn_package(module: &str) -> Option<&str> {
+    let package = module.strip_prefix("sklearn.")?.split('.').next()?;
+    module.get(.."sklearn.".len() + package.len())
+}
+
+/// Whether a name is on the list of classes that only hold state. Until 0.22, modules of
+/// scikit-learn were named otherwise: `linear_model.logistic`.
+fn is_of_library(module: &str, name: &str) -> bool {
+    OF_LIBRARIES.contains(&(module, name))
+        || sklearn_package(module).is_some_and(|package| OF_LIBRARIES.contains(&(package, name)))
+}
+
 /// The judgement on a name that a file asks to import: whether a checkpoint may, and what it
 /// reaches.
 pub fn verdict(module: &str, name: &str) -> Verdict {
-    if allowed(module, name).is_some() {
+    if allowed(module, name).is_some() || is_of_library(module, name) {
         Verdict::Allowed
     } else if is_dangerous_name(module, name) || is_in_dangerous_module(module) || leaves(name) {
         Verdict::Dangerous
@@ -345,7 +379,8 @@ mod tests {
             ("pkgutil", "resolve_name"),
             ("torch.nn.modules.module", "os.system"),
             ("torch.utils.data", "x"),
-            ("functools", "partial"),
+            ("functools", "reduce"),
+            ("sklearn.externals.joblib", "os.system"),
             ("numpy", "load"),
             ("numpy.testing._private.utils", "runstring"),
             ("pathlib", "os.system"),
@@ -360,6 +395,9 @@ mod tests {
             ("datetime", "sys"),
             ("torch.nn.modules.x", "lower"),
             ("torch.nn.modules.x", "Upper"),
+            ("sklearn.datasets", "fetch_openml"),
+            ("sklearn.utils._testing", "TempMemmap"),
+            ("sklearn.tree._classes", "np"),
             ("torch.nn.functional", "np"),
             ("torch.nn.functional", "torch"),
             ("torch.nn.functional", "Callable"),
@@ -372,6 +410,21 @@ mod tests {
         ] {
             assert_eq!(allowed(module, name), None, "{module}.{name}");
             assert_eq!(verdict(module, name), Verdict::Unknown, "{module}.{name}");
+        }
+    }
+
+    #[test]
+    fn classes_that_only_hold_state_are_no_finding_and_no_tensors() {
+        for (module, name) in [
+            ("functools", "partial"),
+            ("sklearn.svm._classes", "SVC"),
+            ("sklearn.linear_model.logistic", "LogisticRegression"),
+            ("sklearn.tree._tree", "Tree"),
+            ("transformers.training_args", "TrainingArguments"),
+            ("scipy.sparse._csr", "csr_matrix"),
+        ] {
+            assert_eq!(allowed(module, name), None, "{module}.{name}");
+            assert_eq!(verdict(module, name), Verdict::Allowed, "{module}.{name}");
         }
     }
 

@@ -25,6 +25,10 @@ pub struct PickleSurvey {
     pub has_file_arrays: bool,
     /// Why only the names of the rest were looked at, where it is longer than is read.
     pub swept: Option<Error>,
+    /// Where Python's unpickler raises an error for certain, so that nothing from there on is run:
+    /// it takes a value from an empty stack, recalls one that was never stored, or reads a number
+    /// without digits.
+    pub stuck: Option<u64>,
     /// Where the stream goes on after it.
     pub end: u64,
     /// Why it was not read to its `STOP`.
@@ -51,7 +55,7 @@ impl PickleSurvey {
             persistent: Persistent::Storage,
         };
         let input = Input::new(source, start, end.min(source.len()), limits);
-        let Outcome { heap, uses, blobs, has_file_arrays, swept, end, root } =
+        let Outcome { heap, uses, blobs, has_file_arrays, swept, stuck, end, root } =
             run(input, &policy, limits);
         let (root, problem) = match root {
             Ok(root) => (Some(root), None),
@@ -63,6 +67,7 @@ impl PickleSurvey {
             dropped: blobs.dropped,
             has_file_arrays,
             swept,
+            stuck,
             end,
             problem,
             heap,
@@ -103,11 +108,13 @@ impl PickleSurvey {
     }
 
     /// Whether names come from a pickle rather than from bytes that happen to be opcodes: Python
-    /// could import them, and they are used by a pickle that is whole or calls one of them.
+    /// gets to them and could import them, and they are used by a pickle that is whole or calls one
+    /// of them.
     #[must_use]
     pub fn would_run(&self, findings: &[Finding]) -> bool {
         let odd = |finding: &&Finding| finding.verdict != Verdict::Allowed;
-        findings.iter().filter(odd).any(|finding| {
+        let reached = |finding: &&Finding| self.stuck.is_none_or(|stuck| finding.offset < stuck);
+        findings.iter().filter(odd).filter(reached).any(|finding| {
             (self.is_whole() || finding.action != Action::Import)
                 && is_name(&finding.module)
                 && is_name(&finding.name)

@@ -164,7 +164,17 @@ impl Sweep<'_, '_, '_> {
     }
 
     fn quoted(&mut self, code: u8) -> Result<Option<Rc<str>>> {
-        let line = self.input.line()?;
+        let mut line = Vec::new();
+        if code == op::STRING {
+            // Python refuses any other text; its line may be as long as the file.
+            let first = self.input.byte()?;
+            if !b"'\" \t".contains(&first) {
+                let message = "a string without its quotes";
+                return Err(Error::format(message).at(self.input.position()));
+            }
+            line.push(first);
+        }
+        line.extend(self.input.line()?);
         let text = if code == op::STRING {
             super::text::quoted(&line).ok().and_then(|bytes| String::from_utf8(bytes).ok())
         } else {

@@ -73,6 +73,8 @@ pub(crate) struct Outcome {
     pub(crate) has_file_arrays: bool,
     /// Why only the names of the rest were looked at, where it is longer than is read.
     pub(crate) swept: Option<Error>,
+    /// Where Python's unpickler raises an error for certain, so that nothing from there on is run.
+    pub(crate) stuck: Option<u64>,
     /// Where the stream went on after the pickle.
     pub(crate) end: u64,
     pub(crate) root: Result<Id>,
@@ -95,6 +97,8 @@ pub(crate) fn run(input: Input<'_>, policy: &Policy<'_>, limits: &Limits) -> Out
         strings: HashMap::new(),
         at: 0,
         opcode: 0,
+        stuck: None,
+        has_odd_keys: false,
     };
 
     let mut root = vm.run();
@@ -111,7 +115,8 @@ pub(crate) fn run(input: Input<'_>, policy: &Policy<'_>, limits: &Limits) -> Out
     };
 
     let (end, blobs, has_file_arrays) = (vm.input.position(), vm.blobs, vm.has_file_arrays);
-    Outcome { end, heap: vm.heap, uses: vm.uses, blobs, has_file_arrays, swept, root }
+    let stuck = vm.stuck;
+    Outcome { end, heap: vm.heap, uses: vm.uses, blobs, has_file_arrays, swept, stuck, root }
 }
 
 pub(super) struct Vm<'a> {
@@ -131,6 +136,9 @@ pub(super) struct Vm<'a> {
     /// Offset of the opcode at work.
     at: u64,
     opcode: u8,
+    stuck: Option<u64>,
+    /// Whether a number of the memo could not be read, which Python may read.
+    has_odd_keys: bool,
 }
 
 impl Vm<'_> {
@@ -182,6 +190,11 @@ impl Vm<'_> {
     /// In a scan, goes on with an opaque value where strict reading fails.
     fn tolerate(&self, result: Result<Id>) -> Result<Id> {
         if self.policy.lenient { Ok(result.unwrap_or(OPAQUE)) } else { result }
+    }
+
+    /// Notes that Python's unpickler raises an error at this opcode.
+    fn stop(&mut self) {
+        self.stuck.get_or_insert(self.at);
     }
 
     fn refuse(&self, what: &str) -> Result<()> {
@@ -296,18 +309,25 @@ impl Vm<'_> {
         if self.stack.len() > self.floor() {
             return Ok(self.stack.pop().unwrap_or(OPAQUE));
         }
+        self.stop();
         self.tolerate(Err(self.bad("needs a value, but the stack is empty")))
     }
 
-    fn top(&self) -> Result<Id> {
+    fn top(&mut self) -> Result<Id> {
         let top = self.stack.last().filter(|_| self.stack.len() > self.floor()).copied();
+        if top.is_none() {
+            self.stop();
+        }
         self.tolerate(top.ok_or_else(|| self.bad("needs a value, but the stack is empty")))
     }
 
     fn pop_mark(&mut self) -> Result<Vec<Id>> {
         match self.marks.pop() {
             Some(mark) => Ok(self.stack.split_off(mark)),
-            None => self.refuse("needs a mark, but there is none").map(|()| Vec::new()),
+            None => {
+                self.stop();
+                self.refuse("needs a mark, but there is none").map(|()| Vec::new())
+            }
         }
     }
 
@@ -317,6 +337,7 @@ impl Vm<'_> {
             op::GET | op::PUT => {
                 let key = text::memo_key(&self.input.line()?);
                 if key.is_none() {
+                    self.has_odd_keys = true;
                     self.refuse("has an invalid number")?;
                 }
                 return Ok(key);
@@ -328,7 +349,11 @@ impl Vm<'_> {
 
     fn recall(&mut self) -> Result<()> {
         let key = self.memo_key()?;
-        let id = key.and_then(|key| self.memo.get(&key).copied()).ok_or_else(|| {
+        let known = key.and_then(|key| self.memo.get(&key).copied());
+        if known.is_none() && !self.has_odd_keys {
+            self.stop();
+        }
+        let id = known.ok_or_else(|| {
             let key = key.unwrap_or_default();
             self.bad(&format!("recalls {key}, which was never stored"))
         });

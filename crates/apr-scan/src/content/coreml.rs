@@ -4,6 +4,7 @@ use apr_registry::coreml::{Hazard, HazardKind, hazards};
 use apr_registry::{ByteSource, Code, Escaped, Limits, Result};
 
 use super::{ContentRemarks, not_examined};
+use crate::paths::leads_out;
 use crate::report::FileVerdict;
 
 /// Whether a file is the weights of a package: numbers behind headers.
@@ -50,11 +51,11 @@ fn remark(hazard: &Hazard) -> (FileVerdict, String) {
         }
         // Another model, which loading this one loads too.
         _ => {
-            let parts = || hazard.name.split(['/', '\\']);
-            let leads_out = hazard.name.starts_with(['/', '\\', '~'])
-                || parts().any(|part| part == "..")
-                || hazard.name.contains(':');
-            let verdict = if leads_out { FileVerdict::Dangerous } else { FileVerdict::Suspicious };
+            let verdict = if leads_out(&hazard.name) {
+                FileVerdict::Dangerous
+            } else {
+                FileVerdict::Suspicious
+            };
             (verdict, format!("loading it loads the model '{name}'{place}"))
         }
     }

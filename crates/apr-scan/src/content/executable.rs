@@ -1,10 +1,89 @@
 //! Programs and libraries of operating systems, by their first bytes.
 
+use super::{ContentRemarks, not_examined};
+use crate::report::FileVerdict;
+
 /// Text that the system hands to the program of its first line.
-pub(super) const SCRIPT: &str = "an executable script";
+const SCRIPT: &str = "an executable script";
+
+/// Ends of names of files that hold data: a program under one of them deceives.
+const DATA: [&str; 38] = [
+    "bin",
+    "caffemodel",
+    "ckpt",
+    "csv",
+    "dat",
+    "data",
+    "gguf",
+    "ggml",
+    "h5",
+    "hdf5",
+    "jpeg",
+    "jpg",
+    "joblib",
+    "json",
+    "keras",
+    "md",
+    "mlmodel",
+    "model",
+    "msgpack",
+    "npy",
+    "npz",
+    "onnx",
+    "p",
+    "params",
+    "pb",
+    "pdparams",
+    "pickle",
+    "pkl",
+    "png",
+    "pt",
+    "pth",
+    "safetensors",
+    "tflite",
+    "toml",
+    "txt",
+    "weights",
+    "yaml",
+    "yml",
+];
+
+/// Ends of names of archives that programs are distributed in.
+const PACKAGES: [&str; 12] =
+    ["aar", "apk", "deb", "ear", "egg", "jar", "jmod", "nupkg", "rpm", "vsix", "war", "whl"];
+
+/// The end of a name, in small letters.
+fn extension(name: &str) -> String {
+    let base = name.rsplit('/').next().unwrap_or_default();
+    base.rsplit_once('.').map_or("", |(_, extension)| extension).to_ascii_lowercase()
+}
+
+/// Judges a program or script; `None` for any other file. A program in an archive is one that
+/// loaders of the archive load, unless programs are what such archives are for.
+pub(super) fn judge(name: &str, head: &[u8], within: Option<&str>) -> Option<ContentRemarks> {
+    let what = kind(head)?;
+    let extension = extension(name);
+    if DATA.contains(&extension.as_str()) {
+        // Installers are named so, too.
+        let verdict = match extension.as_str() {
+            "bin" => FileVerdict::Suspicious,
+            _ => FileVerdict::Dangerous,
+        };
+        return Some(vec![(verdict, format!("this is {what}, despite its name"))]);
+    }
+    let is_loaded = within.is_some_and(|archive| {
+        let outer = self::extension(archive);
+        !PACKAGES.contains(&outer.as_str()) && extension != "class"
+    });
+    if is_loaded && what != SCRIPT {
+        return Some(vec![(FileVerdict::Dangerous, format!("this is {what}"))]);
+    }
+    // A script is a text, which is judged as such.
+    (what != SCRIPT).then(|| not_examined(&format!("this is {what}")))
+}
 
 /// What a file that starts so is to an operating system; `None` for all others.
-pub(super) fn kind(head: &[u8]) -> Option<&'static str> {
+fn kind(head: &[u8]) -> Option<&'static str> {
     match head {
         [0x7f, b'E', b'L', b'F', ..] => Some("a program or library for Linux (ELF)"),
         [b'M', b'Z', ..] if is_pe(head) => Some("a program or library for Windows (PE)"),
@@ -51,5 +130,20 @@ mod tests {
         ] {
             assert_eq!(kind(&head).is_some(), expected, "{head:?}");
         }
+    }
+
+    #[test]
+    fn a_program_under_the_name_of_data_is_dangerous() {
+        let worst = |name: &str, head: &[u8], within| {
+            judge(name, head, within).and_then(|found| Some(found.first()?.0))
+        };
+        let elf = b"\x7fELF\x02\x01\x01";
+        assert_eq!(worst("m.safetensors", elf, None), Some(FileVerdict::Dangerous));
+        assert_eq!(worst("lib.so", elf, Some("m.pt")), Some(FileVerdict::Dangerous));
+        assert_eq!(worst("lib.so", elf, Some("m.whl")), Some(FileVerdict::NotExamined));
+        assert_eq!(worst("lib.so.6", elf, None), Some(FileVerdict::NotExamined));
+        assert_eq!(worst("m.bin", elf, None), Some(FileVerdict::Suspicious));
+        assert_eq!(worst("m.pt", b"#!/bin/sh", None), Some(FileVerdict::Dangerous));
+        assert_eq!(worst("start", b"#!/bin/sh", None), None);
     }
 }

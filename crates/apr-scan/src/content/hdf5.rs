@@ -3,6 +3,7 @@
 use apr_registry::{ByteSource, Code, Escaped, Limits, Result, keras};
 
 use super::{ContentRemarks, json, not_examined};
+use crate::paths::leads_out;
 use crate::report::FileVerdict;
 
 /// What is said of HDF5, whatever its first bytes are; `None` for any other file.
@@ -20,18 +21,20 @@ pub(crate) fn judge(source: &dyn ByteSource, limits: &Limits) -> Result<Option<C
     let mut remarks = ContentRemarks::new();
     for (name, config) in &found.configs {
         match serde_json::from_str(config) {
-            Ok(value) => remarks.extend(json::judge_value(&value)),
+            Ok(value) => remarks.extend(json::judge_value("", &value)),
             Err(error) => remarks.extend(not_examined(&format!("'{name}' is no JSON: {error}"))),
         }
     }
     for (path, file) in &found.outside {
-        let is_near = !file.starts_with(['/', '\\']) && !file.contains("..") && !file.contains(':');
-        let verdict = if is_near { FileVerdict::Suspicious } else { FileVerdict::Dangerous };
+        let verdict =
+            if leads_out(file) { FileVerdict::Dangerous } else { FileVerdict::Suspicious };
         let (path, file) = (Escaped::short(path), Escaped::short(file));
         remarks.push((verdict, format!("the object '/{path}' reads another file: {file}")));
     }
-    if found.is_of_pytables {
-        remarks.extend(not_examined("PyTables unpickles attributes and objects of this HDF5 file"));
+    if let Some(library) = found.unpickles {
+        remarks.extend(not_examined(&format!(
+            "{library} unpickles attributes and objects of this HDF5 file"
+        )));
     }
     if let [first, ..] = found.warnings.as_slice() {
         remarks.extend(not_examined(first));

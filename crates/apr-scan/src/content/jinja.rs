@@ -8,6 +8,7 @@
 use apr_registry::Escaped;
 
 use super::ContentRemarks;
+use super::python::text_to;
 use crate::report::FileVerdict;
 
 /// Filters that take an attribute by a name which may be computed.
@@ -119,7 +120,7 @@ fn length(inside: &str, end: &str) -> usize {
             return inside.len() - rest.len();
         }
         rest = match first {
-            '"' | '\'' => quoted(&rest[1..], first).1,
+            '"' | '\'' => text_to(&rest[1..], first).1,
             _ => &rest[first.len_utf8()..],
         };
     }
@@ -138,7 +139,7 @@ fn tokens(expression: &str) -> Vec<Token<'_>> {
     let mut after_bar = false;
     while let Some(first) = rest.chars().next() {
         if first == '"' || first == '\'' {
-            let (text, left) = quoted(&rest[1..], first);
+            let (text, left) = text_to(&rest[1..], first);
             tokens.push(Token::Text(text));
             rest = left;
         } else if first.is_alphanumeric() || first == '_' {
@@ -154,57 +155,6 @@ fn tokens(expression: &str) -> Vec<Token<'_>> {
         after_bar = false;
     }
     tokens
-}
-
-/// A text up to its closing quote, with Python's escapes decoded, and what follows it.
-fn quoted(rest: &str, quote: char) -> (String, &str) {
-    let mut text = String::new();
-    let mut chars = rest.char_indices();
-    while let Some((at, c)) = chars.next() {
-        if c == quote {
-            return (text, &rest[at + c.len_utf8()..]);
-        }
-        if c != '\\' {
-            text.push(c);
-            continue;
-        }
-        let Some((_, escape)) = chars.next() else { break };
-        let digits = match escape {
-            'x' => 2,
-            'u' => 4,
-            'U' => 8,
-            '0'..='7' => {
-                let mut code = escape.to_digit(8).unwrap_or_default();
-                while let Some(digit) = chars.clone().next().and_then(|(_, c)| c.to_digit(8)) {
-                    if code >= 64 {
-                        break;
-                    }
-                    chars.next();
-                    code = code * 8 + digit;
-                }
-                text.extend(char::from_u32(code & 0xff));
-                continue;
-            }
-            // A letter by its name, which is hardly ever written otherwise than to hide it.
-            'N' => {
-                let name: String = chars
-                    .by_ref()
-                    .map(|(_, c)| c)
-                    .take_while(|c| *c != '}' && *c != quote)
-                    .collect();
-                text.push_str(if name == "{LOW LINE" { "_" } else { "__" });
-                continue;
-            }
-            other => {
-                text.push(other);
-                continue;
-            }
-        };
-        let code: String = chars.by_ref().take(digits).map(|(_, c)| c).collect();
-        let decoded = u32::from_str_radix(&code, 16).ok().and_then(char::from_u32);
-        text.extend(decoded);
-    }
-    (text, "")
 }
 
 #[cfg(test)]

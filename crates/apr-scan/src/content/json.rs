@@ -1,80 +1,96 @@
-//! Configurations in JSON: classes that loaders import by name, code that they run, templates.
+//! Configurations in JSON, or read from YAML: classes that loaders import by name, code that they
+//! run, files that they open, templates.
 
-use apr_core::json::{entries, text};
+use apr_core::json::entries;
 use std::rc::Rc;
 
-use apr_pytorch::{Verdict, verdict_on};
 use apr_registry::{Error, Escaped, Result};
-use base64ct::{Base64, Encoding};
 use serde_json::{Map, Value};
 
-use super::jinja;
-use super::{ContentRemarks, not_examined};
+use super::{ContentRemarks, bounded, not_examined};
+use super::{importers, jinja, keras, program, yaml};
+use crate::paths::leads_out;
 use crate::report::FileVerdict;
 
-/// Modules whose classes Keras' own loader makes.
-const KERAS: [&str; 8] = [
-    "keras",
-    "keras_core",
-    "keras_cv",
-    "keras_hub",
-    "keras_nlp",
-    "keras_rs",
-    "tensorflow.keras",
-    "tf_keras",
+/// Keys by which a document shows that MONAI reads it.
+const OF_MONAI: [&str; 4] = ["_target_", "_disabled_", "_requires_", "monai_version"];
+
+/// Keys of files that a tokenizer reads.
+const OF_TOKENIZERS: [&str; 6] = [
+    "vocab_file",
+    "merges_file",
+    "tokenizer_file",
+    "spm_file",
+    "bpe_codes_file",
+    "monolingual_vocab_file",
 ];
 
-/// Parts of Keras whose functions only compute. Those of others reach files and settings
-/// (CVE-2025-8747, CVE-2025-9906, CVE-2025-12058).
-const HARMLESS: [&str; 10] = [
-    "activations",
-    "backend",
-    "constraints",
-    "initializers",
-    "layers",
-    "losses",
-    "metrics",
-    "ops",
-    "optimizers",
-    "regularizers",
-];
-
-/// Modules whose classes skops makes without being told to trust them.
-const SKOPS: [&str; 6] = ["builtins", "collections", "numpy", "scipy", "sklearn", "xgboost"];
-
-/// Findings of one file that are kept.
-const MOST: usize = 100;
-
-/// Judges a configuration.
+/// Judges a configuration; `base` is the name of its file, by which some loaders go.
 ///
 /// # Errors
 /// E001 for what is no JSON.
-pub(super) fn judge(bytes: &[u8]) -> Result<ContentRemarks> {
-    let value: Value = serde_json::from_slice(bytes)
-        .map_err(|error| Error::format(format!("invalid JSON: {error}")))?;
-    if value.get("nbformat").is_some() {
-        return Ok(not_examined("a notebook with code cells"));
+pub(super) fn judge(base: &str, bytes: &[u8]) -> Result<ContentRemarks> {
+    let error = match serde_json::from_slice(bytes) {
+        Ok(value) => return Ok(of_document(base, &value)),
+        Err(error) => error,
+    };
+
+    // One value after the other, as programs log them.
+    let mut found = ContentRemarks::new();
+    let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<Value>();
+    if values.by_ref().all(|value| {
+        value.is_ok_and(|value| {
+            found.extend(of_document(base, &value));
+            bounded(&mut found);
+            true
+        })
+    }) {
+        return Ok(found);
     }
-    Ok(judge_value(&value))
+    // Python writes numbers that JSON does not have, which are words of YAML.
+    let text = std::str::from_utf8(bytes).unwrap_or_default();
+    match yaml::values(text) {
+        Some(values) => Ok(values.iter().flat_map(|value| judge_value(base, value)).collect()),
+        None => Err(Error::format(format!("invalid JSON: {error}"))),
+    }
+}
+
+fn of_document(base: &str, value: &Value) -> ContentRemarks {
+    if value.get("nbformat").is_some() {
+        return not_examined("a notebook with code cells");
+    }
+    judge_value(base, value)
 }
 
 /// Judges what is parsed already.
-pub(super) fn judge_value(value: &Value) -> ContentRemarks {
+pub(super) fn judge_value(base: &str, value: &Value) -> ContentRemarks {
     let mut found = ContentRemarks::new();
+    let (mut is_of_monai, mut expressions) = (false, ContentRemarks::new());
     // A list of what is left needs no stack; with the layers that each is in.
     let mut rest: Vec<(&Value, Rc<str>)> = vec![(value, Rc::from(""))];
     while let Some((value, within)) = rest.pop() {
         match value {
             Value::Object(object) => {
                 let within = layer_path(object, within);
-                judge_object(object, &within, &mut found);
+                is_of_monai |= OF_MONAI.iter().any(|key| object.contains_key(*key));
+                judge_object(base, object, &within, &mut found);
                 rest.extend(entries(object).map(|(_, value)| (value, Rc::clone(&within))));
             }
             Value::Array(items) => rest.extend(items.iter().map(|item| (item, Rc::clone(&within)))),
+            Value::String(text) => {
+                found.extend(jinja::judge(text));
+                if text.starts_with('$') {
+                    expressions.extend(importers::expression(text));
+                    bounded(&mut expressions);
+                }
+            }
             _ => {}
         }
-        found.truncate(MOST);
+        bounded(&mut found);
     }
+    // Elsewhere a price or a variable begins so, and no import does.
+    expressions.retain(|(_, message)| is_of_monai || message.contains("$import "));
+    found.extend(expressions);
     found
 }
 
@@ -91,300 +107,71 @@ fn layer_path(object: &Map<String, Value>, within: Rc<str>) -> Rc<str> {
     }
 }
 
-fn judge_object(object: &Map<String, Value>, within: &str, found: &mut ContentRemarks) {
+fn judge_object(base: &str, object: &Map<String, Value>, within: &str, found: &mut ContentRemarks) {
+    let is_node = program::is_node(object);
     for (key, value) in entries(object) {
-        if let Some(text) = value.as_str() {
-            found.extend(jinja::judge(text));
-            setting(key, text, found);
+        if let Some(text) = value.as_str().filter(|_| !is_node) {
+            importers::setting(key, text, found);
         }
-        if key == "weight_map" {
-            shards(value, found);
-        }
-        if key == "auto_map" || key == "custom_pipelines" {
-            let names = Escaped::short(&text(value)).to_string();
-            let message = format!(
-                "'{key}' names Python in the model's folder, which transformers runs with \
-                 trust_remote_code: {names}"
-            );
-            found.push((FileVerdict::Suspicious, message));
-        }
+        found.extend(outside(key, value));
     }
 
-    let text = |key: &str| object.get(key).and_then(Value::as_str);
-    if let (Some(handler), true) = (text("handler"), object.contains_key("modelName")) {
-        let message = format!("inference servers run the handler '{}'", Escaped::short(handler));
-        found.push((FileVerdict::Suspicious, message));
-    }
-    if let Some(class) = text("class_name") {
-        let mut own = ContentRemarks::new();
-        keras(class, text("module"), object.get("config"), &mut own);
-        registered(text("registered_name"), text("module"), &mut own);
-        if let Some(config) = object.get("config") {
-            keras_config(class, config, &mut own);
-        }
-        let place = if within.is_empty() { String::new() } else { format!("'{within}': ") };
-        let located = |(verdict, message)| (verdict, format!("{place}{message}"));
-        found.extend(own.into_iter().map(located));
-    }
-    if let (Some(kind), true) = (text("type"), object.contains_key("idx"))
-        && !kind.starts_with("sentence_transformers.")
-    {
-        let message = format!(
-            "sentence-transformers imports the module {} with trust_remote_code",
-            Escaped::short(kind)
-        );
-        found.push((FileVerdict::Suspicious, message));
-    }
-    if object.contains_key("_class_name") {
-        diffusers(object, found);
-    }
-    if let (Some(module), true) = (text("__module__"), object.contains_key("__loader__")) {
-        skops(module, text("__class__").unwrap_or_default(), found);
+    importers::of_object(base, object, found);
+    program::of_object(object, found);
+    let place = if within.is_empty() { String::new() } else { format!("'{within}': ") };
+    let located = |(verdict, message)| (verdict, format!("{place}{message}"));
+    found.extend(keras::judge(object).into_iter().map(located));
+    if let Some("PyOp" | "PythonOp" | "PyCustomOp") = object.get("opType").and_then(Value::as_str) {
+        found.push((FileVerdict::Suspicious, "it has operators that run Python".to_owned()));
     }
 }
 
-/// Libraries whose classes configurations name as a matter of course.
-const LIBRARIES: [&str; 12] = [
-    "diffusers",
-    "hydra",
-    "lightning",
-    "mlflow",
-    "nemo",
-    "omegaconf",
-    "onnxruntime",
-    "optimum",
-    "pytorch_lightning",
-    "sentence_transformers",
-    "torch",
-    "transformers",
-];
-
-fn is_of_library(name: &str) -> bool {
-    LIBRARIES.contains(&name.split('.').next().unwrap_or_default())
-}
-
-/// Whether a name is that of a registered operator, as programs of torch.export call them:
-/// `torch.ops.aten.add.Tensor`. What `torch.ops` has itself, such as `load_library`, is none.
-fn is_operator(name: &str) -> bool {
-    let Some(rest) = name.strip_prefix("torch.ops.") else { return false };
-    let parts: Vec<&str> = rest.split('.').collect();
-    let is_special = |part: &&str| part.starts_with("__");
-    match parts.as_slice() {
-        [namespace, name] => ![namespace, name].into_iter().any(is_special) && is_open(namespace),
-        // `aten.__and__.Tensor` is one.
-        [namespace, _, overload] => {
-            ![namespace, overload].into_iter().any(is_special) && is_open(namespace)
-        }
-        _ => false,
-    }
-}
-
-/// Whether a part of `torch.ops` is a namespace of operators, and no function that loads code.
-fn is_open(namespace: &str) -> bool {
-    !["import_module", "load_library"].contains(&namespace)
-}
-
-/// A setting by which a library imports a name: Hydra and what stands on it, MLflow, PEFT.
-pub(super) fn setting(key: &str, value: &str, found: &mut ContentRemarks) {
-    let (who, what) = match key {
-        "_target_" | "target" => ("Hydra or a similar library", value.rsplit_once('.')),
-        "loader_module" => ("MLflow", Some((value, ""))),
-        "parent_library" => ("PEFT", Some((value, ""))),
-        _ => return,
+/// A file outside the model's folder that a setting names.
+fn outside(key: &str, value: &Value) -> Option<(FileVerdict, String)> {
+    let texts = |value: &Value| value.as_str().map(str::to_owned);
+    let under = |list: &Value, name: &str| -> Vec<String> {
+        let items = list.as_array().into_iter().flatten();
+        items.filter_map(|item| item.get(name).and_then(texts)).collect()
     };
-    let Some((module, name)) = what else { return };
-    if is_operator(value) {
-        return;
-    }
-    let verdict = match verdict_on(module, name) {
-        Verdict::Dangerous => FileVerdict::Dangerous,
-        // Many a program calls something its target.
-        _ if key == "target" || value.is_empty() || is_of_library(value) => return,
-        _ => FileVerdict::Suspicious,
+    let (what, names) = match key {
+        "weight_map" => {
+            ("weights", value.as_object()?.values().filter_map(texts).collect::<Vec<_>>())
+        }
+        // TF.js.
+        "paths" => ("weights", value.as_array()?.iter().filter_map(texts).collect()),
+        // Core ML's packages.
+        "itemInfoEntries" => {
+            let entries = value.as_object()?.values();
+            ("a part", entries.filter_map(|entry| entry.get("path").and_then(texts)).collect())
+        }
+        // ONNX in JSON.
+        "externalData" => ("weights", under(value, "value")),
+        key if OF_TOKENIZERS.contains(&key) => {
+            let name = value.as_str().filter(|name| leaves_by_steps(name))?;
+            ("a vocabulary", vec![name.to_owned()])
+        }
+        _ => return None,
     };
-    found.push((verdict, format!("{who} imports {}", Escaped::short(value))));
+    let name = names.into_iter().find(|name| leads_out(name))?;
+    let name = Escaped::short(&name).to_string();
+    let message = format!("{what} outside the model's folder: '{name}'");
+    Some((FileVerdict::Dangerous, message))
 }
 
-/// Files of weights that an index names.
-fn shards(map: &Value, found: &mut ContentRemarks) {
-    let names = map.as_object().into_iter().flat_map(entries).filter_map(|(_, name)| name.as_str());
-    let out = |name: &&str| {
-        name.starts_with(['/', '\\']) || name.split(['/', '\\']).any(|part| part == "..")
-    };
-    if let Some(name) = names.into_iter().find(out) {
-        let message = format!("weights outside the model's folder: '{}'", Escaped::short(name));
-        found.push((FileVerdict::Dangerous, message));
-    }
-}
-
-/// Pipelines of diffusers: each part is the name of a library and a class.
-fn diffusers(object: &Map<String, Value>, found: &mut ContentRemarks) {
-    for (key, value) in entries(object) {
-        let Some([Value::String(module), Value::String(class)]) =
-            value.as_array().map(Vec::as_slice)
-        else {
-            continue;
-        };
-        if !is_of_library(module) && !module.starts_with("stable_diffusion") {
-            let message = format!(
-                "diffusers imports {}.{} for '{}' with trust_remote_code",
-                Escaped::short(module),
-                Escaped::short(class),
-                Escaped::short(key)
-            );
-            found.push((FileVerdict::Suspicious, message));
-        }
-    }
-}
-
-/// Layers of Keras whose configuration reaches files or code.
-fn keras_config(class: &str, config: &Value, found: &mut ContentRemarks) {
-    let text = |key: &str| config.get(key).and_then(Value::as_str);
-    let (verdict, message) = match class {
-        "TorchModuleWrapper" => {
-            (FileVerdict::Dangerous, "a layer that unpickles a module of PyTorch".to_owned())
-        }
-        "TFSMLayer" | "JaxLayer" | "FlaxLayer" => {
-            (FileVerdict::Suspicious, format!("a layer that runs another program ({class})"))
-        }
-        "TFOpLambda" => {
-            let function = text("function").unwrap_or_default();
-            let reaches = ["io.", "numpy_function", "py_function", "raw_ops.", "print"];
-            if !reaches.iter().any(|start| function.starts_with(start)) {
-                return;
-            }
-            (FileVerdict::Dangerous, format!("a layer calls tf.{}", Escaped::short(function)))
-        }
-        _ => {
-            let files = ["vocabulary", "idf_weights", "filepath"];
-            let Some(file) = files.iter().find_map(|key| text(key)) else { return };
-            (FileVerdict::Suspicious, format!("a layer reads a file: '{}'", Escaped::short(file)))
-        }
-    };
-    found.push((verdict, message));
-}
-
-/// Keras imports `module` and takes `class_name` from it.
-fn keras(class: &str, module: Option<&str>, config: Option<&Value>, found: &mut ContentRemarks) {
-    if ["Lambda", "__lambda__"].contains(&class) {
-        found.push((FileVerdict::Dangerous, lambda(config)));
-        return;
-    }
-    let Some(module) = module else { return };
-    let within = |outer: &str| {
-        module.strip_prefix(outer).and_then(|rest| match rest.strip_prefix('.') {
-            Some(rest) => Some(rest),
-            None => rest.is_empty().then_some(rest),
-        })
-    };
-    let is_function = class.starts_with(|first: char| first.is_lowercase() || first == '_');
-    let (verdict, what) = match KERAS.iter().find_map(|outer| within(outer)) {
-        Some(part) => {
-            let part = part.strip_prefix("src.").unwrap_or(part);
-            let is_harmless = HARMLESS.contains(&part.split('.').next().unwrap_or_default());
-            if !is_function || is_harmless {
-                return;
-            }
-            (FileVerdict::Dangerous, "a Keras function that accesses files or settings")
-        }
-        // Functions by name, and values: `builtins` here is not Python's module.
-        None if module == "builtins"
-            && ["function", "set", "slice", "list", "tuple", "dict"].contains(&class) =>
-        {
-            return;
-        }
-        None if is_function => (FileVerdict::Dangerous, "a function of any module"),
-        None => (FileVerdict::Suspicious, "a class outside Keras"),
-    };
-    let name = format!("{module}.{class}");
-    found.push((verdict, format!("its configuration imports {what}: {}", Escaped::short(&name))));
-}
-
-/// What loading a Lambda layer does.
-fn lambda(config: Option<&Value>) -> String {
-    let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
-    let function = config.and_then(|config| config.get("function"));
-    // Marshalled code in base64: the first of a list, or a field of its own.
-    let code = function.and_then(|function| function.get(0));
-    let code = code.or_else(|| function.and_then(|function| function.get("config")?.get("code")));
-    if let Some(code) = text(code.or_else(|| config.and_then(|config| config.get("code")))) {
-        let names = names_in_code(&code);
-        let naming = if names.is_empty() { "" } else { ", which names " };
-        return format!(
-            "a Lambda layer, whose Python bytecode loaders unmarshal and run{naming}{}",
-            names.join(", ")
-        );
-    }
-    let named = text(function.filter(|function| function.is_string()));
-    let named = named.or_else(|| text(function.and_then(|function| function.get("config"))));
-    match named {
-        Some(name) => {
-            format!("a Lambda layer, which calls a function by its name: {}", Escaped::short(&name))
-        }
-        None => "a Lambda layer, which contains Python bytecode or any function name".to_owned(),
-    }
-}
-
-/// Names in marshalled code, which are short texts of ASCII (`TYPE_SHORT_ASCII_INTERNED`).
-fn names_in_code(code: &str) -> Vec<String> {
-    /// Names that are shown.
-    const SHOWN: usize = 12;
-    /// The type's letter, and the same with the flag of what is referred to later.
-    const SHORT_NAMES: [u8; 4] = [b'Z', b'Z' | 0x80, b'z', b'z' | 0x80];
-
-    let code: String = code.split_ascii_whitespace().collect();
-    let code = Base64::decode_vec(&code).unwrap_or_default();
-    let mut names: Vec<String> = Vec::new();
-    for (at, bytes) in code.windows(2).enumerate() {
-        if !SHORT_NAMES.contains(&bytes[0]) || names.len() == SHOWN {
-            continue;
-        }
-        let name = code.get(at + 2..at + 2 + usize::from(bytes[1])).unwrap_or_default();
-        let is_name = name.len() > 1
-            && !name[0].is_ascii_digit()
-            && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
-        let name = String::from_utf8_lossy(name).into_owned();
-        if is_name && !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names
-}
-
-/// A class that another library has registered under a name of its own: `LIBRARY>NAME`. Without a
-/// module nothing is imported: the class is the loading program's, or loading fails.
-fn registered(name: Option<&str>, module: Option<&str>, found: &mut ContentRemarks) {
-    let package = name.and_then(|name| name.split_once('>')).map(|(package, _)| package);
-    if package.is_some_and(|package| !KERAS.contains(&package)) {
-        let name = Escaped::short(name.unwrap_or_default()).to_string();
-        found.push(match module {
-            Some(_) => {
-                (FileVerdict::Suspicious, format!("its class is registered outside Keras: {name}"))
-            }
-            None => (
-                FileVerdict::NotExamined,
-                format!("its class is one that the loading program registers: {name}"),
-            ),
-        });
-    }
-}
-
-fn skops(module: &str, class: &str, found: &mut ContentRemarks) {
-    let outer = module.split('.').next().unwrap_or_default();
-    if SKOPS.contains(&outer) && !(outer == "builtins" && class.starts_with(char::is_lowercase)) {
-        return;
-    }
-    let values = ["bool", "bytes", "dict", "float", "int", "list", "set", "str", "tuple", "type"];
-    if outer == "builtins" && values.contains(&class) {
-        return;
-    }
-    let name = format!("{module}.{class}");
-    let message = format!("its schema imports {}", Escaped::short(&name));
-    found.push((FileVerdict::Suspicious, message));
+/// Whether a path leaves a folder other than by naming where its author's files were, which loaders
+/// replace.
+fn leaves_by_steps(path: &str) -> bool {
+    let system = ["/etc/", "/proc/", "/sys/", "/dev/", "/var/", "/run/", "/boot/", "/root/.ssh"];
+    path.split(['/', '\\']).any(|part| part == "..")
+        || path.contains("://")
+        || path.contains("/.ssh/")
+        || system.iter().any(|start| path.starts_with(start))
 }
 
 #[cfg(test)]
 mod tests {
+    use base64ct::{Base64, Encoding};
+
     use super::*;
 
     #[test]
@@ -393,6 +180,19 @@ mod tests {
         for (text, expected) in [
             (r#"{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}"#, None),
             (r#"{"auto_map": {"AutoModel": "modeling_x.X"}}"#, Some(Suspicious)),
+            (r#"{"x": [{"_target_": "mine.Net", "a": "$import os"}]}"#, Some(Dangerous)),
+            (r#"{"price": "$5", "_target_": "torch.nn.Linear"}"#, Some(Suspicious)),
+            (r#"{"price": "$5"}"#, None),
+            (r#"{"weight_map": {"a": "model-1.safetensors"}}"#, None),
+            (r#"{"weight_map": {"a": "../b"}}"#, Some(Dangerous)),
+            (r#"{"weightsManifest": [{"paths": ["w.bin"]}]}"#, None),
+            (r#"{"weightsManifest": [{"paths": ["../w.bin"]}]}"#, Some(Dangerous)),
+            (r#"{"itemInfoEntries": {"A": {"path": "/etc/x"}}}"#, Some(Dangerous)),
+            (r#"{"externalData": [{"key": "location", "value": "/etc/x"}]}"#, Some(Dangerous)),
+            (r#"{"vocab_file": "/home/me/.cache/vocab.txt"}"#, None),
+            (r#"{"vocab_file": "../../etc/passwd"}"#, Some(Dangerous)),
+            ("{\"a\": 1}\n{\"_target_\": \"os.system\"}", Some(Dangerous)),
+            (r#"{"a": NaN, "_target_": "os.system"}"#, Some(Dangerous)),
             (r#"{"nodes": [{"target": "torch.ops.aten.add.Tensor"}]}"#, None),
             (r#"{"nodes": [{"target": "torch.ops.aten.__and__.Tensor"}]}"#, None),
             (r#"{"nodes": [{"target": "torch.ops.higher_order.cond"}]}"#, None),
@@ -433,11 +233,11 @@ mod tests {
             ),
             (r#"{"nbformat": 4, "cells": []}"#, Some(NotExamined)),
         ] {
-            let found = judge(text.as_bytes()).expect("JSON");
+            let found = judge("config.json", text.as_bytes()).expect("JSON");
             let worst = found.iter().map(|(verdict, _)| *verdict).max();
             assert_eq!(worst, expected, "{text}: {found:?}");
         }
-        assert!(judge(b"{ no").is_err());
+        assert!(judge("config.json", b"{ no").is_err());
     }
 
     #[test]
@@ -454,7 +254,7 @@ mod tests {
             (format!(r#"["{code}", null, null]"#), "names os, system"),
             (r#""evil""#.to_owned(), "by its name: evil"),
         ] {
-            let found = judge(layer(&function).as_bytes()).expect("JSON");
+            let found = judge("config.json", layer(&function).as_bytes()).expect("JSON");
             assert!(found.iter().any(|(_, message)| message.contains(expected)), "{found:?}");
         }
     }

@@ -3,11 +3,22 @@
 pub(crate) mod coreml;
 mod executable;
 pub(crate) mod hdf5;
+mod importers;
 pub(crate) mod jinja;
 mod json;
+mod keras;
+pub(crate) mod msgpack;
+mod program;
+mod python;
+mod symbolic;
 pub(crate) mod tensorflow;
+mod tensorflow_names;
 pub(crate) mod text;
+mod textproto;
 pub(crate) mod tflite;
+pub(crate) mod torch_ops;
+mod torchscript;
+mod xml;
 mod yaml;
 
 use apr_registry::coreml::MODEL;
@@ -17,8 +28,25 @@ use crate::leaf::{Examine, Leaf};
 use crate::report::FileVerdict;
 
 /// What says of a file that it is a picture or a sound, which nothing runs.
-const MEDIA: [&[u8]; 8] =
-    [b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"fLaC", b"OggS", b"ID3", b"BM"];
+const MEDIA: [&[u8]; 14] = [
+    b"\x89PNG\r\n",
+    b"\xff\xd8\xff",
+    b"\xff\xf3",
+    b"\xff\xfb",
+    b"BM",
+    b"FORM",
+    b"GIF8",
+    b"ID3",
+    b"II*\0",
+    b"MM\0*",
+    b"OggS",
+    b"RF64",
+    b"RIFF",
+    b"fLaC",
+];
+
+/// What is said of bytes that nothing here knows.
+pub(crate) const UNKNOWN: &str = "unknown format";
 
 /// What is found in one file; nothing where it was examined and is harmless.
 pub(crate) type ContentRemarks = Vec<(FileVerdict, String)>;
@@ -41,15 +69,12 @@ impl Examiner<'_> {
             return Ok(Vec::new());
         }
         if leaf.is_torchscript {
-            return text::torchscript(&self.read(source)?);
+            return Ok(torchscript::judge(&self.read(source)?));
         }
 
         let head = read_vec(source, 0, source.len().min(HEAD_LEN))?;
-        // A script that says by its name what it is deceives nobody.
-        let is_named = |what| what == executable::SCRIPT && text::is_source(leaf.name);
-        if let Some(what) = executable::kind(&head).filter(|what| !is_named(*what)) {
-            let message = format!("this is {what}, despite its name");
-            return Ok(vec![(FileVerdict::Dangerous, message)]);
+        if let Some(found) = executable::judge(leaf.name, &head, leaf.within) {
+            return Ok(found);
         }
         if let Some(found) = hdf5::judge(source, self.limits)? {
             return Ok(found);
@@ -64,6 +89,7 @@ impl Examiner<'_> {
                 return Ok(not_examined(&format!("{} is not unpacked", format.name)));
             }
             Some(format) if *format == MODEL => return coreml::judge(source, self.limits),
+            Some(format) if format.id == "flax" => return msgpack::judge(source),
             Some(format) if format.id == "tflite" => return tflite::judge(source, self.limits),
             Some(_) if tensorflow::is_graph(&head) => {}
             Some(_) if !text::is_text(leaf.name, &head) => return Ok(Vec::new()),
@@ -75,10 +101,10 @@ impl Examiner<'_> {
         if let Some(found) = tensorflow::judge(leaf, self.limits)? {
             return Ok(found);
         }
-        if let Some(found) = text::judge(leaf.name, &self.read(source)?)? {
+        if let Some(found) = text::judge(leaf.name, &self.read(source)?, leaf.within.is_some())? {
             return Ok(found);
         }
-        Ok(not_examined("unknown format"))
+        Ok(not_examined(UNKNOWN))
     }
 
     /// The bytes of a small file.
@@ -93,4 +119,25 @@ impl Examiner<'_> {
 
 pub(crate) fn not_examined(why: &str) -> ContentRemarks {
     vec![(FileVerdict::NotExamined, why.to_owned())]
+}
+
+/// What loading a model does not run, and what it is.
+pub(crate) fn not_run(what: &str) -> ContentRemarks {
+    vec![(FileVerdict::NotRun, format!("not examined: {what}; loading the model does not run it"))]
+}
+
+/// Keeps the first remarks of each verdict, so that many harmless ones hide none that is dangerous.
+pub(crate) fn bounded(found: &mut ContentRemarks) {
+    /// Remarks of one verdict.
+    const MOST: usize = 50;
+
+    if found.len() <= MOST {
+        return;
+    }
+    let mut counts = std::collections::HashMap::new();
+    found.retain(|(verdict, _)| {
+        let count = counts.entry(*verdict).or_insert(0_usize);
+        *count += 1;
+        *count <= MOST
+    });
 }

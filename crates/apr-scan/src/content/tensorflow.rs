@@ -1,51 +1,51 @@
 //! TensorFlow's graphs: SavedModels and frozen graphs, by the operators of their nodes.
 //!
 //! ```text
-//! SavedModel    2: MetaGraphDef        MetaGraphDef  2: GraphDef
+//! SavedModel    2: MetaGraphDef        MetaGraphDef  2: GraphDef  6: AssetFileDef
 //! GraphDef      1: NodeDef  2: FunctionDefLibrary    FunctionDefLibrary  1: FunctionDef
-//! FunctionDef   3: NodeDef             NodeDef       1: name  2: op
+//! FunctionDef   3: NodeDef             NodeDef       1: name  2: op  3: input  5: attr
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use apr_core::protobuf::{Message, Walker};
 use apr_registry::{Escaped, HEAD_LEN, Limits, Result, read_vec, tensorflow};
 
-use super::ContentRemarks;
+use super::tensorflow_names::{Touches, touches};
+use super::{ContentRemarks, textproto};
 use crate::leaf::Leaf;
+use crate::paths::leads_out;
 use crate::report::FileVerdict;
-
-/// Operators that run Python, or reach files that are no weights, vocabularies or checkpoints.
-pub(super) const DANGEROUS: [&str; 22] = [
-    "CreateSummaryDbWriter",
-    "CreateSummaryFileWriter",
-    "DatasetToTFRecord",
-    "DebugIdentity",
-    "DebugIdentityV2",
-    "DebugIdentityV3",
-    "EagerPyFunc",
-    "ImmutableConst",
-    "LMDBReader",
-    "MatchingFiles",
-    "PyFunc",
-    "PyFuncStateless",
-    "ReadFile",
-    "RemoteCall",
-    "RpcCall",
-    "SaveDataset",
-    "SaveDatasetV2",
-    "SqlDataset",
-    "WholeFileReader",
-    "WholeFileReaderV2",
-    "WriteSummary",
-    "WriteFile",
-];
 
 /// Longest name of an operator, in bytes.
 const MAX_NAME: usize = 256;
 
-/// Operators, and a node of each, with the function that it is in.
-type Operators = BTreeMap<String, String>;
+/// Longest path that is looked at, in bytes.
+const MAX_PATH: u64 = 4096;
+
+/// Constants of texts that are remembered, and operators with paths.
+const MAX_TEXTS: usize = 10_000;
+
+/// What is looked at of a graph, with the functions in it.
+#[derive(Default)]
+struct Graph {
+    /// Operators, and a node of each, with the function that it is in.
+    operators: BTreeMap<String, String>,
+    /// Functions, which nodes call like operators.
+    functions: HashSet<String>,
+    /// Texts of constants, by the names of their nodes.
+    texts: HashMap<String, String>,
+    /// Operators that take a path: the node, and its first inputs.
+    given: Vec<(String, String, Vec<String>)>,
+    /// Files in the folder of assets, and the constants that loaders replace by them.
+    assets: Vec<(String, String)>,
+}
+
+impl Graph {
+    fn known(&self) -> usize {
+        self.operators.keys().filter(|name| touches(name).is_some()).count()
+    }
+}
 
 /// Whether a file is a graph by its first bytes.
 pub(crate) fn is_graph(head: &[u8]) -> bool {
@@ -75,129 +75,215 @@ pub(crate) fn judge(leaf: &Leaf<'_>, limits: &Limits) -> Result<Option<ContentRe
         // Values by name, and digests: nothing of it is a graph.
         return Ok(Some(Vec::new()));
     }
-    if !base.ends_with(".pb") && !is_graph(&head) {
+    let is_named = [".pb", ".meta"].iter().any(|end| base.ends_with(end));
+    if !is_named && !is_graph(&head) {
         return Ok(None);
     }
 
-    let mut operators = Operators::new();
-    let saved_model = read(leaf, limits, &[2, 2], &mut operators);
-    if saved_model.is_err() || operators.is_empty() {
-        operators.clear();
-        let graph = read(leaf, limits, &[], &mut operators);
-        if base == "saved_model.pb" || (tensorflow::SAVED_MODEL.recognises)(&head) {
-            saved_model?;
-        }
-        if graph.is_err() || operators.is_empty() {
-            return Ok(None);
+    // A file may be read as each of them: those that have operators of TensorFlow count.
+    let mut graphs = Vec::new();
+    let mut failed = None;
+    for kind in [GraphFile::SavedModel, GraphFile::MetaGraph, GraphFile::Graph] {
+        let mut graph = Graph::default();
+        match read(leaf, limits, kind, &mut graph) {
+            Ok(()) if !graph.operators.is_empty() => graphs.push(graph),
+            Ok(()) => {}
+            Err(error) => failed = failed.or(Some(error)),
         }
     }
-
-    Ok(Some(found(&operators)))
+    let is_marked = base == "saved_model.pb" || (tensorflow::SAVED_MODEL.recognises)(&head);
+    if graphs.iter().any(|graph| graph.known() > 0) {
+        graphs.retain(|graph| graph.known() > 0);
+    } else if !is_marked {
+        return Ok(None);
+    }
+    match (graphs.is_empty(), failed) {
+        (true, Some(error)) => Err(error),
+        _ => Ok(Some(graphs.iter().flat_map(found).collect())),
+    }
 }
 
-/// What is said of operators.
-fn found(operators: &Operators) -> ContentRemarks {
-    let place = |node: &String| match node.as_str() {
+/// What a file of graphs is to a loader.
+#[derive(Debug, Clone, Copy)]
+enum GraphFile {
+    /// Graphs with their signatures and assets.
+    SavedModel,
+    /// One of those: `model.ckpt.meta`.
+    MetaGraph,
+    /// A frozen graph.
+    Graph,
+}
+
+/// What is said of a graph.
+fn found(graph: &Graph) -> ContentRemarks {
+    /// Remarks of one kind.
+    const SHOWN: usize = 20;
+
+    let place = |node: &str| match node {
         "" => String::new(),
         node => format!(" (node '{}')", Escaped::short(node)),
     };
-    let known = DANGEROUS.iter().filter_map(|name| {
-        let place = operators.get(*name).map(place)?;
-        let message = format!("the operator {name} {}{place}", what_it_does(name));
-        Some((FileVerdict::Dangerous, message))
-    });
-    let mut found: ContentRemarks = known.collect();
-    if let Some(node) = operators.get(PRINTS_TO_A_FILE) {
-        let message = format!("the operator PrintV2 writes to a file{}", place(node));
-        found.push((FileVerdict::Dangerous, message));
+    let mut found = ContentRemarks::new();
+    let mut others = ContentRemarks::new();
+    for (name, node) in &graph.operators {
+        let (shown, place) = (Escaped::short(name), place(node));
+        match touches(name) {
+            Some(Touches::System(what)) => {
+                let message = format!("the operator {shown} {what}{place}");
+                found.push((FileVerdict::Dangerous, message));
+            }
+            Some(_) => {}
+            None if name == PRINTS_TO_A_FILE => {
+                let message = format!("the operator PrintV2 writes to a file{place}");
+                found.push((FileVerdict::Dangerous, message));
+            }
+            None if graph.functions.contains(name) || others.len() == SHOWN => {}
+            // Operators that a library adds have a namespace: `Addons>Name`.
+            None => {
+                let verdict = match name.contains('>') {
+                    true => FileVerdict::Suspicious,
+                    false => FileVerdict::NotExamined,
+                };
+                let message = format!("the operator {shown} is not part of TensorFlow{place}");
+                others.push((verdict, message));
+            }
+        }
     }
-    // Operators that a library adds have a namespace: `Addons>Name`.
-    if let Some((name, node)) = operators.iter().find(|(name, _)| name.contains('>')) {
-        let name = Escaped::short(name);
-        let message = format!("the operator {name} is not part of TensorFlow{}", place(node));
-        found.push((FileVerdict::Suspicious, message));
-    }
+    found.extend(others);
+    found.extend(paths(graph).take(SHOWN));
     found
 }
 
-/// What a dangerous operator does when the graph runs.
-fn what_it_does(operator: &str) -> &'static str {
-    match operator {
-        "PyFunc" | "PyFuncStateless" | "EagerPyFunc" => "runs Python",
-        "WriteFile"
-        | "DatasetToTFRecord"
-        | "SaveDataset"
-        | "SaveDatasetV2"
-        | "CreateSummaryFileWriter"
-        | "CreateSummaryDbWriter"
-        | "WriteSummary" => "writes files",
-        "MatchingFiles" => "lists files",
-        "RemoteCall" | "RpcCall" => "calls other machines",
-        "DebugIdentity" | "DebugIdentityV2" | "DebugIdentityV3" => "sends values elsewhere",
-        _ => "reads files",
-    }
+/// Paths out of the model's folder that a graph has for its operators.
+fn paths(graph: &Graph) -> impl Iterator<Item = (FileVerdict, String)> {
+    let assets = graph.assets.iter().filter(|(_, file)| leads_out(file)).map(|(_, file)| {
+        let file = Escaped::short(file);
+        (FileVerdict::Dangerous, format!("an asset outside the model's folder: '{file}'"))
+    });
+    let given = graph.given.iter().flat_map(move |(operator, node, inputs)| {
+        inputs.iter().filter_map(move |input| {
+            let text = graph.texts.get(input)?;
+            let is_asset = graph.assets.iter().any(|(constant, _)| constant == input);
+            if is_asset || !leads_out(text) {
+                return None;
+            }
+            // Tables keep the place where their author's vocabulary was.
+            let verdict = match operator.starts_with("InitializeTable") {
+                true => FileVerdict::Suspicious,
+                false => FileVerdict::Dangerous,
+            };
+            let (path, node) = (Escaped::short(text), Escaped::short(node));
+            Some((verdict, format!("the operator {operator} opens '{path}' (node '{node}')")))
+        })
+    });
+    assets.chain(given)
 }
 
 /// Stands for `PrintV2` with a file for its stream.
 const PRINTS_TO_A_FILE: &str = "PrintV2 to a file";
 
-/// A graph as text: `op: "NAME"`, where the text may be in parts.
+/// A graph as text, of a SavedModel, a checkpoint or alone.
 pub(super) fn judge_text(text: &str) -> ContentRemarks {
-    let mut operators = Operators::new();
-    for (at, _) in text.match_indices("op") {
-        let value = text[at + 2..].trim_start().strip_prefix(':').map(str::trim_start);
-        let mut rest = value.unwrap_or_default();
-        let mut name = String::new();
-        while let Some(quote) = rest.chars().next().filter(|c| ['"', '\''].contains(c)) {
-            let Some((part, more)) = rest[1..].split_once(quote) else { break };
-            name.push_str(part);
-            rest = more.trim_start();
+    let mut graph = Graph::default();
+    let (mut key, mut node) = (String::new(), String::new());
+    let (mut operator, mut constant) = (String::new(), None);
+    textproto::fields(text, |path, value| match path {
+        [.., "node" | "node_def", "name"] => value.clone_into(&mut node),
+        [.., "node" | "node_def", "op"] => {
+            value.clone_into(&mut operator);
+            graph.operators.entry(value.to_owned()).or_insert_with(|| node.clone());
+            if touches(value) == Some(Touches::Path) && graph.given.len() < MAX_TEXTS {
+                graph.given.push((value.to_owned(), node.clone(), Vec::new()));
+            }
         }
-        operators.insert(name, String::new());
-    }
-    if text.contains("output_stream") && text.contains("file://") {
-        operators.insert(PRINTS_TO_A_FILE.to_owned(), String::new());
-    }
-    let mut found = found(&operators);
-    if operators.keys().any(|name| name.contains('\\')) {
-        found.extend(super::not_examined("a graph whose operators are written with escapes"));
-    }
-    found
+        [.., "node" | "node_def", "input"] if touches(&operator) == Some(Touches::Path) => {
+            let last = graph.given.last_mut();
+            if let Some((.., inputs)) = last.filter(|(.., inputs)| inputs.len() < 4) {
+                inputs.push(constant_of(value).to_owned());
+            }
+        }
+        [.., "signature", "name"] => drop(graph.functions.insert(value.to_owned())),
+        [.., "attr", "key"] => value.clone_into(&mut key),
+        [.., "asset_file_def", "filename"] => {
+            graph.assets.push((constant.take().unwrap_or_default(), value.to_owned()));
+        }
+        [.., "tensor_info", "name"] => constant = Some(constant_of(value).to_owned()),
+        [.., "value", "s"] if key == "output_stream" && value.starts_with("file://") => {
+            graph.operators.insert(PRINTS_TO_A_FILE.to_owned(), node.clone());
+        }
+        [.., "tensor", "string_val"] if graph.texts.len() < MAX_TEXTS => {
+            graph.texts.insert(node.clone(), value.to_owned());
+        }
+        _ => {}
+    });
+    found(&graph)
 }
 
-/// Collects the operators of the graph at the end of a path of fields.
-fn read(leaf: &Leaf<'_>, limits: &Limits, path: &[u32], operators: &mut Operators) -> Result<()> {
+/// The node of an output: `read:0`, `^read`, and in functions `read:output:0`.
+fn constant_of(output: &str) -> &str {
+    output.trim_start_matches('^').split(':').next().unwrap_or_default()
+}
+
+/// Collects what a file has, read as one of a kind.
+fn read(leaf: &Leaf<'_>, limits: &Limits, kind: GraphFile, found: &mut Graph) -> Result<()> {
     let mut walker = Walker::new(leaf.source, limits);
-    let message = walker.message();
-    follow(&mut walker, message, path, operators)
+    let mut message = walker.message();
+    match kind {
+        GraphFile::Graph => graph(&mut walker, message, found),
+        GraphFile::MetaGraph => meta_graph(&mut walker, message, found),
+        GraphFile::SavedModel => {
+            while let Some(field) = message.next(&mut walker)? {
+                if field.number == 2 {
+                    meta_graph(&mut walker, field.message()?, found)?;
+                }
+            }
+            Ok(())
+        }
+    }
 }
 
-fn follow(
-    walker: &mut Walker<'_>,
-    mut message: Message,
-    path: &[u32],
-    operators: &mut Operators,
-) -> Result<()> {
-    let Some((&number, rest)) = path.split_first() else {
-        return graph(walker, message, operators);
-    };
-    while let Some(field) = message.next(walker)? {
-        if field.number == number {
-            follow(walker, field.message()?, rest, operators)?;
+fn meta_graph(walker: &mut Walker<'_>, mut meta: Message, found: &mut Graph) -> Result<()> {
+    while let Some(field) = meta.next(walker)? {
+        match field.number {
+            2 => graph(walker, field.message()?, found)?,
+            6 => asset(walker, field.message()?, found)?,
+            _ => {}
         }
     }
     Ok(())
 }
 
-fn graph(walker: &mut Walker<'_>, mut graph: Message, operators: &mut Operators) -> Result<()> {
+fn asset(walker: &mut Walker<'_>, mut asset: Message, found: &mut Graph) -> Result<()> {
+    let (mut constant, mut file) = (String::new(), String::new());
+    while let Some(field) = asset.next(walker)? {
+        match field.number {
+            1 => {
+                let mut info = field.message()?;
+                while let Some(field) = info.next(walker)? {
+                    if field.number == 1 {
+                        constant = constant_of(&field.text(walker)?).to_owned();
+                    }
+                }
+            }
+            2 => file = field.text(walker)?,
+            _ => {}
+        }
+    }
+    if found.assets.len() < MAX_TEXTS {
+        found.assets.push((constant, file));
+    }
+    Ok(())
+}
+
+fn graph(walker: &mut Walker<'_>, mut graph: Message, found: &mut Graph) -> Result<()> {
     while let Some(field) = graph.next(walker)? {
         match field.number {
-            1 => node(walker, field.message()?, "", operators)?,
+            1 => node(walker, field.message()?, "", found)?,
             2 => {
                 let mut library = field.message()?;
                 while let Some(function) = library.next(walker)? {
                     if function.number == 1 {
-                        nodes_of_function(walker, function.message()?, operators)?;
+                        nodes_of_function(walker, function.message()?, found)?;
                     }
                 }
             }
@@ -210,7 +296,7 @@ fn graph(walker: &mut Walker<'_>, mut graph: Message, operators: &mut Operators)
 fn nodes_of_function(
     walker: &mut Walker<'_>,
     mut function: Message,
-    operators: &mut Operators,
+    found: &mut Graph,
 ) -> Result<()> {
     let mut name = String::new();
     while let Some(field) = function.next(walker)? {
@@ -219,64 +305,100 @@ fn nodes_of_function(
                 let mut signature = field.message()?;
                 while let Some(field) = signature.next(walker)? {
                     if field.number == 1 {
-                        name = format!("{}/", field.text(walker)?);
+                        let own = field.text(walker)?;
+                        name = format!("{own}/");
+                        found.functions.insert(own);
                     }
                 }
             }
-            3 => node(walker, field.message()?, &name, operators)?,
+            3 => node(walker, field.message()?, &name, found)?,
             _ => {}
         }
     }
     Ok(())
 }
 
-fn node(
-    walker: &mut Walker<'_>,
-    mut node: Message,
-    prefix: &str,
-    operators: &mut Operators,
-) -> Result<()> {
-    let (mut name, mut own) = (String::new(), Vec::new());
+fn node(walker: &mut Walker<'_>, mut node: Message, prefix: &str, found: &mut Graph) -> Result<()> {
+    let (mut name, mut own, mut inputs) = (String::new(), Vec::new(), Vec::new());
+    let mut text = None;
     while let Some(field) = node.next(walker)? {
-        if field.number == 1 {
-            name = field.text(walker)?;
-        } else if field.number == 2 {
-            let operator = field.text(walker)?;
-            // TensorFlow registers some thousand; what is longer or of other letters is none.
-            if operator.len() <= MAX_NAME && operator.chars().all(|c| c.is_ascii_graphic()) {
-                own.push(operator);
+        match field.number {
+            1 => name = field.text(walker)?,
+            2 => {
+                let operator = field.text(walker)?;
+                // TensorFlow registers some thousand; what is longer or of other letters is none.
+                if operator.len() <= MAX_NAME && operator.chars().all(|c| c.is_ascii_graphic()) {
+                    own.push(operator);
+                }
             }
-        } else if field.number == 5 && prints_to_a_file(walker, field.message()?)? {
-            own.push(PRINTS_TO_A_FILE.to_owned());
+            3 if inputs.len() < 4 => {
+                inputs.push(format!("{prefix}{}", constant_of(&field.text(walker)?)));
+            }
+            5 => match attribute(walker, field.message()?)? {
+                Some(Noted::Printing) => own.push(PRINTS_TO_A_FILE.to_owned()),
+                Some(Noted::Text(value)) => text = Some(value),
+                None => {}
+            },
+            _ => {}
         }
     }
+
+    let name = format!("{prefix}{name}");
+    if let Some(text) = text.filter(|_| found.texts.len() < MAX_TEXTS) {
+        found.texts.insert(name.clone(), text);
+    }
     for operator in own {
-        operators.entry(operator).or_insert_with(|| format!("{prefix}{name}"));
+        if touches(&operator) == Some(Touches::Path) && found.given.len() < MAX_TEXTS {
+            found.given.push((operator.clone(), name.clone(), inputs.clone()));
+        }
+        found.operators.entry(operator).or_insert_with(|| name.clone());
     }
     Ok(())
 }
 
-/// Whether an attribute is a stream that is a file: `output_stream` of `PrintV2`.
-fn prints_to_a_file(walker: &mut Walker<'_>, mut attribute: Message) -> Result<bool> {
-    let (mut is_stream, mut is_file) = (false, false);
+/// What is noted of an attribute.
+enum Noted {
+    /// A stream that is a file: `output_stream` of `PrintV2`.
+    Printing,
+    /// The text of a constant.
+    Text(String),
+}
+
+fn attribute(walker: &mut Walker<'_>, mut attribute: Message) -> Result<Option<Noted>> {
+    let (mut key, mut bytes, mut text) = (String::new(), Vec::new(), None);
     while let Some(field) = attribute.next(walker)? {
         match field.number {
-            1 => is_stream = field.text(walker)? == "output_stream",
+            1 => key = field.text(walker)?,
             2 => {
                 let mut value = field.message()?;
                 while let Some(field) = value.next(walker)? {
                     // Bytes, or a number of another kind.
-                    let is_short = field.number == 2
-                        && field.range().is_ok_and(|range| range.len <= MAX_NAME as u64);
-                    if is_short {
-                        is_file |= field.bytes(walker)?.starts_with(b"file://");
+                    let is_short = field.range().is_ok_and(|range| range.len <= MAX_PATH);
+                    match field.number {
+                        2 if is_short => bytes = field.bytes(walker)?,
+                        8 => text = text_of(walker, field.message()?)?,
+                        _ => {}
                     }
                 }
             }
             _ => {}
         }
     }
-    Ok(is_stream && is_file)
+    Ok(match key.as_str() {
+        "output_stream" if bytes.starts_with(b"file://") => Some(Noted::Printing),
+        "value" => text.map(Noted::Text),
+        _ => None,
+    })
+}
+
+/// The first text of a tensor of texts.
+fn text_of(walker: &mut Walker<'_>, mut tensor: Message) -> Result<Option<String>> {
+    while let Some(field) = tensor.next(walker)? {
+        if field.number == 8 && field.range().is_ok_and(|range| range.len <= MAX_PATH) {
+            return Ok(Some(String::from_utf8_lossy(&field.bytes(walker)?).into_owned()));
+        }
+    }
+    Ok(None)
 }
 
 /// The configurations of Keras' layers are JSON in there; one of a Lambda names its function.
@@ -290,7 +412,7 @@ fn lambda_layers(leaf: &Leaf<'_>) -> Result<ContentRemarks> {
         let mut values = serde_json::Deserializer::from_slice(rest).into_iter();
         match values.next() {
             Some(Ok(value)) => {
-                found.extend(super::json::judge_value(&value));
+                found.extend(super::json::judge_value("", &value));
                 rest = &rest[values.byte_offset().max(1)..];
             }
             // A length may have been the bracket.

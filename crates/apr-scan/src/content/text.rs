@@ -1,9 +1,12 @@
-//! Text: configurations, templates, sources of Python, YAML and XML.
+//! Text: what kind of text a file is, and what its loaders run of it.
+//!
+//! A kind is decided before anything is judged: manual pages, programs, prose, settings, markup,
+//! templates and lists of labels have one each, by the name and the first lines.
 
-use apr_registry::{Escaped, Result};
+use apr_registry::Result;
 
-use super::{ContentRemarks, not_examined};
-use super::{jinja, json, tensorflow, yaml};
+use super::{ContentRemarks, bounded, not_examined, not_run};
+use super::{jinja, json, tensorflow, textproto, xml, yaml};
 use crate::report::FileVerdict;
 
 /// Sources that a library imports where a model's folder is trusted or loaded from a hub, by the
@@ -17,6 +20,10 @@ const LOADED_BY_TRANSFORMERS: [&str; 7] = [
     "processing_",
     "tokenization_",
 ];
+
+/// How a remark on such a source begins.
+pub(crate) const OF_TRANSFORMERS: &str =
+    "Python source that transformers with trust_remote_code runs";
 
 /// Modules of Python by which code reaches the system.
 const REACHING: [&str; 12] = [
@@ -34,87 +41,249 @@ const REACHING: [&str; 12] = [
     "urllib",
 ];
 
-/// Operators of TorchScript that read and write files, or call other machines.
-const TORCHSCRIPT: [&str; 9] = [
-    "torch.from_file(",
-    "torch.save(",
-    "ops.aten.from_file(",
-    "ops.aten.save(",
-    "ops.image.read_file(",
-    "ops.image.write_file(",
-    "rpc_async(",
-    "rpc_remote(",
-    "rpc_sync(",
+/// Ends of names of programs in languages that are not examined.
+const SOURCES: [(&str, &str); 60] = [
+    ("adb", "Ada"),
+    ("asm", "assembly"),
+    ("awk", "AWK"),
+    ("bash", "shell script"),
+    ("bat", "batch script"),
+    ("c", "C"),
+    ("cc", "C++"),
+    ("cl", "OpenCL"),
+    ("clj", "Clojure"),
+    ("cmake", "CMake"),
+    ("cmd", "batch script"),
+    ("cpp", "C++"),
+    ("cs", "C#"),
+    ("csh", "shell script"),
+    ("css", "style sheet"),
+    ("cu", "CUDA"),
+    ("cuh", "CUDA"),
+    ("cxx", "C++"),
+    ("dart", "Dart"),
+    ("el", "Lisp"),
+    ("erl", "Erlang"),
+    ("ex", "Elixir"),
+    ("f90", "Fortran"),
+    ("fish", "shell script"),
+    ("go", "Go"),
+    ("h", "C"),
+    ("hh", "C++"),
+    ("hpp", "C++"),
+    ("hs", "Haskell"),
+    ("inc", "source"),
+    ("java", "Java"),
+    ("jl", "Julia"),
+    ("js", "JavaScript"),
+    ("jsx", "JavaScript"),
+    ("kt", "Kotlin"),
+    ("lisp", "Lisp"),
+    ("lua", "Lua"),
+    ("m4", "M4"),
+    ("mjs", "JavaScript"),
+    ("mk", "make"),
+    ("ml", "OCaml"),
+    ("php", "PHP"),
+    ("pl", "Perl"),
+    ("pm", "Perl"),
+    ("ps1", "PowerShell"),
+    ("pxd", "Cython"),
+    ("pyi", "Python"),
+    ("pyx", "Cython"),
+    ("r", "R"),
+    ("rb", "Ruby"),
+    ("rs", "Rust"),
+    ("s", "assembly"),
+    ("scala", "Scala"),
+    ("sh", "shell script"),
+    ("sql", "SQL"),
+    ("swift", "Swift"),
+    ("tcl", "Tcl"),
+    ("ts", "TypeScript"),
+    ("tsx", "TypeScript"),
+    ("vim", "Vim script"),
 ];
 
-/// Ends of names of source code that is not examined.
-const OTHER_SOURCES: [&str; 8] = ["bash", "sh", "bat", "ps1", "js", "lua", "rb", "pl"];
+/// Ends of names of texts for people.
+const PROSE: [&str; 11] =
+    ["adoc", "bib", "htm", "html", "log", "markdown", "md", "po", "rst", "tex", "texi"];
 
-/// Whether a name is that of source code.
-pub(super) fn is_source(name: &str) -> bool {
-    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
-    let extension = extension.to_ascii_lowercase();
-    ["py", "pyw"].contains(&&*extension) || OTHER_SOURCES.contains(&&*extension)
+/// Names of texts for people.
+const PROSE_NAMES: [&str; 9] = [
+    "AUTHORS",
+    "CHANGELOG",
+    "CHANGES",
+    "COPYING",
+    "LICENCE",
+    "LICENSE",
+    "NEWS",
+    "NOTICE",
+    "README",
+];
+
+/// What a text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TextKind {
+    Python,
+    /// A program in another language.
+    Source(&'static str),
+    /// A manual page.
+    Manual,
+    /// A text for people.
+    Prose,
+    Notebook,
+    Json,
+    Yaml,
+    Template,
+    /// Messages of protocol buffers.
+    TextProto,
+    /// Settings of a project.
+    Settings,
+    /// Rows of values.
+    Table,
+    /// Any other: labels, vocabularies, notes.
+    Plain,
+}
+
+/// The end of a name, in small letters.
+fn extension(base: &str) -> String {
+    base.rsplit_once('.').map_or("", |(_, extension)| extension).to_ascii_lowercase()
+}
+
+/// What a text is by its name and its beginning.
+fn kind(base: &str, text: &str) -> TextKind {
+    let extension = extension(base);
+    let start = text.trim_start_matches('\u{feff}').trim_start();
+    match extension.as_str() {
+        "py" | "pyw" => return TextKind::Python,
+        "ipynb" => return TextKind::Notebook,
+        "json" | "webmanifest" => return TextKind::Json,
+        "yaml" | "yml" => return TextKind::Yaml,
+        "jinja" | "jinja2" | "j2" => return TextKind::Template,
+        "pbtxt" | "prototxt" | "textproto" | "txtpb" | "textpb" => return TextKind::TextProto,
+        "toml" | "cfg" | "ini" | "conf" => return TextKind::Settings,
+        "csv" | "tsv" => return TextKind::Table,
+        _ => {}
+    }
+    if let Some((_, language)) = SOURCES.iter().find(|(end, _)| *end == extension) {
+        return TextKind::Source(language);
+    }
+    if start.starts_with("#!") {
+        let program = start.lines().next().unwrap_or_default();
+        return match program.contains("python") {
+            true => TextKind::Python,
+            false => TextKind::Source("script"),
+        };
+    }
+    if is_manual(start) {
+        return TextKind::Manual;
+    }
+    let stem = base.split(['.', '-', '_']).next().unwrap_or_default().to_ascii_uppercase();
+    if PROSE.contains(&extension.as_str()) || PROSE_NAMES.contains(&stem.as_str()) {
+        return TextKind::Prose;
+    }
+    match base {
+        "Makefile" | "makefile" | "GNUmakefile" => TextKind::Source("make"),
+        "Dockerfile" => TextKind::Source("Dockerfile"),
+        "MLmodel" => TextKind::Yaml,
+        _ if start.starts_with(['{', '['])
+            && !start.starts_with("{{")
+            && !start.starts_with("{%") =>
+        {
+            TextKind::Json
+        }
+        _ => TextKind::Plain,
+    }
+}
+
+/// Whether a text is a manual page: requests of roff are lines that begin with a point, comments
+/// with `.\"`.
+fn is_manual(start: &str) -> bool {
+    let requests = [".\\\"", "'\\\"", ".TH ", ".Dd ", ".so ", ".de ", ".if ", ".ig", ".nh", ".ad "];
+    requests.iter().any(|request| start.starts_with(request))
 }
 
 /// Whether loaders take a file for text, although its first bytes are those of another format: by
 /// its name, or because it holds nothing else.
 pub(super) fn is_text(name: &str, head: &[u8]) -> bool {
-    let base = name.rsplit('/').next().unwrap_or_default();
-    let extension = base.rsplit_once('.').map_or("", |(_, extension)| extension);
+    let extension = extension(name.rsplit('/').next().unwrap_or_default());
     let named = ["cfg", "conf", "ipynb", "jinja", "jinja2", "json", "md", "py", "toml", "txt"];
-    is_plain(head) || named.contains(&extension) || ["yaml", "yml"].contains(&extension)
+    is_plain(head) || named.contains(&&*extension) || ["yaml", "yml"].contains(&&*extension)
 }
 
 /// Whether bytes are those of text in UTF-8 or the like.
 pub(crate) fn is_plain(head: &[u8]) -> bool {
-    let is_letter = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~' | 0x80..);
+    let is_letter = |byte: &u8| matches!(byte, b'\t' | b'\n' | 0x0c | b'\r' | b' '..=b'~' | 0x80..);
     !head.is_empty() && head.iter().all(is_letter)
 }
 
-/// Judges a text by its name and content; `None` for what is no text.
+/// Judges a text by its name and content; `None` for what is no text. What is within an archive may
+/// be loaded by whoever opens that.
 ///
 /// # Errors
 /// E001 for JSON that is none.
-pub(crate) fn judge(name: &str, bytes: &[u8]) -> Result<Option<ContentRemarks>> {
+pub(crate) fn judge(name: &str, bytes: &[u8], is_inner: bool) -> Result<Option<ContentRemarks>> {
     let base = name.rsplit('/').next().unwrap_or_default();
-    let extension = base.rsplit_once('.').map_or("", |(_, extension)| extension);
     let text = std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
     let Some(text) = text else {
-        return Ok((extension == "model" && is_sentencepiece(bytes)).then(Vec::new));
-    };
-
-    let extension = extension.to_ascii_lowercase();
-    let mut found = match extension.as_str() {
-        "py" | "pyw" => return Ok(Some(python(base, text))),
-        "ipynb" => not_examined("a notebook with code cells"),
-        extension if OTHER_SOURCES.contains(&extension) => {
-            not_examined("source code in a language that is not examined")
+        let is_vocabulary = extension(base) == "model" && is_sentencepiece(bytes);
+        if is_vocabulary {
+            return Ok(Some(Vec::new()));
         }
-        "pbtxt" | "prototxt" => tensorflow::judge_text(text),
-        "toml" | "cfg" | "ini" => installed(text),
-        _ => ContentRemarks::new(),
+        // Letters beyond ASCII are the smaller part of a text of an older encoding.
+        let high = bytes.iter().filter(|byte| !byte.is_ascii()).count();
+        let is_text = is_plain(bytes) && high <= bytes.len() / 2;
+        return Ok(is_text.then(|| of_bytes(base, bytes)));
     };
 
-    // A loader may go by the content.
     let start = text.trim_start_matches('\u{feff}').trim_start();
-    let may_be_json =
-        !["jinja", "jinja2", "j2", "jsonl", "md", "toml", "txt", "cfg", "ini", "yaml", "yml"]
-            .contains(&extension.as_str());
-    if start.starts_with(['{', '['])
-        && may_be_json
-        && !start.starts_with("{{")
-        && !start.starts_with("{%")
-    {
-        found.extend(json::judge(bytes)?);
-    } else {
-        found.extend(yaml::judge(text));
-        found.extend(jinja::judge(text));
-    }
+    let mut found = match kind(base, text) {
+        TextKind::Python => python(base, text, is_inner),
+        TextKind::Source(language) => not_run(language),
+        TextKind::Notebook => not_run("a notebook with code cells"),
+        TextKind::Manual | TextKind::Table => ContentRemarks::new(),
+        TextKind::Prose => yaml::front(base, text),
+        // Without a name that says so, a bracket alone does not make a text JSON.
+        TextKind::Json => match (json::judge(base, bytes), extension(base).as_str()) {
+            (Err(_), end) if end != "json" => {
+                yaml::judge(base, text, false).into_iter().chain(jinja::judge(text)).collect()
+            }
+            (found, _) => found?,
+        },
+        TextKind::Yaml => {
+            let found = yaml::judge(base, text, true);
+            found.into_iter().chain(jinja::judge(text)).collect()
+        }
+        TextKind::Template => jinja::judge(text),
+        TextKind::TextProto => {
+            tensorflow::judge_text(text).into_iter().chain(textproto::judge(text)).collect()
+        }
+        TextKind::Settings => {
+            installed(text).into_iter().chain(yaml::judge(base, text, false)).collect()
+        }
+        TextKind::Plain => {
+            yaml::judge(base, text, false).into_iter().chain(jinja::judge(text)).collect()
+        }
+    };
     if start.starts_with('<') {
-        found.extend(xml(text));
+        found.extend(xml::judge(base, text));
     }
+    bounded(&mut found);
     Ok(Some(found))
+}
+
+/// A text of an older encoding: its letters beyond ASCII are not decoded.
+fn of_bytes(base: &str, bytes: &[u8]) -> ContentRemarks {
+    let text = String::from_utf8_lossy(bytes);
+    match kind(base, &text) {
+        TextKind::Manual | TextKind::Prose | TextKind::Table => ContentRemarks::new(),
+        TextKind::Source(language) => not_run(language),
+        TextKind::Plain if !text.contains("{{") && !text.contains("{%") && !text.contains("!!") => {
+            ContentRemarks::new()
+        }
+        _ => not_examined("text that is not UTF-8"),
+    }
 }
 
 /// Settings of projects: what runs code of the folder when it is installed.
@@ -153,15 +322,20 @@ fn is_sentencepiece(mut bytes: &[u8]) -> bool {
     true
 }
 
-fn python(name: &str, text: &str) -> ContentRemarks {
+/// Python source: who runs it goes by its name.
+fn python(name: &str, text: &str, is_inner: bool) -> ContentRemarks {
     let stem = name.trim_end_matches(".py");
     let loader = match stem {
+        "setup" => return not_examined("Python source that installing this folder runs"),
         "hubconf" => "torch.hub",
         "handler" => "an inference server",
         _ if LOADED_BY_TRANSFORMERS.iter().any(|start| stem.starts_with(start)) => {
             "transformers with trust_remote_code"
         }
-        _ => return not_examined("Python source that runs only if a configuration names it"),
+        _ if is_inner => {
+            return not_examined("Python source that runs only if a configuration names it");
+        }
+        _ => return not_run("Python source"),
     };
 
     let mut reached: Vec<&str> = REACHING.into_iter().filter(|name| imports(text, name)).collect();
@@ -192,97 +366,18 @@ fn calls_builtin(text: &str, call: &str) -> bool {
     })
 }
 
-/// TorchScript's code: what is no Python here, but calls operators by their names.
-///
-/// # Errors
-/// None: what is no text is said to be unread.
-pub(super) fn torchscript(bytes: &[u8]) -> Result<ContentRemarks> {
-    // Its parser takes spaces, line ends and comments between any two words.
-    let text = String::from_utf8_lossy(bytes);
-    let text: String = text
-        .lines()
-        .flat_map(|line| line.split('#').next().unwrap_or_default().chars())
-        .filter(|c| !c.is_whitespace() && *c != '\\')
-        .collect();
-    let called = TORCHSCRIPT.iter().filter(|call| text.contains(**call));
-    let found = called.map(|call| {
-        let name = call.trim_end_matches('(');
-        let message = format!("its code calls {name}, which accesses files or the network");
-        (FileVerdict::Dangerous, message)
-    });
-    Ok(found.collect())
-}
-
-/// XML, such as PMML: entities read files and URLs, or grow without end.
-fn xml(text: &str) -> ContentRemarks {
-    /// Characters of a declaration that are looked at.
-    const DECLARATION: usize = 1024;
-    /// Remarks of one verdict.
-    const REMARKS: usize = 20;
-
-    let mut found = ContentRemarks::new();
-    let declarations = text.match_indices("<!").map(|(at, _)| &text[at..]);
-    for rest in
-        declarations.filter(|rest| ["<!ENTITY", "<!DOCTYPE"].iter().any(|d| rest.starts_with(d)))
-    {
-        // A declaration that ends nowhere would be copied as often as there are of them.
-        let declared = rest.chars().take_while(|c| !['>', '['].contains(c));
-        let declared: String = declared.take(DECLARATION).collect();
-        let is_entity = declared.starts_with("<!ENTITY");
-        // What stands behind so much is taken for the worst.
-        let is_cut = declared.len() >= DECLARATION;
-        let is_outside = is_cut || ["SYSTEM", "PUBLIC"].iter().any(|word| declared.contains(word));
-        let (verdict, what) = match (is_entity, is_outside) {
-            (true, true) => (FileVerdict::Dangerous, "an entity that reads a file or a URL"),
-            (true, false) => {
-                (FileVerdict::Suspicious, "an entity of its own, which may grow without end")
-            }
-            (false, true) => (FileVerdict::Suspicious, "a type that is read from a file or a URL"),
-            (false, false) => continue,
-        };
-        // Pages of the web name a type that no browser fetches.
-        let is_page = !is_entity && declared.to_ascii_lowercase().contains("html");
-        if is_page || found.iter().filter(|(known, _)| *known == verdict).count() == REMARKS {
-            continue;
-        }
-        found.push((verdict, format!("XML declares {what}: {}", Escaped::short(&declared))));
-    }
-
-    if text.contains("http://www.w3.org/2001/XInclude") {
-        let message = "XML includes other files or URLs".to_owned();
-        found.push((FileVerdict::Suspicious, message));
-    }
-    let declared = text.split("?>").next().unwrap_or_default().to_ascii_lowercase();
-    let encoding = declared.split_once("encoding").map(|(_, rest)| {
-        rest.trim_start_matches([' ', '=', '"', '\'', '\n', '\t'])
-            .chars()
-            .take(12)
-            .collect::<String>()
-    });
-    let known = ["utf-8", "us-ascii", "ascii", "iso-8859-1", "latin1", "windows-1252"];
-    if encoding.is_some_and(|name| {
-        declared.starts_with("<?xml") && !known.iter().any(|k| name.starts_with(k))
-    }) {
-        found.extend(not_examined("XML of an encoding that is not read"));
-    }
-    if text.contains("<script") || text.contains("javascript:") {
-        found.extend(not_examined("a page whose scripts run in a browser"));
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn verdict(name: &str, text: &str) -> Option<FileVerdict> {
-        let found = judge(name, text.as_bytes()).expect("text").expect("text");
+        let found = judge(name, text.as_bytes(), false).expect("text").expect("text");
         found.into_iter().map(|(verdict, _)| verdict).max()
     }
 
     #[test]
     fn texts_are_judged_by_what_their_loaders_run() {
-        use FileVerdict::{Dangerous, NotExamined, Suspicious};
+        use FileVerdict::{Dangerous, NotExamined, NotRun, Suspicious};
         for (name, text, expected) in [
             ("README.md", "# A model\n\nuse `eval(x)`", None),
             ("c.yaml", "a: !!python/tuple [1, 2]", None),
@@ -296,15 +391,30 @@ mod tests {
             ),
             ("hubconf.py", "import os\nos.system('id')", Some(Suspicious)),
             ("modeling_x.py", "import torch", Some(Suspicious)),
-            ("train.py", "import os", Some(NotExamined)),
+            ("train.py", "import os", Some(NotRun)),
+            ("setup.py", "import os", Some(NotExamined)),
             (
                 "m.pmml",
                 "<?xml?><!DOCTYPE x [<!ENTITY e SYSTEM \"file:///etc/passwd\">]>",
                 Some(Dangerous),
             ),
             ("m.pmml", "<?xml version=\"1.0\"?><PMML/>", None),
-            ("run.sh", "rm x", Some(NotExamined)),
-            ("n.ipynb", "{}", Some(NotExamined)),
+            ("run.sh", "rm x", Some(NotRun)),
+            ("n.ipynb", "{}", Some(NotRun)),
+            ("x.1", ".TH X 1\nuse {{ x.__class__ }}", None),
+            ("x.3pm", ".\\\" made by Pod\n{% x.__init__ %}", None),
+            ("x.md", "```\n{{ x.__class__ }}\n!!python/name:os.system\n```", None),
+            ("x.md", "---\n_target_: os.system\n---\n# x", Some(Dangerous)),
+            ("prompt.txt", "{{ x.__class__ }}", Some(Dangerous)),
+            ("labels.txt", "background\ntench\n", None),
+            ("x", "#!/usr/bin/env python3\nimport os", Some(NotRun)),
+            ("x", "#!/bin/sh\nrm x", Some(NotRun)),
+            ("x.c", "int main() {}", Some(NotRun)),
+            ("x", "{\"_target_\": \"os.system\"}", Some(Dangerous)),
+            ("x.csv", "a,b\n1,2", None),
+            ("x.service", "[Unit]\nDescription=x\n", None),
+            ("x.prototxt", "python_param { module: 'os' }", Some(Dangerous)),
+            ("x.pbtxt", "node { op: 'PyFunc' }", Some(Dangerous)),
         ] {
             assert_eq!(verdict(name, text), expected, "{name}: {text}");
         }
@@ -317,16 +427,8 @@ mod tests {
         ] {
             assert_eq!(verdict("m.pmml", &text), Some(expected), "{}", text.len());
         }
-        let found = python("hubconf.py", "from os import path\nx.eval()\nexec (1)\nexec(2)");
+        let found = python("hubconf.py", "from os import path\nx.eval()\nexec (1)\nexec(2)", false);
         assert!(found[0].1.ends_with("it uses os, exec"), "{found:?}");
-    }
-
-    #[test]
-    fn operators_of_torchscript_that_reach_files_are_found() {
-        let harmless = b"def forward(self, x: Tensor) -> Tensor:\n  return torch.relu(x)\n";
-        assert_eq!(torchscript(harmless), Ok(ContentRemarks::new()));
-        let harmful = b"  torch.save(x, \"/tmp/x\")\n  y = torch.from_file(\"/etc/passwd\")";
-        assert_eq!(torchscript(harmful).map(|found| found.len()), Ok(2));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use apr_registry::tflite::custom_operators;
 use apr_registry::{ByteSource, Code, Escaped, Limits, Result};
 
-use super::tensorflow::DANGEROUS;
-use super::{ContentRemarks, not_examined};
+use super::tensorflow_names::{Touches, touches};
+use super::{ContentRemarks, bounded, not_examined};
 use crate::report::FileVerdict;
 
 /// Custom operators of TensorFlow's own programs, and the beginning of those of TensorFlow itself.
@@ -28,17 +28,25 @@ pub(crate) fn judge(source: &dyn ByteSource, limits: &Limits) -> Result<ContentR
 
     let mut found = ContentRemarks::new();
     for name in names {
-        let inner = name.strip_prefix(FLEX);
         let shown = Escaped::short(&name).to_string();
-        if inner.is_some_and(|inner| DANGEROUS.contains(&inner)) {
-            let message = format!("the operator {shown} runs Python or accesses files");
-            found.push((FileVerdict::Dangerous, message));
-        } else if inner.is_none() && !KNOWN.iter().any(|known| name.starts_with(known)) {
-            found.extend(not_examined(&format!(
-                "the operator {shown} is a custom operator of the program"
-            )));
+        match name.strip_prefix(FLEX).map(touches) {
+            Some(Some(Touches::System(what))) => {
+                found.push((FileVerdict::Dangerous, format!("the operator {shown} {what}")));
+            }
+            Some(Some(Touches::Path)) => {
+                let message = format!("the operator {shown} opens files");
+                found.push((FileVerdict::Suspicious, message));
+            }
+            Some(Some(Touches::Nothing)) => {}
+            Some(None) | None => {
+                if !KNOWN.iter().any(|known| name.starts_with(known)) {
+                    found.extend(not_examined(&format!(
+                        "the operator {shown} is a custom operator of the program"
+                    )));
+                }
+            }
         }
-        found.truncate(20);
+        bounded(&mut found);
     }
     Ok(found)
 }
@@ -75,6 +83,8 @@ mod tests {
             ("TFLite_Detection_PostProcess", None),
             ("FlexErf", None),
             ("FlexWriteFile", Some(FileVerdict::Dangerous)),
+            ("FlexRestoreV2", Some(FileVerdict::Suspicious)),
+            ("FlexMine", Some(FileVerdict::NotExamined)),
             ("Mine", Some(FileVerdict::NotExamined)),
         ] {
             let found = judge(&model(name), &Limits::default()).expect("readable");

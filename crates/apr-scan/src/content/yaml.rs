@@ -1,102 +1,259 @@
-//! YAML: tags that import or call, and settings that name what is imported.
+//! YAML: tags that import or call, and settings that name what is imported, by the events of a
+//! parser.
+//!
+//! A document becomes the value that a loader makes of it, with its anchors and merge keys, and is
+//! judged as JSON is. A key that comes twice counts both times: loaders take different ones.
 
+use apr_core::json::text;
+use std::collections::HashMap;
+
+use apr_pytorch::{Verdict, verdict_on};
 use apr_registry::Escaped;
+use granit_parser::{Event, Parser, Tag};
+use serde_json::{Map, Value};
 
-use super::ContentRemarks;
-use super::json;
+use super::{ContentRemarks, bounded, json, not_examined};
 use crate::report::FileVerdict;
 
-/// Tags that make what PyYAML's unsafe loaders call or import.
-const TAGS: [&str; 2] = ["!!python/", "tag:yaml.org,2002:python/"];
+/// The beginning of tags that PyYAML's unsafe loaders call or import.
+const PYTHON: &str = "tag:yaml.org,2002:python/";
 
 /// Those of them that are plain values.
 const VALUES: [&str; 11] =
     ["bool", "bytes", "complex", "dict", "float", "int", "list", "long", "none", "str", "tuple"];
 
-/// Where a line ends for PyYAML.
-const BREAKS: [char; 5] = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
+/// Tags by which HyperPyYAML imports and calls.
+const HYPER: [&str; 5] = ["!apply:", "!applyref:", "!module:", "!name:", "!new:"];
 
-/// Judges a text that a loader may take for YAML.
-pub(super) fn judge(text: &str) -> ContentRemarks {
-    let mut found = ContentRemarks::new();
-    let mut quoted = false;
-    for line in text.split(BREAKS) {
-        // A mark of a comment may stand in a quoted text, which may go on over lines.
-        quoted |= line.contains(['"', '\'']);
-        let bare = if quoted { line } else { without_comment(line) };
-        tags(&unescaped(bare), &mut found);
-        directive(bare, &mut found);
-        setting(bare, &mut found);
+/// Where a line ends for PyYAML, and not for others.
+const BREAKS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
+
+/// Containers in each other.
+const DEPTH: usize = 200;
+
+/// Values that aliases may repeat in one text.
+const REPEATED: usize = 100_000;
+
+/// Judges a text that a loader takes for YAML if `is_named`, or may take for it.
+pub(super) fn judge(base: &str, text: &str, is_named: bool) -> ContentRemarks {
+    let normal = text.replace(BREAKS, "\n");
+    let (read, whole) = Reader::read(&normal);
+    let mut found = read.found;
+    if !whole && !is_named && found.is_empty() {
+        return found;
     }
-    found.truncate(20);
+    for value in &read.documents {
+        found.extend(json::judge_value(base, value));
+        bounded(&mut found);
+    }
+    if !whole && is_named {
+        // What one parser refuses, another one may read.
+        found.extend(by_lines(&normal));
+        found.extend(not_examined("YAML that can't be read to its end"));
+    }
+    found.dedup();
     found
 }
 
-fn without_comment(line: &str) -> &str {
-    if line.trim_start().starts_with('#') {
-        return "";
-    }
-    line.split(" #").next().unwrap_or_default()
+/// Judges the head of a text for people, as model cards have one between two lines of three dashes.
+pub(super) fn front(base: &str, text: &str) -> ContentRemarks {
+    let head = text.strip_prefix("---").and_then(|rest| rest.split_once("\n---"));
+    head.map(|(head, _)| judge(base, head, true)).unwrap_or_default()
 }
 
-/// Tags may be written with escapes: `%6f`.
-fn unescaped(line: &str) -> String {
-    let mut bytes = Vec::with_capacity(line.len());
-    let mut rest = line.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let digits = tail.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) if *first == b'%' => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = tail;
+/// The documents of a text; `None` for what is no YAML.
+pub(super) fn values(text: &str) -> Option<Vec<Value>> {
+    let (read, whole) = Reader::read(text);
+    whole.then_some(read.documents)
+}
+
+/// What is open while a document is read.
+enum Open {
+    List(Vec<Value>, usize),
+    /// With the key whose value comes next.
+    Map(Map<String, Value>, Option<String>, usize),
+}
+
+#[derive(Default)]
+struct Reader {
+    documents: Vec<Value>,
+    open: Vec<Open>,
+    anchors: HashMap<usize, Value>,
+    repeated: usize,
+    found: ContentRemarks,
+}
+
+impl Reader {
+    /// Reads a text, and returns whether that came to its end.
+    fn read(text: &str) -> (Self, bool) {
+        let mut reader = Self::default();
+        let parser = Parser::new_from_str(text.trim_start_matches('\u{feff}'));
+        for event in parser {
+            let Ok((event, _)) = event else {
+                reader.close_all();
+                return (reader, false);
+            };
+            if !reader.event(event) {
+                reader.close_all();
+                return (reader, false);
             }
         }
+        (reader, true)
     }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
 
-fn tags(line: &str, found: &mut ContentRemarks) {
-    for tag in TAGS {
-        for (at, _) in line.match_indices(tag) {
-            let kind: String = line[at + tag.len()..]
-                .chars()
-                .take_while(|c| !c.is_whitespace() && *c != '>')
-                .collect();
-            if !VALUES.contains(&kind.as_str()) && found.len() < 20 {
-                let kind = Escaped::short(&kind);
+    /// Takes one event; returns whether others may follow.
+    fn event(&mut self, event: Event<'_>) -> bool {
+        match event {
+            Event::Scalar(text, _, anchor, tag) => {
+                self.tag(tag.as_deref(), &text);
+                self.add(Value::String(text.into_owned()), anchor);
+            }
+            Event::Alias(anchor) => {
+                let value = self.anchors.get(&anchor).cloned().unwrap_or(Value::Null);
+                self.repeated += size(&value);
+                if self.repeated > REPEATED {
+                    self.found.extend(not_examined("YAML whose aliases repeat too much"));
+                    return false;
+                }
+                self.add(value, 0);
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                self.tag(tag.as_deref(), "");
+                self.open.push(Open::List(Vec::new(), anchor));
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                self.tag(tag.as_deref(), "");
+                self.open.push(Open::Map(Map::new(), None, anchor));
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.close(),
+            Event::DocumentStart(..) => self.anchors.clear(),
+            _ => {}
+        }
+        if self.open.len() > DEPTH {
+            self.found.extend(not_examined("YAML that nests too deep"));
+            return false;
+        }
+        true
+    }
+
+    fn close_all(&mut self) {
+        while !self.open.is_empty() {
+            self.close();
+        }
+    }
+
+    fn close(&mut self) {
+        match self.open.pop() {
+            Some(Open::List(items, anchor)) => self.add(Value::Array(items), anchor),
+            Some(Open::Map(map, _, anchor)) => self.add(Value::Object(map), anchor),
+            None => {}
+        }
+    }
+
+    fn add(&mut self, value: Value, anchor: usize) {
+        if anchor > 0 {
+            self.repeated += size(&value);
+            if self.repeated <= REPEATED {
+                self.anchors.insert(anchor, value.clone());
+            }
+        }
+        match self.open.last_mut() {
+            Some(Open::List(items, _)) => items.push(value),
+            Some(Open::Map(map, key, _)) => match key.take() {
+                None => *key = Some(as_key(value)),
+                Some(key) => insert(map, key, value),
+            },
+            None => self.documents.push(value),
+        }
+    }
+
+    fn tag(&mut self, tag: Option<&Tag>, text: &str) {
+        let Some(tag) = tag else { return };
+        let full = format!("{}{}", tag.handle(), tag.suffix());
+        if let Some(kind) = full.strip_prefix(PYTHON) {
+            if !VALUES.contains(&kind) {
+                let kind = Escaped::short(kind);
                 let message = format!("YAML's tag !!python/{kind} imports or calls a name");
-                found.push((FileVerdict::Dangerous, message));
+                self.found.push((FileVerdict::Dangerous, message));
             }
+        } else if let Some(name) = HYPER.iter().find_map(|start| full.strip_prefix(start)) {
+            let name = if name.is_empty() { text } else { name };
+            let (module, last) = name.rsplit_once('.').unwrap_or((name, ""));
+            let verdict = match verdict_on(module, last) {
+                Verdict::Dangerous => FileVerdict::Dangerous,
+                _ if ["speechbrain", "torch"].contains(&name.split('.').next().unwrap_or("")) => {
+                    return;
+                }
+                _ => FileVerdict::Suspicious,
+            };
+            let full = Escaped::short(&full);
+            self.found.push((verdict, format!("HyperPyYAML's tag {full} imports a name")));
+        }
+        bounded(&mut self.found);
+    }
+}
+
+/// Values within a value.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(size).sum::<usize>(),
+        Value::Object(map) => 1 + map.values().map(size).sum::<usize>(),
+        Value::String(text) => 1 + text.len() / 64,
+        _ => 1,
+    }
+}
+
+fn as_key(value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        other => text(&other),
+    }
+}
+
+fn insert(map: &mut Map<String, Value>, key: String, value: Value) {
+    if key == "<<" {
+        let bases = match value {
+            Value::Array(items) => items,
+            other => vec![other],
+        };
+        for (key, value) in bases
+            .into_iter()
+            .filter_map(|base| match base {
+                Value::Object(map) => Some(map),
+                _ => None,
+            })
+            .flatten()
+        {
+            map.entry(key).or_insert(value);
+        }
+        return;
+    }
+    if let Some(old) = map.insert(key.clone(), value) {
+        // Under a name that no library knows, with the key that it had.
+        let twice = map.entry("(given twice)").or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(items) = twice {
+            items.push(Value::Object(Map::from_iter([(key, old)])));
         }
     }
 }
 
-/// `%TAG` gives a beginning of tags a short name, under which the rest of them follows.
-fn directive(line: &str, found: &mut ContentRemarks) {
-    let Some(rest) = line.strip_prefix("%TAG") else { return };
-    let prefix = unescaped(rest.split_whitespace().nth(1).unwrap_or_default());
-    let full = "tag:yaml.org,2002:python/";
-    let is_part = !prefix.is_empty() && full.starts_with(prefix.as_str());
-    if is_part && prefix.len() > "tag:yaml.org,2002:".len() {
-        let message =
-            format!("YAML gives tags of Python a name of its own: {}", Escaped::short(line));
-        found.push((FileVerdict::Dangerous, message));
-    } else if is_part && prefix != "tag:yaml.org,2002:" {
-        let message = format!("YAML cuts the names of its tags: {}", Escaped::short(line));
-        found.push((FileVerdict::Suspicious, message));
-    }
-}
-
-/// Settings that name a class or function, as Hydra and MLflow import it.
-fn setting(line: &str, found: &mut ContentRemarks) {
-    let line = line.trim_start().trim_start_matches(['-', ' ', '{', '?']);
-    let Some((key, value)) = line.split_once(':') else { return };
-    let plain = |text: &str| text.trim().trim_matches(['"', '\'', ',', '}', ' ']).to_owned();
-    json::setting(&plain(key), &plain(value), found);
+/// Tags of Python in what is no YAML for one parser.
+fn by_lines(text: &str) -> ContentRemarks {
+    let tags = ["!!python/", "!<tag:yaml.org,2002:python/"];
+    let found = tags.iter().flat_map(|tag| text.match_indices(*tag).map(move |(at, _)| (at, tag)));
+    let found = found.filter_map(|(at, tag)| {
+        let kind: String = text[at + tag.len()..]
+            .chars()
+            .take_while(|c| !c.is_whitespace() && !",>]}".contains(*c))
+            .take(200)
+            .collect();
+        let message = || {
+            let kind = Escaped::short(&kind);
+            format!("YAML's tag !!python/{kind} imports or calls a name")
+        };
+        (!VALUES.contains(&kind.as_str())).then(|| (FileVerdict::Dangerous, message()))
+    });
+    found.take(20).collect()
 }
 
 #[cfg(test)]
@@ -104,33 +261,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_are_found_however_they_are_spelled() {
+    fn tags_and_settings_are_found_however_they_are_spelled() {
         use FileVerdict::{Dangerous, Suspicious};
         for (text, expected) in [
             ("a: 1 # !!python/object/apply:os.system", None),
             ("# !!python/object/apply:os.system\na: 1", None),
+            ("a: 'text with !!python/name:os.system'", None),
             ("a: !!python/tuple [1, 2]", None),
             ("\"a #\": !!python/object/apply:os.system []", Some(Dangerous)),
             ("[\"a\n # b\", !!python/object/apply:os.system []]", Some(Dangerous)),
             ("# a\u{2028}b: !!python/object/apply:os.system []", Some(Dangerous)),
             ("a: !!pyth%6fn/object/apply:os.system []", Some(Dangerous)),
+            ("a: !<tag:yaml.org,2002:python/name:os.system> x", Some(Dangerous)),
             (
                 "%TAG !p! tag:yaml.org,2002:pyth\n---\na: !p!on/object/apply:os.system",
                 Some(Dangerous),
             ),
-            ("%TAG !p! tag:yaml.org,20\n---\na: !p!02:python/name:os.system", Some(Dangerous)),
-            ("%TAG !p! tag:yaml\n---\na: 1", Some(Suspicious)),
+            ("%TAG !p! tag:yaml.org,20\n---\na: !p!02:python/name:os.system x", Some(Dangerous)),
+            ("%TAG !p! tag:yaml\n---\na: 1", None),
             ("_target_: os.system", Some(Dangerous)),
+            ("model: {a: 1, _target_: os.system}", Some(Dangerous)),
+            ("\"_tar\\u0067et_\": os.system", Some(Dangerous)),
+            ("? _target_\n: >-\n  os.system", Some(Dangerous)),
+            ("x: &a os.system\nm: {_target_: *a}", Some(Dangerous)),
+            ("b: &b {_target_: mine.Net}\nm:\n  <<: *b\n  c: 1", Some(Suspicious)),
+            ("a: 1\n---\n_target_: os.system", Some(Dangerous)),
+            ("_target_: os.system\n_target_: torch.nn.Linear", Some(Dangerous)),
             ("- _target_: torch.nn.Linear", None),
             ("    loader_module: evil", Some(Suspicious)),
             ("    loader_module: mlflow.sklearn", None),
+            ("a: !apply:os.system [x]", Some(Dangerous)),
+            ("a: !new:speechbrain.nnet.CNN.Conv1d", None),
         ] {
-            let worst = judge(text).into_iter().map(|(verdict, _)| verdict).max();
-            if text.contains("tag:yaml.org,20\n") {
-                assert!(worst.is_some(), "{text}");
-            } else {
-                assert_eq!(worst, expected, "{text}");
-            }
+            let found = judge("x.yaml", text, true);
+            let worst = found.iter().map(|(verdict, _)| *verdict).max();
+            assert_eq!(worst, expected, "{text}: {found:?}");
         }
+    }
+
+    #[test]
+    fn what_can_not_be_read_is_said() {
+        let deep = "[".repeat(DEPTH + 2);
+        let bomb = (0..30).fold("a0: &a0 [x, x, x, x]\n".to_owned(), |text, at| {
+            format!("{text}a{}: &a{} [*a{at}, *a{at}, *a{at}, *a{at}]\n", at + 1, at + 1)
+        });
+        for text in [deep.as_str(), bomb.as_str(), "a: [1, 2", "a: b: c"] {
+            let worst = judge("x.yaml", text, true).into_iter().map(|(verdict, _)| verdict).max();
+            assert_eq!(worst, Some(FileVerdict::NotExamined), "{}", &text[..8]);
+        }
+        // A text that is no YAML for anybody is none.
+        assert_eq!(judge("x.txt", "a: b: c", false), ContentRemarks::new());
     }
 }

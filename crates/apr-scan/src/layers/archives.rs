@@ -8,14 +8,12 @@ use apr_core::{ByteSource, Error, Escaped, Result, read_vec};
 use apr_pytorch::{PickleSurvey, Verdict};
 
 use super::{Content, Expected, MAX_PICKLES, Scan, ScannedBytes, is_pickle, is_surely_pickle};
+use crate::content::torch_ops;
+use crate::paths::leads_out;
 use crate::report::{FileVerdict, PickleReport, Reached, Remark};
 
 /// Pickles that PyTorch's loaders read from their archives, without the folder.
 const LOADED: [&str; 4] = ["data.pkl", "constants.pkl", "bytecode.pkl", "mobile_debug_handles.pkl"];
-
-/// Operators that read and write files, or call other machines.
-const REACHING_OPERATORS: [&str; 5] =
-    ["aten::from_file", "aten::save", "image::read_file", "image::write_file", "prim::rpc_"];
 
 /// What decides which entries of an archive a loader reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,7 +157,7 @@ impl Scan<'_> {
             Ok(bytes) => bytes,
             Err(error) => return self.problem(place, &error.to_string()),
         };
-        for operator in REACHING_OPERATORS {
+        for operator in torch_ops::reaching() {
             if bytes.windows(operator.len()).any(|window| window == operator.as_bytes()) {
                 self.report.remarks.push(Remark {
                     entry: place.entry.clone(),
@@ -353,11 +351,6 @@ fn base_name(name: &str) -> Option<&str> {
         Some((_, rest)) if !rest.contains('/') => Some(rest),
         Some(_) => None,
     }
-}
-
-/// Whether unpacking an archive would write an entry outside of its folder.
-fn leads_out(name: &str) -> bool {
-    name.starts_with(['/', '\\']) || name.split(['/', '\\']).any(|part| part == "..")
 }
 
 /// What an entry is to the loader of the archive.

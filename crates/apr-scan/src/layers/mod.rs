@@ -330,7 +330,10 @@ impl<'a> Scan<'a> {
             Some(name) => name.to_owned(),
         };
         let is_torchscript = place.kind == Content::Code;
-        let found = examiner.examine(&Leaf { source: &section, name: &name, is_torchscript });
+        let within = outermost();
+        let within = (place.depth > 0).then_some(within.as_str());
+        let leaf = Leaf { source: &section, name: &name, is_torchscript, within };
+        let found = examiner.examine(&leaf);
         let remark = |(verdict, message)| Remark { entry: place.entry.clone(), verdict, message };
         self.report.remarks.extend(found.into_iter().map(remark));
     }

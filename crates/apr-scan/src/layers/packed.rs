@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use apr_archive::{Cache, Inflated, Wrapper, inflated_len};
 use apr_core::{ByteSource, Code, Error, Result, read_vec};
+use apr_registry::orbax::zstd;
 
 use super::joined::Joined;
 use super::{Expected, HEAD_LEN, Scan, ScannedBytes, lz4, npy};
@@ -14,7 +15,6 @@ const NAMED: &[(&[u8], &str)] = &[
     (b"Rar!\x1a\x07", "RAR archive"),
     (b"BZh", "bzip2 stream"),
     (b"\xfd7zXZ\0", "XZ stream"),
-    (b"\x28\xb5\x2f\xfd", "Zstandard stream"),
     (b"ZF0x", "compressed file of joblib before 0.10"),
 ];
 
@@ -32,8 +32,11 @@ impl Scan<'_> {
             [0x78, flags, ..] if (0x7800 + u16::from(*flags)).is_multiple_of(31) => {
                 ("zlib stream", self.zlib(place))
             }
-            [4, 0x22, 0x4d, 0x18, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
-                ("LZ4 stream", self.lz4(place))
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => ("Zstandard stream", self.zstd(place)),
+            [4, 0x22, 0x4d, 0x18, ..] => ("LZ4 stream", self.lz4(place)),
+            // Both formats have frames without data, with the same mark.
+            [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
+                ("LZ4 or Zstandard stream", self.lz4(place).and_then(|()| self.zstd(place)))
             }
             [0x5d, 0, 0, _, _, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, ..] => {
                 self.problem(place, "this is a LZMA stream; it is not looked into");
@@ -115,6 +118,15 @@ impl Scan<'_> {
         self.pay(decoded.as_ref().map_or(most, |decoded| decoded.len() as u64))?;
         let decoded = decoded?;
         self.look(&place.decoded(&decoded as &dyn ByteSource, "lz4"));
+        Ok(())
+    }
+
+    fn zstd(&mut self, place: &ScannedBytes<'_>) -> Result<()> {
+        let most = self.limits.max_metadata.min(self.budget);
+        let decoded = zstd::decode_frames(place.source, (place.start, place.end), most);
+        self.pay(decoded.as_ref().map_or(most, |decoded| decoded.len() as u64))?;
+        let decoded = decoded?;
+        self.look(&place.decoded(&decoded as &dyn ByteSource, "zstd"));
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use apr_scan::{ScanReport, scan_pickles};
 
 mod bounded;
 mod checkpoints;
+mod folders;
 mod hostile;
 mod malicious;
 

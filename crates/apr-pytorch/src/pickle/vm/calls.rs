@@ -107,10 +107,10 @@ impl Vm<'_> {
 
         self.record(&module, &name, Action::Import, verdict);
         if meaning == Meaning::Forbidden && !self.policy.lenient {
-            let danger = if verdict == Verdict::Dangerous {
-                "could run code"
-            } else {
-                "is not known to be harmless"
+            let danger = match verdict {
+                Verdict::Dangerous => "could run code",
+                Verdict::Unknown => "is not known to be harmless",
+                Verdict::Allowed => "is not a part of how tensors are pickled",
             };
             return Err(Error::format(format!(
                 "the pickle imports {}.{}, which {danger}; nothing was executed",

@@ -34,6 +34,9 @@ impl Vm<'_> {
             }
             _ => {
                 let line = self.input.line()?;
+                if !line.iter().any(u8::is_ascii_digit) {
+                    self.stop();
+                }
                 self.literal(text::integer(&line))?
             }
         };
@@ -47,6 +50,12 @@ impl Vm<'_> {
             op::BINFLOAT => Node::Float(f64::from_be_bytes(self.input.array()?)),
             _ => {
                 let line = self.input.line()?;
+                let words = ["inf", "nan"].map(str::as_bytes);
+                let lower = line.to_ascii_lowercase();
+                let is_word = words.iter().any(|word| lower.windows(3).any(|part| part == *word));
+                if !is_word && !line.iter().any(u8::is_ascii_digit) {
+                    self.stop();
+                }
                 self.literal(text::float(&line))?
             }
         };
@@ -71,10 +80,16 @@ impl Vm<'_> {
     /// Python 2's strings, which are text in every checkpoint.
     pub(super) fn byte_string(&mut self) -> Result<()> {
         let bytes = match self.opcode {
-            op::STRING => match text::quoted(&self.input.line()?) {
-                Err(_) if self.policy.lenient => return self.push_node(Node::Opaque),
-                bytes => bytes?,
-            },
+            op::STRING => {
+                let line = self.input.line()?;
+                if !matches!(line.trim_ascii(), [b'\'', .., b'\''] | [b'"', .., b'"']) {
+                    self.stop();
+                }
+                match text::quoted(&line) {
+                    Err(_) if self.policy.lenient => return self.push_node(Node::Opaque),
+                    bytes => bytes?,
+                }
+            }
             op::SHORT_BINSTRING => {
                 let len = self.input.byte()?.into();
                 return self.lying_string(len, false);

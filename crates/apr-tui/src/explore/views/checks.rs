@@ -181,7 +181,7 @@ impl Lines {
         for file in summary.files.iter().take(SHOWN) {
             let style = self.verdict_style(file.verdict);
             let mark = match file.verdict {
-                FileVerdict::Clean => "✓",
+                FileVerdict::Clean | FileVerdict::NotRun => "✓",
                 FileVerdict::Dangerous => "✗",
                 _ => "⚠",
             };
@@ -194,7 +194,7 @@ impl Lines {
 
     fn verdict_style(&self, verdict: FileVerdict) -> Style {
         match verdict {
-            FileVerdict::Clean => self.palette.good(),
+            FileVerdict::Clean | FileVerdict::NotRun => self.palette.good(),
             FileVerdict::Dangerous => self.palette.bad(),
             _ => self.palette.odd(),
         }

@@ -158,6 +158,8 @@ export interface LintReport {
 /** `apr scan`. */
 export interface ScanSummary {
   verdict: string;
+  not_run: number;
+  accepted?: number;
   files: ScanReport[];
 }
 
@@ -165,6 +167,7 @@ export interface ScanSummary {
 export interface ScanReport {
   path: string;
   verdict: string;
+  accepted?: boolean;
   kind: string;
   pickles: { entry?: string; findings: PickleFinding[]; [more: string]: unknown }[];
   warnings: { message?: string; [more: string]: unknown }[];

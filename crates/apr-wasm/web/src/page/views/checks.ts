@@ -91,17 +91,18 @@ const tone = (status: string) => ({ pass: "good", fail: "bad", warn: "odd" })[st
 function scanned(report: ScanSummary): Child {
   const words: Record<string, [string, string]> = {
     clean: ["good", "Loading these files executes nothing."],
-    not_examined: ["odd", "Nothing was found, but not everything could be examined."],
+    "not-run": ["plain", "Scripts that loading a model does not run; they were not examined."],
+    "not-examined": ["odd", "Nothing was found, but not everything could be examined."],
     suspicious: ["odd", "Suspicious."],
     unreadable: ["odd", "Some of it can't be read."],
     dangerous: ["bad", "Dangerous: loading executes code."],
   };
   const [tone, said] = words[report.verdict] ?? ["odd", report.verdict];
-  const odd = report.files.filter((file) => file.verdict !== "clean");
+  const odd = report.files.filter((file) => !["clean", "not-run"].includes(file.verdict));
   return [
     h(`p.${tone}`, said),
     odd.slice(0, MOST).map((file) => h("details", { open: odd.length < 4 },
-      h("summary", h(`span.badge.${words[file.verdict]?.[0] ?? "odd"}`, file.verdict.replaceAll("_", " ")), ` ${visible(file.path)} (${visible(file.kind)})`),
+      h("summary", h(`span.badge.${words[file.verdict]?.[0] ?? "odd"}`, file.verdict.replaceAll("-", " ")), ` ${visible(file.path)} (${visible(file.kind)})`),
       h("ul.remarks",
         file.pickles.flatMap(({ entry, findings }) => findings.map((found) => imported(found, entry))).slice(0, MOST),
         [...file.warnings, ...file.problems].slice(0, MOST).map((remark) => h("li", visible(text(remark.message ?? remark))))))),

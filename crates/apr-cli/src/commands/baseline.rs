@@ -1,0 +1,83 @@
+//! Findings of `apr scan` that were looked at and accepted, by the digests of their files.
+
+use std::path::Path;
+
+use apr_ops::sha256;
+use apr_registry::{Error, Serial};
+use apr_scan::{FileVerdict, ScanReport};
+use base16ct::lower::encode_string;
+use serde::{Deserialize, Serialize};
+
+use super::beside::write_text;
+use crate::context::Context;
+use crate::failure::Outcome;
+use crate::model;
+
+/// The files that are accepted.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Baseline {
+    files: Vec<AcceptedFile>,
+}
+
+/// A file that is accepted as it is.
+#[derive(Debug, Serialize, Deserialize)]
+struct AcceptedFile {
+    path: String,
+    sha256: String,
+    /// The verdict that was accepted; a worse one is a new finding.
+    verdict: FileVerdict,
+}
+
+impl Baseline {
+    pub(super) fn read(path: &Path) -> Outcome<Self> {
+        let text = std::fs::read(path).map_err(|error| apr_io::io_error(&error, path))?;
+        let baseline = serde_json::from_slice(&text).map_err(|error| {
+            Error::format(format!("not a baseline of apr scan: {error}")).in_file(path.display())
+        })?;
+        Ok(baseline)
+    }
+
+    /// Marks a report as accepted if the baseline has its file.
+    pub(super) fn accept(
+        &self,
+        path: &Path,
+        report: &mut ScanReport,
+        context: &Context,
+    ) -> Outcome {
+        if report.verdict > FileVerdict::NotRun && !self.files.is_empty() {
+            let digest = digest(path, context)?;
+            report.accepted = self
+                .files
+                .iter()
+                .any(|file| file.sha256 == digest && report.verdict <= file.verdict);
+        }
+        Ok(())
+    }
+
+    /// Accepts a file as it is now.
+    pub(super) fn add(
+        &mut self,
+        path: &Path,
+        report: &mut ScanReport,
+        context: &Context,
+    ) -> Outcome {
+        if report.verdict > FileVerdict::NotRun {
+            let (sha256, verdict) = (digest(path, context)?, report.verdict);
+            self.files.push(AcceptedFile { path: report.path.clone(), sha256, verdict });
+            report.accepted = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(&self, path: &Path, context: &Context) -> Outcome {
+        let mut text =
+            serde_json::to_vec_pretty(self).map_err(|error| Error::format(error.to_string()))?;
+        text.push(b'\n');
+        write_text(path, &text, true, &context.printer)
+    }
+}
+
+fn digest(path: &Path, context: &Context) -> Outcome<String> {
+    let (source, _spool) = model::open_bytes(path, context)?;
+    Ok(encode_string(&sha256(&source, &Serial, &())?))
+}
