@@ -125,8 +125,8 @@ impl<'a> Told<'a> {
     }
 
     /// The configuration's entry under a dotted path, whether it has one that is not null (`has.`
-    /// and the path), `model_type`, `part_of`, or `task`: what the first of `architectures` has after `For`,
-    /// such as `CausalLM`, or no text.
+    /// and the path), `model_type`, `part_of`, or `task`: what the first of `architectures` has
+    /// after `For`, such as `CausalLM`, or no text.
     fn value(self, path: &str) -> Option<Value> {
         if let Some(path) = path.strip_prefix("has.") {
             let is_there = self.stated(path).is_some_and(|entry| !entry.is_null());
