@@ -35,6 +35,9 @@ pub struct Hypothesis {
 /// What logits of the model make of a token.
 type Describe<'s> = dyn Fn(&[f32], i64) -> TokenLogProbabilities + 's;
 
+/// Changes the log probabilities of what may follow generated tokens.
+type Process<'s> = dyn Fn(&mut [f32], &[i64]) -> RunResult<()> + 's;
+
 /// What a search is about, beside the model.
 pub(crate) struct BeamSearch<'s> {
     pub(crate) beams: Beams,
@@ -43,7 +46,7 @@ pub(crate) struct BeamSearch<'s> {
     /// Most tokens of a text, and what it means to have so many.
     pub(crate) limit: (usize, &'static str),
     /// Changes the log probabilities of what may follow these generated tokens.
-    pub(crate) process: &'s dyn Fn(&mut [f32], &[i64]) -> RunResult<()>,
+    pub(crate) process: &'s Process<'s>,
     /// Why a text ends with these generated tokens, of which the last is none that ends a text.
     pub(crate) stops: &'s dyn Fn(&[i64]) -> RunResult<Option<&'static str>>,
     /// Says what the logits of the model make of a token, where that is wanted.
