@@ -113,6 +113,8 @@ fn blocks_of(dtype: DType) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
 
     #[test]

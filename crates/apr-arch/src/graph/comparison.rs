@@ -121,7 +121,6 @@ mod tests {
     use apr_core::{Metadata, keys};
     use serde_json::json;
 
-    use super::*;
     use crate::Families;
 
     fn llama(theta: f64, epsilon: f64) -> Metadata {
@@ -139,7 +138,7 @@ mod tests {
 
     #[test]
     fn another_base_of_rotary_positions_is_a_change() {
-        let families = Families::builtin().unwrap();
+        let families = Families::builtin();
         let [a, b, c] = [(1e4, 1e-5), (5e5, 1e-5), (1e4, 1e-5 * (1.0 + 1e-9))]
             .map(|(theta, epsilon)| llama(theta, epsilon));
         let settings = [&a, &b, &c].map(|metadata| families.apply("llama", &[], metadata).unwrap());

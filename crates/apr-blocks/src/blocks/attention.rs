@@ -55,8 +55,8 @@ impl NormPlace {
 impl Writer<'_> {
     /// A block of attention of the tokens among themselves: projections, positions, scores, and the
     /// output. Returns that, and the keys and values of all tokens so far. Option
-    /// `query_key_norm_place`: `before_rotary` (the default) or `behind_rotary`. `context_norm` is a
-    /// norm before the output (BitNet, <https://arxiv.org/abs/2504.12285>).
+    /// `query_key_norm_place`: `before_rotary` (the default) or `behind_rotary`. `context_norm` is
+    /// a norm before the output (BitNet, <https://arxiv.org/abs/2504.12285>).
     pub(crate) fn attention(
         &mut self,
         place: BlockPosition<'_>,

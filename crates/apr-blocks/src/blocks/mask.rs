@@ -111,7 +111,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Which keys are in the chunk of their query. Chunks begin behind the padding in front of a text.
+    /// Which keys are in the chunk of their query. Chunks begin behind the padding in front of a
+    /// text.
     fn together(&mut self, field: Field, chunk: u64) -> ValueId {
         let Field { queries, keys, counts, .. } = field;
         let before = counts.map(|counts| {

@@ -29,8 +29,8 @@ enum NormKind {
 }
 
 impl Norm {
-    /// Options `norm` (`rms`, `layer` or `bare_layer`), `norm_eps`, and `norm_plus_one` where the checkpoint has
-    /// gamma less one.
+    /// Options `norm` (`rms`, `layer` or `bare_layer`), `norm_eps`, and `norm_plus_one` where the
+    /// checkpoint has gamma less one.
     pub(crate) fn of(place: BlockPosition<'_>) -> Result<Self> {
         let kind = match place.text("norm")?.as_str() {
             "rms" => NormKind::Rms,

@@ -260,8 +260,8 @@ mod tests {
         let metadata = exported.metadata().clone();
         let families = Families::builtin();
         let model = families.identify(exported.tensors(), &metadata).expect("by its type");
-        let left = Side { reader: &exported, name: "", model: Some(&model) };
-        let right = Side { reader: folder, name: "", model: None };
+        let left = Side { reader: &exported, original: &exported, name: "", model: Some(&model) };
+        let right = Side { reader: folder, original: folder, name: "", model: None };
         diff(left, right, &DiffOptions::default(), &Serial, &()).expect("a report")
     }
 

@@ -297,7 +297,7 @@ mod tests {
             })
             .collect();
         let bytes = apr_testkit::safetensors::file(None, &tensors);
-        apr_registry::open(bytes, "m.safetensors", apr_registry::Limits::default()).unwrap()
+        apr_registry::open(bytes, "m.safetensors", &apr_registry::OpenOptions::default()).unwrap()
     }
 
     fn change(columns: usize, a: &[f64], b: &[f64]) -> WeightChange {
