@@ -146,7 +146,8 @@ mod tests {
         let changes = a.changes(&b);
         let change = &changes[0];
         assert_eq!((changes.len(), change.option.as_str()), (1, "rotary_theta"));
-        assert_eq!((&change.value, &change.other_value), (&Some(json!(1e4)), &Some(json!(5e5))));
+        let values = [&change.value, &change.other_value].map(|value| value.as_ref()?.as_f64());
+        assert_eq!(values, [Some(1e4), Some(5e5)]);
         assert_eq!(a.changes(&c), []);
     }
 }

@@ -206,13 +206,13 @@ pub(super) const MODELS: &[Advice] = &[
         "apr convert other -o o.gguf",
         4,
         "`apr explain MODEL` names the nearest known family, --arch-file FILE defines another",
-        "apr explain other | grep -q 'named as in LLaMA'",
+        "apr explain other | grep -q 'named as in .*LLaMA'",
     ),
     (
         "apr graph other",
         4,
         "`apr explain MODEL` shows what differs",
-        "apr explain other | grep -q 'named as in LLaMA'",
+        "apr explain other | grep -q 'named as in .*LLaMA'",
     ),
     (
         "apr import other -o o.apr",
