@@ -240,6 +240,11 @@ impl Families {
             }
 
             let model = FamilyModel::new(family, naming, names, tensors, metadata);
+            // Layers without experts are those of the family that it builds on.
+            if model.lacks_experts() {
+                continue;
+            }
+
             let wrong = model.mismatches(tensors).len();
             if fewest.is_none_or(|fewest| wrong < fewest) {
                 best = Some((wrong, model));

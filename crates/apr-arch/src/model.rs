@@ -207,6 +207,12 @@ impl<'a> FamilyModel<'a> {
         self.members.get(tensor)?.as_ref()
     }
 
+    /// Whether the family has experts, and none of the tensors is theirs.
+    pub(crate) fn lacks_experts(&self) -> bool {
+        let is_theirs = |member: &Member| member.canonical.contains("experts");
+        self.family.indices.contains_key("expert") && !self.members.iter().flatten().any(is_theirs)
+    }
+
     /// Returns `true` if an import added a tensor of this name, which no family has: a filterbank.
     #[must_use]
     pub fn is_auxiliary(&self, name: &str) -> bool {

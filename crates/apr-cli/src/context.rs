@@ -37,8 +37,6 @@ pub(crate) struct Context {
     pub(crate) sources: Sources,
     /// The file of `--key`.
     pub(crate) key: Option<PathBuf>,
-    /// Whether that file is there to open encrypted models.
-    pub(crate) has_opening_key: bool,
     /// The password of `--password-file` or `APR_PASSWORD`, read once: a pipe gives it once.
     pub(crate) password: Option<Zeroizing<Vec<u8>>>,
     /// Whether it is that of `--password-file`.
@@ -87,7 +85,6 @@ impl Context {
             sources: remote::sources(hub, &config, &interrupt),
             interrupt,
             key: args.key.clone(),
-            has_opening_key: args.key.is_some() && !cli.command.signs(),
             password,
             has_password_file: args.password_file.is_some(),
             encryption: None,

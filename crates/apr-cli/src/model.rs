@@ -113,9 +113,6 @@ fn described(
     reader: Box<dyn CheckpointReader>,
     context: &Context,
 ) -> Outcome<Box<dyn CheckpointReader>> {
-    if context.has_opening_key && !is_encrypted(&*reader) {
-        context.printer.warn("--key changed nothing: the model is not encrypted");
-    }
     let is_gguf = reader.format().convention == Convention::LlamaCpp;
     if is_gguf && context.model_config.is_some() {
         context.printer.warn(

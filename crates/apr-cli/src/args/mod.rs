@@ -432,11 +432,6 @@ impl Command {
             _ => false,
         }
     }
-
-    /// Whether `--key` is a key to sign, to license or to mark with, and not one that opens models.
-    pub(crate) fn signs(&self) -> bool {
-        matches!(self, Self::Sign(_) | Self::License { .. } | Self::Watermark { .. })
-    }
 }
 
 /// What to do with the cache.

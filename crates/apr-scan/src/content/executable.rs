@@ -48,6 +48,11 @@ const DATA: [&str; 38] = [
     "yml",
 ];
 
+/// Whether a file whose name ends so holds data by its name.
+pub(super) fn is_data(extension: &str) -> bool {
+    DATA.contains(&extension)
+}
+
 /// Ends of names of archives that programs are distributed in.
 const PACKAGES: [&str; 12] =
     ["aar", "apk", "deb", "ear", "egg", "jar", "jmod", "nupkg", "rpm", "vsix", "war", "whl"];
@@ -63,7 +68,7 @@ fn extension(name: &str) -> String {
 pub(super) fn judge(name: &str, head: &[u8], within: Option<&str>) -> Option<ContentRemarks> {
     let what = kind(head)?;
     let extension = extension(name);
-    if DATA.contains(&extension.as_str()) {
+    if is_data(&extension) {
         // Installers are named so, too.
         let verdict = match extension.as_str() {
             "bin" => FileVerdict::Suspicious,

@@ -5,8 +5,8 @@
 
 use apr_registry::Result;
 
-use super::{ContentRemarks, bounded, not_examined, not_run};
-use super::{jinja, json, tensorflow, textproto, xml, yaml};
+use super::{ContentRemarks, UNKNOWN, bounded, not_examined, not_run};
+use super::{executable, jinja, json, tensorflow, textproto, xml, yaml};
 use crate::report::FileVerdict;
 
 /// Sources that a library imports where a model's folder is trusted or loaded from a hub, by the
@@ -279,6 +279,7 @@ fn of_bytes(base: &str, bytes: &[u8]) -> ContentRemarks {
     match kind(base, &text) {
         TextKind::Manual | TextKind::Prose | TextKind::Table => ContentRemarks::new(),
         TextKind::Source(language) => not_run(language),
+        TextKind::Plain if executable::is_data(&extension(base)) => not_examined(UNKNOWN),
         TextKind::Plain if !text.contains("{{") && !text.contains("{%") && !text.contains("!!") => {
             ContentRemarks::new()
         }
