@@ -58,7 +58,8 @@ impl<'a> Told<'a> {
         // A configuration that names neither class nor type may be of another family.
         let is_told =
             told.is_some_and(|name| !is_no_type(name)) || whole.contains_key("architectures");
-        let text = text_part::text_part(whole).filter(|_| !family.has_parts());
+        let has_part = !family.has_parts() && text_part::text_type(whole).is_some();
+        let text = text_part::text_part(whole).filter(|_| has_part);
         let model_type = text.and_then(|_| text_part::text_type(whole)).or(told);
         let defaults = defaults::of(family, model_type).filter(|_| is_told && !whole.is_empty());
         Self {

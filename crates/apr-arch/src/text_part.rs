@@ -45,14 +45,15 @@ pub fn text_part(config: &Config) -> Option<&Config> {
     config.get(TEXT).and_then(Json::as_object)
 }
 
-/// The `model_type` of the language model within a model which has other parts.
+/// The `model_type` of the language model within a model which has other parts. A configuration
+/// without one is of no part: it repeats an entry or two.
 pub(crate) fn text_type(config: &Config) -> Option<&str> {
     text_part(config)?.get("model_type")?.as_str()
 }
 
 /// Whether the configuration is of a model that has other parts than a language model.
 pub(crate) fn has_others(config: &Config) -> bool {
-    text_part(config).is_some() || OTHERS.iter().any(|part| config.get(*part).is_some())
+    text_type(config).is_some() || OTHERS.iter().any(|part| config.get(*part).is_some())
 }
 
 /// Whether a tensor is of a part for images, video or sound, by the modules that it is in. Modules
