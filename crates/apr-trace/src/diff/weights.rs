@@ -286,6 +286,7 @@ mod tests {
     }
 
     /// A model with tensors of so many columns.
+    #[expect(clippy::cast_possible_truncation, reason = "small numbers, rounded")]
     fn model(tensors: &[(&str, usize, &[f64])]) -> Box<dyn CheckpointReader> {
         let tensors: Vec<SafeTensor> = tensors
             .iter()
@@ -297,7 +298,7 @@ mod tests {
             })
             .collect();
         let bytes = apr_testkit::safetensors::file(None, &tensors);
-        apr_registry::open(bytes, "m.safetensors", &apr_registry::OpenOptions::default()).unwrap()
+        apr_registry::open(bytes, "m.safetensors", apr_registry::OpenOptions::default()).unwrap()
     }
 
     fn change(columns: usize, a: &[f64], b: &[f64]) -> WeightChange {
