@@ -41,7 +41,9 @@ fn memory_is_bounded_by_the_files_size_and_not_by_what_it_says() {
 fn a_list_of_nothing_costs_a_small_multiple_of_its_file() {
     let tokens = [r#"{"model": {"vocab": ["#, &r#"["",0],"#.repeat(MIB), r#"["",0]]}}"#].concat();
     let config = ["{\"a\": [", &"0,".repeat(MIB), "0]}"].concat();
-    for (name, text, factor) in [("tokenizer.json", tokens, 24), ("config.json", config, 36)] {
+    // A value takes 72 bytes where objects keep the order of their keys, and a list that grows has
+    // twice of them at most.
+    for (name, text, factor) in [("tokenizer.json", tokens, 24), ("config.json", config, 76)] {
         let size = text.len();
         let companions = [(name.to_owned(), text.into_bytes())];
         let (_, peak) = peak_memory(|| learn(&companions));
