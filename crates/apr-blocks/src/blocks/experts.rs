@@ -229,7 +229,8 @@ impl Writer<'_> {
     /// The network of an expert: gated, by modules of its own (`expert_gate`, `expert_up`,
     /// `expert_down`), or by its part of tensors of all experts (`experts_gate_up`,
     /// `experts_down`). Option `experts_order` says how the columns of such a tensor stand: those
-    /// of gate and up `in_turn` (the default), or in `halves`, of option `expert_intermediate` each.
+    /// of gate and up `in_turn` (the default), or in `halves`, of option `expert_intermediate`
+    /// each.
     fn expert_network(
         &mut self,
         place: BlockPosition<'_>,
