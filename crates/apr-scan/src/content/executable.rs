@@ -6,12 +6,12 @@ use crate::report::FileVerdict;
 /// Text that the system hands to the program of its first line.
 const SCRIPT: &str = "an executable script";
 
-/// Ends of names of files that hold data: a program under one of them deceives.
-const DATA: [&str; 38] = [
+/// Ends of names of texts and of data that is no text: a program under one of them deceives.
+const TEXTS: [&str; 7] = ["csv", "json", "md", "toml", "txt", "yaml", "yml"];
+const DATA: [&str; 31] = [
     "bin",
     "caffemodel",
     "ckpt",
-    "csv",
     "dat",
     "data",
     "gguf",
@@ -21,9 +21,7 @@ const DATA: [&str; 38] = [
     "jpeg",
     "jpg",
     "joblib",
-    "json",
     "keras",
-    "md",
     "mlmodel",
     "model",
     "msgpack",
@@ -41,14 +39,10 @@ const DATA: [&str; 38] = [
     "pth",
     "safetensors",
     "tflite",
-    "toml",
-    "txt",
     "weights",
-    "yaml",
-    "yml",
 ];
 
-/// Whether a file whose name ends so holds data by its name.
+/// Whether the name of a file that ends so says that it holds data and no text.
 pub(super) fn is_data(extension: &str) -> bool {
     DATA.contains(&extension)
 }
@@ -68,7 +62,7 @@ fn extension(name: &str) -> String {
 pub(super) fn judge(name: &str, head: &[u8], within: Option<&str>) -> Option<ContentRemarks> {
     let what = kind(head)?;
     let extension = extension(name);
-    if is_data(&extension) {
+    if is_data(&extension) || TEXTS.contains(&extension.as_str()) {
         // Installers are named so, too.
         let verdict = match extension.as_str() {
             "bin" => FileVerdict::Suspicious,

@@ -7,8 +7,9 @@ use serde_json::{Map, Value};
 
 use super::learnt::Learnt;
 
-/// Bytes of a configuration file; those in use have at most one million.
-const MAX_JSON: usize = 8 << 20;
+/// Bytes of a configuration file; those in use have at most one million. A list of digits takes 72
+/// times its text in memory, so that this bounds what a hostile file makes of it to 300 MB.
+const MAX_JSON: usize = 4 << 20;
 
 /// Configurations that are read as a whole.
 const OBJECTS: [&str; 7] = [
