@@ -5,6 +5,7 @@ use apr_core::counted;
 use apr_registry::onnx::{METADATA, TENSORS};
 use apr_registry::{CheckpointReader, Convention, Metadata, Result, TensorInfo, keys};
 use apr_source::adapter::is_adapter;
+use apr_source::companions::leaves_rows_unused;
 use apr_source::{Architecture, Source, is_unpacked};
 use apr_view::{View, nearest};
 use serde_json::Value;
@@ -27,7 +28,9 @@ pub(super) fn structural_misfits(
         misfits.extend(unknown_architecture(source.reader()));
     }
     if let Some(rows) = model.and_then(|model| model.dimension("vocab")) {
-        misfits.extend(vocabulary_misfit(rows, |key| metadata.get(key)));
+        // Of a tokenizer that is too small, what was learnt from its files warns.
+        let misfit = vocabulary_misfit(rows, |key| metadata.get(key));
+        misfits.extend(misfit.filter(|misfit| misfit.level == Level::Error));
     }
     misfits.extend(filterbank_misfit(metadata, view.tensors(), |key| metadata.get(key)));
     misfits.extend(inline_misfits(metadata));
@@ -245,7 +248,7 @@ fn listed(misfits: &[ValidationError]) -> String {
 }
 
 /// Holds the tokenizer, as the metadata under `get` describe it, against the rows of the embedding:
-/// an id without a row ends a run, while rows without an id are padding.
+/// an id without a row ends a run, while rows without an id are padding where they are few.
 pub(crate) fn vocabulary_misfit<'m>(
     rows: u64,
     get: impl Fn(&str) -> Option<&'m Value>,
@@ -255,12 +258,15 @@ pub(crate) fn vocabulary_misfit<'m>(
     let special = get("tokenizer.special_tokens").and_then(Value::as_object).into_iter().flatten();
     let beyond = special.filter(|(_, id)| id.as_u64().is_some_and(|id| id >= rows)).count() as u64;
     let (has, takes) = (counted(tokens, "token"), counted(rows, "row"));
-    (tokens.saturating_sub(rows) > beyond).then(|| ValidationError {
+    let (level, what) = match tokens.saturating_sub(rows) > beyond {
+        true => (Level::Error, "the last ids have no row"),
+        false if leaves_rows_unused(tokens, rows) => (Level::Warning, "is it complete?"),
+        false => return None,
+    };
+    Some(ValidationError {
         tensor: "token_embedding".to_owned(),
-        level: Level::Error,
-        message: format!(
-            "the tokenizer has {has}, the embedding {takes}: the last ids have no row"
-        ),
+        level,
+        message: format!("the tokenizer has {has}, the embedding {takes}: {what}"),
         reason: Box::new(ValidationReason::Claim(Claim::Vocabulary { tokens, rows })),
     })
 }

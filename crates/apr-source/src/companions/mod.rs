@@ -45,6 +45,7 @@ use apr_core::{CheckpointReader, DType, Result, TensorInfo, keys};
 
 pub use learnt::{Learnt, LearntTensor};
 pub use license::{NO_LICENSE, license_warning};
+pub use tokens::leaves_rows_unused;
 
 /// Reads the companions of a model, given as names and bytes.
 ///

@@ -80,6 +80,13 @@ fn by_id(tokens: &BTreeMap<u64, String>) -> Value {
     texts.into()
 }
 
+/// Whether a tokenizer has far fewer tokens than the embedding has rows: padding takes some hundred
+/// of them, and less than a twentieth.
+#[must_use]
+pub fn leaves_rows_unused(tokens: u64, rows: u64) -> bool {
+    rows.saturating_sub(tokens) > rows.div_ceil(20)
+}
+
 /// Embeddings are often padded by some hundred rows, but no token may lie outside of them.
 fn check_size(tokenizer: &Tokenizer, files: &Files<'_>, learnt: &mut Learnt) {
     let Some(rows) = files.config("vocab_size").and_then(Value::as_u64) else { return };
@@ -92,7 +99,7 @@ fn check_size(tokenizer: &Tokenizer, files: &Files<'_>, learnt: &mut Learnt) {
             &tokenizer.file,
             &format!("its ids go up to {last}, but config.json's vocab_size is {expected}"),
         );
-    } else if rows - tokens.min(rows) > rows.div_ceil(20) {
+    } else if leaves_rows_unused(tokens, rows) {
         learnt.warn(
             &tokenizer.file,
             &format!("it has {held}, but config.json's vocab_size is {expected}; is it complete?"),
