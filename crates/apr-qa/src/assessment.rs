@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::points::{Category, Heading, Judged, POINTS, Point};
+use crate::points::{Category, Heading, Judged, LEARNT, POINTS, Point};
 
 /// Version of the report.
 const VERSION: u32 = 1;
@@ -14,7 +14,7 @@ const LOWEST: &str = "POOR";
 
 /// Points whose failure makes a model unfit, whatever else passes, and the most that it scores
 /// then.
-const CRITICAL: [(u8, usize); 12] = [
+const CRITICAL: [(u8, usize); 14] = [
     // Damaged files.
     (4, 10),
     (9, 10),
@@ -30,6 +30,9 @@ const CRITICAL: [(u8, usize); 12] = [
     (33, 50),
     (38, 50),
     (39, 50),
+    // Weights that learnt nothing.
+    (101, 60),
+    (102, 60),
 ];
 
 /// What a critical point counts for, where another one counts for 1.
@@ -51,7 +54,7 @@ pub enum Verdict {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct PointReport {
-    /// From 1 to 100.
+    /// From 1 to 100; from 101 on, points beyond the plan.
     pub number: u8,
     /// The name in the quality plan.
     pub name: &'static str,
@@ -73,7 +76,7 @@ pub struct PointReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Critical {
-    /// From 1 to 100.
+    /// From 1 to 100; from 101 on, points beyond the plan.
     pub number: u8,
     /// The name in the quality plan.
     pub name: &'static str,
@@ -142,10 +145,18 @@ pub struct Assessment {
     /// The points, by number; none where only the score was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub points: Vec<PointReport>,
+    /// What the model learnt: points beyond the plan, which count for the score alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub learnt: Vec<PointReport>,
 }
 
 impl Assessment {
-    pub(crate) fn of(file: &str, category: Option<Category>, points: Vec<PointReport>) -> Self {
+    pub(crate) fn of(file: &str, category: Option<Category>, judged: Vec<PointReport>) -> Self {
+        let critical = critical(&judged);
+        let score = score_of(&judged)
+            .map(|score| critical.iter().fold(score, |score, critical| score.min(critical.cap)));
+        let is_of_plan = |point: &PointReport| usize::from(point.number) <= POINTS.len();
+        let (points, learnt): (Vec<_>, Vec<_>) = judged.into_iter().partition(is_of_plan);
         let count = |heading: Option<Heading>, verdict: Option<Verdict>| {
             let counts = |point: &&PointReport| {
                 heading.is_none_or(|heading| point.heading == heading)
@@ -153,7 +164,7 @@ impl Assessment {
             };
             points.iter().filter(counts).count()
         };
-        let score = |heading: Heading| Score {
+        let of_heading = |heading: Heading| Score {
             heading,
             passed: count(Some(heading), Some(Verdict::Passed)),
             failed: count(Some(heading), Some(Verdict::Failed)),
@@ -161,12 +172,9 @@ impl Assessment {
             points: count(Some(heading), None),
         };
         let headings: Vec<Score> =
-            Heading::ALL.into_iter().map(score).filter(|score| score.points > 0).collect();
+            Heading::ALL.into_iter().map(of_heading).filter(|score| score.points > 0).collect();
         let (passed, total) = (count(None, Some(Verdict::Passed)), points.len());
         let elsewhere = points.iter().filter(|point| point.judged == Judged::Elsewhere).count();
-        let critical = critical(&points);
-        let score = score_of(&points)
-            .map(|score| critical.iter().fold(score, |score, critical| score.min(critical.cap)));
         let rating = |score: usize| {
             let rating = RATINGS.iter().find(|(least, _)| score >= *least);
             rating.map_or(LOWEST, |(_, word)| word)
@@ -187,6 +195,7 @@ impl Assessment {
             min_points: None,
             headings,
             points,
+            learnt,
         }
     }
 
@@ -205,7 +214,7 @@ impl Assessment {
     /// The same without the single points.
     #[must_use]
     pub fn without_points(self) -> Self {
-        Self { points: Vec::new(), ..self }
+        Self { points: Vec::new(), learnt: Vec::new(), ..self }
     }
 
     /// Whether the score is what was asked for, and as many points passed as were to.
@@ -248,7 +257,10 @@ fn score_of(points: &[PointReport]) -> Option<usize> {
     (passed * 100).checked_div(passed + failed)
 }
 
-/// The points of a category, or all.
+/// The points of a category, or all, by number.
 pub(crate) fn chosen(category: Option<Category>) -> impl Iterator<Item = &'static Point> {
-    POINTS.iter().filter(move |point| category.is_none_or(|wanted| point.category() == wanted))
+    POINTS
+        .iter()
+        .chain(&LEARNT)
+        .filter(move |point| category.is_none_or(|wanted| point.category() == wanted))
 }

@@ -13,7 +13,7 @@
 //! looked at (weights of an encrypted model), or that needs another program, does not apply, and
 //! does not count as passed. The model's score is the share of the points that it can fail and
 //! passed, and no critical point that failed lets it be high (`docs/decisions.md`, "The 100
-//! points").
+//! points"). Two points beyond the plan ask whether the model learnt anything.
 //!
 //! ```
 //! use apr_qa::{Category, Subject, Verdict, assess};
@@ -49,5 +49,5 @@ pub mod render;
 mod subject;
 
 pub use assessment::{Assessment, Critical, PointReport, Score, Verdict};
-pub use points::{Category, Heading, Judged, POINTS, Point};
+pub use points::{Category, Heading, Judged, LEARNT, POINTS, Point};
 pub use subject::{Subject, assess};

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::bench::Bench;
 use crate::judge::{
-    behaviour, conversion, files, format, import, merging, numbers, pruning, screens, tooling,
-    values,
+    behaviour, conversion, files, format, import, learnt, merging, numbers, pruning, screens,
+    tooling, values,
 };
 use crate::judgement::Judgement;
 
@@ -70,7 +70,7 @@ pub enum Judged {
 
 /// A point of the quality plan.
 pub struct Point {
-    /// From 1 to 100.
+    /// From 1 to 100; from 101 on, points beyond the plan.
     pub number: u8,
     /// The name in the quality plan.
     pub name: &'static str,
@@ -84,24 +84,24 @@ pub struct Point {
 }
 
 impl Point {
-    /// The category: each has 25 points.
+    /// The category: each has 25 points of the plan, and what a model computes is physics.
     #[must_use]
     pub fn category(&self) -> Category {
         match self.number {
             ..=25 => Category::Format,
-            26..=50 => Category::Physics,
+            26..=50 | 101.. => Category::Physics,
             51..=75 => Category::Tooling,
-            76.. => Category::Conversion,
+            76..=100 => Category::Conversion,
         }
     }
 }
 
 macro_rules! points {
-    ($(
+    ($(#[$about:meta])* $table:ident: $count:literal; $(
         $number:literal $heading:ident $judged:ident $judge:path, $name:literal: $claim:literal;
     )*) => {
-        /// All of them, by number.
-        pub static POINTS: [Point; 100] = [$(Point {
+        $(#[$about])*
+        pub static $table: [Point; $count] = [$(Point {
             number: $number,
             name: $name,
             claim: $claim,
@@ -113,6 +113,8 @@ macro_rules! points {
 }
 
 points! {
+    /// All of the plan, by number.
+    POINTS: 100;
     1 Structure Model format::magic, "Magic bytes": "A file starts with its magic.";
     2 Structure Model format::header_size, "Header size":
         "The header has a fixed size; a byte that is put in is seen.";
@@ -259,6 +261,16 @@ points! {
     98 Security Tool conversion::full_disk, "Full disk": "A full disk leaves no partial file.";
     99 Security Tool conversion::memory_limit, "Memory limit": "The memory limit is kept.";
     100 Security Elsewhere behaviour::golden, "Canonical trace": "A canonical trace passes.";
+}
+
+points! {
+    /// Points beyond the plan: what the model learnt. They count for its score, and not among the
+    /// hundred.
+    LEARNT: 2;
+    101 Weights Run learnt::passages, "Language":
+        "A text in its order is likelier than its tokens in another.";
+    102 Weights Run learnt::meanings, "Meaning":
+        "Sentences that mean the same are nearer than those of the same words.";
 }
 
 #[cfg(test)]

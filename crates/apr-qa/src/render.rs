@@ -60,12 +60,26 @@ pub fn headings(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
     }
 }
 
+/// Writes what the model learnt, or that it was not tested.
+///
+/// # Errors
+/// What writing ends with.
+pub fn learnt(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
+    let told: Vec<&PointReport> =
+        report.learnt.iter().filter(|point| point.verdict != Verdict::NotApplicable).collect();
+    match (told.is_empty(), report.learnt.first()) {
+        (true, Some(_)) => writeln!(out, "What the model learnt was not tested: give it a canary"),
+        _ => told.into_iter().try_for_each(|it| self::point(out, it)),
+    }
+}
+
 /// Writes the points that failed, and how many do not apply.
 ///
 /// # Errors
 /// What writing ends with.
 pub fn failures(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
-    let failed = report.points.iter().filter(|point| point.verdict == Verdict::Failed);
+    let points = report.points.iter().chain(&report.learnt);
+    let failed = points.filter(|point| point.verdict == Verdict::Failed);
     for (at, point) in failed.enumerate() {
         if at == 0 {
             writeln!(out, "\nFailed:")?;

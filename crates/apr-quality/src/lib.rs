@@ -26,6 +26,7 @@ mod comparison;
 mod distance;
 mod error_rates;
 mod layers;
+mod learnt;
 mod media;
 mod moments;
 mod perplexity;
@@ -37,12 +38,13 @@ mod windows;
 
 pub use canary::{
     AUDIO_EXTENSIONS, Canary, CanaryCase, CanaryInput, CanaryModel, CanaryReport, CaseReport,
-    Expected, IMAGE_EXTENSIONS, LabelScore, Load, Numbers, TokenProbability, Tolerance, check,
-    record,
+    ChosenPrompts, Expected, IMAGE_EXTENSIONS, LabelScore, Load, Numbers, TokenProbability,
+    Tolerance, check, choose_prompts, record,
 };
 pub use comparison::{ComparisonReport, OutputDistance, Thresholds, compare};
 pub use error_rates::{ErrorRates, transcription_errors};
 pub use layers::LayerDrift;
+pub use learnt::{MeaningScore, PassageScore, meanings, passages};
 pub use media::{bmp, wav};
 pub use moments::{Distribution, Estimate, Percentile};
 pub use perplexity::{

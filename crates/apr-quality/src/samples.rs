@@ -73,7 +73,7 @@ pub fn built_in(runner: &Runner<'_>) -> Vec<Sample> {
 }
 
 /// Steps of a generator of random numbers (Numerical Recipes' 64-bit congruences).
-fn random(state: &mut u64) -> u64 {
+pub(crate) fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *state >> 33
 }

@@ -165,7 +165,7 @@ impl Windows {
 }
 
 /// The token that a tokenizer puts before a text.
-fn leading_token(tokenizer: &Tokenizer<'_>) -> RunResult<Option<i64>> {
+pub(crate) fn leading_token(tokenizer: &Tokenizer<'_>) -> RunResult<Option<i64>> {
     let (plain, special) = (tokenizer.encode("a", false)?, tokenizer.encode("a", true)?);
     let starts_so = plain.first() == special.first();
     Ok(special.first().copied().filter(|_| !starts_so && special.len() > plain.len()))

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use apr_testkit::apr2::Apr2Builder;
+use apr_testkit::locate;
 use serde_json::Value;
 
 use crate::support::{Sandbox, damaged, small_safetensors, sound};
@@ -113,6 +114,43 @@ fn damage_to_weights_fails_the_points_about_it_and_no_others() {
     assert_eq!((&report["score"], &report["critical"][0]["cap"]), (&50.into(), &50.into()));
     let shown = sandbox.apr("validate broken --quality").ok();
     shown.says(&["UNFIT: Norm weights (28): tensor 'model.norm.weight': ", "SCORE: 50/100 (FAIR)"]);
+}
+
+#[test]
+fn a_model_that_predicts_nothing_is_unfit() {
+    let sandbox = Sandbox::new();
+    copy(&sandbox);
+    let sound = report(&sandbox, "broken");
+    let [language, meaning] = &sound["learnt"].as_array().expect("two points")[..] else {
+        panic!("{sound}")
+    };
+    assert_eq!((&language["number"], &language["verdict"]), (&101.into(), &"passed".into()));
+    assert!(language["seen"].as_str().is_some_and(|seen| seen.starts_with("sums: ")), "{language}");
+    assert_eq!(meaning["verdict"], "not_applicable");
+
+    // The same values in another order: each statistic is what it was.
+    damaged(&sandbox, LLAMA, "model.embed_tokens.weight", |bytes| {
+        bytes.reverse();
+        bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|value| value.reverse());
+    });
+    let shown = sandbox.apr("validate broken --quality").ok();
+    shown.says(&[
+        "UNFIT: Language (101): it predicts none of 9 built-in texts better than its tokens in",
+        "SCORE: 60/100 (FAIR)",
+        "FAIL 101  Language: ",
+    ]);
+    sandbox.apr("validate broken --quality --min-score 61").fails(5, &["below the minimum"]);
+}
+
+#[test]
+fn the_meaning_of_sentences_is_tested_where_a_model_makes_vectors() {
+    let Some(folder) = locate::minilm() else { return };
+    let sandbox = Sandbox::new();
+    let report = report(&sandbox, folder.to_str().expect("a plain path"));
+    assert_eq!(report["learnt"][0]["verdict"], "not_applicable");
+    let meaning = &report["learnt"][1];
+    assert_eq!((&meaning["verdict"], &meaning["number"]), (&"passed".into(), &102.into()));
+    assert!(meaning["seen"].as_str().is_some_and(|seen| seen.contains("of 8 sentences")));
 }
 
 #[test]

@@ -5,6 +5,7 @@ pub(crate) mod conversion;
 pub(crate) mod files;
 pub(crate) mod format;
 pub(crate) mod import;
+pub(crate) mod learnt;
 pub(crate) mod merging;
 pub(crate) mod numbers;
 pub(crate) mod pruning;

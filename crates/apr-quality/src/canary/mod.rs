@@ -25,6 +25,7 @@
 mod answer;
 mod check;
 mod input;
+mod prompts;
 
 use apr_registry::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,7 @@ use serde::{Deserialize, Serialize};
 pub use answer::record;
 pub use check::{CanaryReport, CaseReport, check};
 pub use input::{AUDIO_EXTENSIONS, CanaryInput, IMAGE_EXTENSIONS, Load};
+pub use prompts::{ChosenPrompts, choose_prompts};
 
 /// What the field `format` says.
 const FORMAT: &str = "apr-canary";

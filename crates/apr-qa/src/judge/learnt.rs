@@ -1,0 +1,85 @@
+//! Points 101 and 102: what the model learnt.
+
+use apr_core::counted;
+use apr_quality::{PassageScore, Subject};
+use apr_run::{InputKind, RunResult, with_runner};
+
+use crate::bench::Bench;
+use crate::judgement::{Judgement, absent, failed, passed};
+use crate::ran::NotRun;
+
+/// Nats of a token that the order of a text saves at least.
+const GAIN: f64 = 0.5;
+/// Sentences of which the meaning has to be found, of eight.
+const MEANINGS: usize = 5;
+
+/// What a measure gives of the model, or why it gives nothing.
+fn measured<T>(
+    bench: &Bench<'_>,
+    measure: impl FnOnce(&Subject<'_>) -> RunResult<T>,
+) -> Result<T, NotRun> {
+    with_runner(bench.source(), bench.facts(), &bench.run_options(), bench.host(), |runner| {
+        Ok(measure(&Subject::of(runner)?)?)
+    })
+}
+
+/// The run of the model, where it reads text and its values are finite.
+macro_rules! read_text {
+    ($bench:expr) => {{
+        let ran = match $bench.ran() {
+            Ok(ran) => ran,
+            Err(not_run) => return not_run.judgement(),
+        };
+        if ran.kind != InputKind::Text {
+            return absent("the model reads no text");
+        }
+        if let Some(text) = ran.not_finite() {
+            return absent(format!("{text}, so nothing behind them can be judged"));
+        }
+        ran
+    }};
+}
+
+pub(crate) fn passages(bench: &Bench<'_>) -> Judgement {
+    if read_text!(bench).trace.generated.is_none() {
+        return absent("the model does not continue a text");
+    }
+    let scores = measured(bench, |model| match (model.tokenizer(), model.parts()) {
+        (Some(tokenizer), [part]) => apr_quality::passages(part, tokenizer, GAIN),
+        _ => Ok(Vec::new()),
+    });
+    let scores = match scores {
+        Ok(scores) => scores,
+        Err(not_run) => return not_run.judgement(),
+    };
+    // The one that is learnt was the last to be read.
+    let learnt = scores.last().filter(|score| score.is_learnt(GAIN));
+    let gains = |one: &&PassageScore, other: &&PassageScore| one.gain().total_cmp(&other.gain());
+    let Some(best) = learnt.or_else(|| scores.iter().max_by(gains)) else {
+        return absent("the model has no tokenizer that takes the built-in texts");
+    };
+    let PassageScore { name, scored, loss, shuffled, guess, .. } = best;
+    let seen = format!(
+        "{name}: {loss:.2} nats a token over {scored}, {shuffled:.2} with the tokens in another \
+         order, {guess:.2} by guessing"
+    );
+    if best.is_learnt(GAIN) {
+        return passed(seen);
+    }
+    let texts = counted(scores.len() as u64, "built-in text");
+    failed(format!("it predicts none of {texts} better than its tokens in another order; {seen}"))
+}
+
+pub(crate) fn meanings(bench: &Bench<'_>) -> Judgement {
+    read_text!(bench);
+    let score = match measured(bench, apr_quality::meanings) {
+        Ok(Some(score)) => score,
+        Ok(None) => return absent("the model makes no vector of a text"),
+        Err(not_run) => return not_run.judgement(),
+    };
+    let seen = format!(
+        "{} of {} sentences are nearer to one of their meaning than to one of their words",
+        score.right, score.of
+    );
+    if score.right >= MEANINGS { passed(seen) } else { failed(seen) }
+}

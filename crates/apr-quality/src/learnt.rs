@@ -1,0 +1,263 @@
+//! Whether a model learnt anything: passages beside the same tokens in another order, and sentences
+//! beside others that share their words or their meaning.
+
+use apr_run::{Prepared, RunResult, Tokenizer};
+
+use crate::distance::l2_and_cosine;
+use crate::samples::{Sample, random};
+use crate::scores::{Logits, no_number};
+use crate::subject::{Subject, floats};
+use crate::windows::{Window, leading_token};
+
+/// Most tokens of a passage that are read.
+const MOST: usize = 96;
+/// Tokens at the start that are context alone.
+const CONTEXT: usize = 4;
+
+/// Texts of kinds that models are trained on: a model knows one of them at least.
+const PASSAGES: [(&str, &str); 9] = [
+    (
+        "a story",
+        "Once upon a time, there was a small brown dog who lived with an old man in a little \
+         house. The dog liked to dig in the garden. One day he found a key under a tree. He was \
+         very happy and ran back to the house. \"Look what you found!\" said the old man. They \
+         opened the door of the shed together, and inside there was a big red ball. They played \
+         until it was dark.",
+    ),
+    (
+        "prose",
+        "The capital of France is Paris, which lies on the river Seine. The city is known for its \
+         museums and for the Eiffel Tower, which was built in 1889. Water boils at 100 degrees \
+         Celsius at sea level. The Earth goes around the Sun once a year, and the Moon goes around \
+         the Earth about once a month. The United States of America has fifty states.",
+    ),
+    (
+        "code",
+        "import os\n\n\ndef read_file(path):\n    with open(path, \"r\") as f:\n        return \
+         f.read()\n\n\ndef main():\n    for name in os.listdir(\".\"):\n        if \
+         name.endswith(\".txt\"):\n            print(name, len(read_file(name)))\n\n\nif __name__ \
+         == \"__main__\":\n    main()\n",
+    ),
+    (
+        "Chinese",
+        "中国是世界上人口最多的国家之一，首都是北京。北京有很多著名的地方，例如故宫和长城。\
+         春天来了，天气慢慢变暖，公园里的花都开了。孩子们在公园里玩，老人们坐在树下喝茶。",
+    ),
+    (
+        "Spanish",
+        "La capital de España es Madrid, que está en el centro del país. En verano hace mucho \
+         calor, y muchas personas van a la playa. El español es una de las lenguas más habladas \
+         del mundo. Después de comer, los niños salieron a jugar al parque con sus amigos.",
+    ),
+    (
+        "Russian",
+        "Москва является столицей России. Зимой здесь холодно и часто идёт снег, а летом бывает \
+         жарко. Моя сестра работает в школе и учит детей читать и писать. Вечером вся семья сидит \
+         за столом и пьёт чай.",
+    ),
+    (
+        "Japanese",
+        "日本の首都は東京です。春になると桜の花が咲き、多くの人が公園へ行きます。\
+         昨日は雨が降りましたが、今日はとても良い天気です。私は毎朝七時に起きて、電車で会社に行きます。",
+    ),
+    (
+        "Arabic",
+        "القاهرة هي عاصمة مصر وأكبر مدينة فيها. يذهب الأطفال إلى المدرسة كل صباح، \
+         ويلعبون في الحديقة بعد الظهر. الماء ضروري للحياة، والشمس تشرق من الشرق.",
+    ),
+    ("sums", "12+34=46\n25+13=38\n40+7=47\n31+52=83\n18+21=39\n60+25=85\n"),
+];
+
+/// Sentences of which the second means what the first does, and the third has its words and its
+/// form.
+const SENTENCES: [[&str; 3]; 8] = [
+    [
+        "How do I reset my password?",
+        "I can't log in any more and need new credentials.",
+        "How do I repair my bicycle?",
+    ],
+    [
+        "The stock market fell sharply today.",
+        "Shares lost much of their value this afternoon.",
+        "The apple fell from the tree today.",
+    ],
+    [
+        "He is playing the guitar on the stage.",
+        "A musician performs in front of an audience.",
+        "He is playing football on the field.",
+    ],
+    [
+        "The doctor told her to take the medicine twice a day.",
+        "She was prescribed pills by her physician.",
+        "The teacher told her to take the bus twice a week.",
+    ],
+    [
+        "It is raining heavily outside.",
+        "You will need an umbrella in this downpour.",
+        "It is standing quietly outside.",
+    ],
+    [
+        "The kitten is asleep on the sofa.",
+        "A young cat naps on the couch.",
+        "The letter is open on the desk.",
+    ],
+    [
+        "The company hired three new engineers.",
+        "The firm recruited additional technical staff.",
+        "The company sold three old buildings.",
+    ],
+    [
+        "This soup is far too salty.",
+        "The broth has been seasoned too much.",
+        "This road is far too narrow.",
+    ],
+];
+
+/// What a language model makes of a passage.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct PassageScore {
+    /// The kind of text.
+    pub name: &'static str,
+    /// Tokens that were scored.
+    pub scored: usize,
+    /// Mean negative log-likelihood of a token, in nats.
+    pub loss: f64,
+    /// That of the same tokens in another order.
+    pub shuffled: f64,
+    /// That of a guess: the natural logarithm of the number of tokens.
+    pub guess: f64,
+}
+
+impl PassageScore {
+    /// Nats of a token that the order of the text saves: 0 for a model that learnt nothing.
+    #[must_use]
+    pub fn gain(&self) -> f64 {
+        self.shuffled - self.loss
+    }
+
+    /// Whether the order saves as much as `enough` nats, and the text is likelier than a guess.
+    #[must_use]
+    pub fn is_learnt(&self, enough: f64) -> bool {
+        self.gain() >= enough && self.loss < self.guess
+    }
+}
+
+/// Scores the built-in passages, until one [is learnt](PassageScore::is_learnt).
+///
+/// The same tokens in another order are the measure: it takes no table of what a vocabulary or a
+/// size should reach, and random weights gain nothing.
+///
+/// # Errors
+/// E003 for a model without logits for each token, E001 where they are NaN or infinite, and those
+/// of [`Prepared::run`].
+pub fn passages(
+    part: &Prepared<'_>,
+    tokenizer: &Tokenizer<'_>,
+    enough: f64,
+) -> RunResult<Vec<PassageScore>> {
+    let bos = leading_token(tokenizer)?;
+    let mut found = Vec::new();
+    for (name, text) in PASSAGES {
+        let mut ids = tokenizer.encode(text, false)?;
+        ids.truncate(MOST);
+        // Too few to have an order.
+        if ids.len() < 4 * CONTEXT {
+            continue;
+        }
+        let (loss, guess) = losses(part, bos, &ids)?;
+        let (shuffled, _) = losses(part, bos, &shuffled(&ids))?;
+        let score = PassageScore { name, scored: ids.len() - CONTEXT, loss, shuffled, guess };
+        found.push(score);
+        if score.is_learnt(enough) {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// The mean negative log-likelihood of the tokens behind the first ones, and that of a guess.
+fn losses(part: &Prepared<'_>, bos: Option<i64>, ids: &[i64]) -> RunResult<(f64, f64)> {
+    let input: Vec<i64> = bos.into_iter().chain(ids.iter().copied()).collect();
+    let first = input.len() - ids.len() + CONTEXT - 1;
+    let window = Window { targets: input[first + 1..].to_vec(), input, first };
+    let logits = Logits::of(part, &window)?;
+    let floats = logits.floats()?;
+    let rows = window.targets.iter().enumerate();
+    let sum: f64 = rows.map(|(at, token)| -logits.row(&floats, at).get(*token)).sum();
+    if !sum.is_finite() {
+        return Err(no_number("the model", 0));
+    }
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    let [count, width] = [window.targets.len(), logits.width()].map(|count| count as f64);
+    Ok((sum / count, width.ln()))
+}
+
+/// The tokens in an order that has nothing to do with the text, and is the same each time.
+fn shuffled(ids: &[i64]) -> Vec<i64> {
+    let mut state = 1_u64;
+    let mut mixed = ids.to_vec();
+    for at in (1..mixed.len()).rev() {
+        let other = usize::try_from(random(&mut state)).unwrap_or(0) % (at + 1);
+        mixed.swap(at, other);
+    }
+    mixed
+}
+
+/// How many of the built-in sentences lie nearer to one of their meaning than to one of their
+/// words, by the cosine of their vectors; `None` for a model that makes no vector of a text.
+///
+/// # Errors
+/// Those of [`Prepared::run`].
+pub fn meanings(model: &Subject<'_>) -> RunResult<Option<MeaningScore>> {
+    let reading = model.reading();
+    if reading.pooling.is_none() || model.tokenizer().is_none() {
+        return Ok(None);
+    }
+    let mut right = 0;
+    for (at, sentences) in SENTENCES.iter().enumerate() {
+        let mut vectors = Vec::new();
+        for text in sentences {
+            let name = format!("sentence {}", at + 1);
+            let sample = Sample { name, text: Some((*text).to_owned()), ..Sample::default() };
+            let made = model.made(&sample, reading)?;
+            let Some(vector) = made.outputs.first() else { return Ok(None) };
+            vectors.push(floats(vector)?);
+        }
+        let [meaning, words] = [1, 2].map(|other| l2_and_cosine(&vectors[0], &vectors[other]).1);
+        right += usize::from(meaning > words);
+    }
+    Ok(Some(MeaningScore { right, of: SENTENCES.len() }))
+}
+
+/// How many sentences a model finds the meaning of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MeaningScore {
+    /// Sentences that lie nearer to one of their meaning.
+    pub right: usize,
+    /// All of them.
+    pub of: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_order_has_the_same_tokens() {
+        let ids: Vec<i64> = (0..96).collect();
+        let mut mixed = shuffled(&ids);
+        let neighbours = mixed.windows(2).filter(|pair| pair[1] == pair[0] + 1).count();
+        assert!(neighbours < 5, "{neighbours}");
+        mixed.sort_unstable();
+        assert_eq!(mixed, ids);
+    }
+
+    #[test]
+    fn a_gain_counts_below_a_guess_alone() {
+        let score = |loss| PassageScore { name: "a", scored: 9, loss, shuffled: 8.0, guess: 7.0 };
+        assert!(score(3.0).is_learnt(0.5) && !score(7.2).is_learnt(0.5));
+        assert!(!score(6.9).is_learnt(2.0));
+    }
+}
