@@ -15,6 +15,7 @@ mod documents;
 mod engine;
 mod failure;
 mod human;
+mod markdown;
 #[cfg_attr(windows, path = "memory_windows.rs")]
 mod memory;
 mod model;

@@ -5,6 +5,7 @@ use std::mem::take;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
+use anstream::adapter::strip_bytes;
 use anstyle::{AnsiColor, Style};
 use apr_io::Committed;
 use apr_ops::convert::ConvertReport;
@@ -14,8 +15,10 @@ use serde::Serialize;
 use serde_json::Value;
 use terminal_size::{Height, Width, terminal_size_of};
 
+use crate::args::MarkdownArgs;
 use crate::documents::Document;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
+use crate::markdown;
 use crate::options::in_options;
 
 /// What is important enough to be shown.
@@ -176,18 +179,35 @@ fn with_notes<R: Document>(
     Ok(has_own.then_some(document))
 }
 
+/// The text of a report without its colours, and the warnings that were shown beside it.
+fn with_warnings(styled: &[u8]) -> String {
+    let mut text = String::from_utf8_lossy(&strip_bytes(styled).into_vec()).into_owned();
+    let warnings = WARNINGS.lock().map(|warnings| warnings.clone()).unwrap_or_default();
+    for warning in warnings.iter().map(|warning| Escaped(warning)) {
+        text.push_str(&format!("\nwarning: {warning}"));
+    }
+    text
+}
+
 /// Prints reports and remarks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Printer {
     level: Level,
     json: bool,
+    markdown: bool,
     /// Whether standard output carries something else.
     aside: bool,
 }
 
 impl Printer {
     pub(crate) fn new(level: Level, json: bool) -> Self {
-        Self { level, json, aside: false }
+        Self { level, json, markdown: false, aside: false }
+    }
+
+    /// The same, whose reports are Markdown where that was asked for.
+    pub(crate) fn in_markdown(self, args: &MarkdownArgs) -> Self {
+        let markdown = args.markdown;
+        Self { json: self.json && !markdown, markdown, ..self }
     }
 
     /// The same, where standard output carries something else than the report: that goes to
@@ -212,11 +232,37 @@ impl Printer {
         report: &R,
         text: impl FnOnce(&mut dyn Write, &R) -> std::io::Result<()>,
     ) -> Outcome {
+        self.print(report, text, None)
+    }
+
+    /// Like [`report`](Self::report), for one that decides: the command ends with exit code 5
+    /// unless it passes.
+    pub(crate) fn judge<R: Document>(
+        &self,
+        report: &R,
+        text: impl FnOnce(&mut dyn Write, &R) -> std::io::Result<()>,
+        passes: bool,
+    ) -> Outcome {
+        self.print(report, text, Some(passes))?;
+        if passes { Ok(()) } else { Err(Failure::Validation) }
+    }
+
+    fn print<R: Document>(
+        &self,
+        report: &R,
+        text: impl FnOnce(&mut dyn Write, &R) -> std::io::Result<()>,
+        passes: Option<bool>,
+    ) -> Outcome {
         if self.aside {
             return self.report_aside(report, text);
         }
         let mut out = BufWriter::new(anstream::stdout().lock());
-        if self.json {
+        if self.markdown {
+            let mut styled = Vec::new();
+            text(&mut styled, report)?;
+            let command = COMMAND.get().map_or("", String::as_str);
+            markdown::write(&mut out, command, passes, &with_warnings(&styled))?;
+        } else if self.json {
             write_document(&mut out, report, false)?;
         } else if self.level > Level::Error {
             text(&mut out, report)?;

@@ -68,6 +68,7 @@ mod own_graph;
 pub mod parts;
 pub mod physics;
 pub mod sarif;
+pub mod sbom;
 pub mod session;
 mod sha256;
 mod shards;

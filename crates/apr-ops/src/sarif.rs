@@ -69,11 +69,12 @@ pub fn of_scan(scan: &ScanReport, error: &str) -> Value {
 }
 
 /// What a scan of several files found: a result with the verdict for each that is not clean, and
-/// its findings.
+/// its findings, which are suppressed where a baseline accepts the file.
 #[must_use]
 pub fn of_scans(summary: &ScanSummary) -> Value {
-    let (mut rules, mut results) = (Rules::new(), Vec::new());
+    let (mut rules, mut results) = (Rules::new(), Vec::<Value>::new());
     for scan in summary.files.iter().filter(|scan| scan.verdict != FileVerdict::Clean) {
+        let first = results.len();
         let (word, level) = match scan.verdict {
             FileVerdict::Dangerous => ("dangerous", "error"),
             FileVerdict::NotRun => ("not run", "note"),
@@ -98,6 +99,11 @@ pub fn of_scans(summary: &ScanSummary) -> Value {
             let rule = format!("scan/{kind}");
             rules.insert(rule.clone(), format!("a {kind} that apr scan met in the file"));
             results.push(result(&rule, "warning", text, &scan.path, None, None));
+        }
+        if scan.accepted {
+            for result in &mut results[first..] {
+                result["suppressions"] = json!([{ "kind": "external" }]);
+            }
         }
     }
 

@@ -15,57 +15,58 @@ const MOST: usize = 96;
 const CONTEXT: usize = 4;
 
 /// Texts of kinds that models are trained on: a model knows one of them at least.
-const PASSAGES: [(&str, &str); 9] = [
+const PASSAGES: [(&str, &[&str]); 9] = [
     (
         "a story",
-        "Once upon a time, there was a small brown dog who lived with an old man in a little \
+        &["Once upon a time, there was a small brown dog who lived with an old man in a little \
          house. The dog liked to dig in the garden. One day he found a key under a tree. He was \
          very happy and ran back to the house. \"Look what you found!\" said the old man. They \
          opened the door of the shed together, and inside there was a big red ball. They played \
-         until it was dark.",
+         until it was dark."],
     ),
     (
         "prose",
-        "The capital of France is Paris, which lies on the river Seine. The city is known for its \
-         museums and for the Eiffel Tower, which was built in 1889. Water boils at 100 degrees \
-         Celsius at sea level. The Earth goes around the Sun once a year, and the Moon goes around \
-         the Earth about once a month. The United States of America has fifty states.",
+        &["The capital of France is Paris, which lies on the river Seine. The city is known for \
+             its museums and for the Eiffel Tower, which was built in 1889. Water boils at 100 \
+             degrees Celsius at sea level. The Earth goes around the Sun once a year, and the Moon \
+             goes around the Earth about once a month. The United States of America has fifty \
+             states."],
     ),
     (
         "code",
-        "import os\n\n\ndef read_file(path):\n    with open(path, \"r\") as f:\n        return \
+        &["import os\n\n\ndef read_file(path):\n    with open(path, \"r\") as f:\n        return \
          f.read()\n\n\ndef main():\n    for name in os.listdir(\".\"):\n        if \
          name.endswith(\".txt\"):\n            print(name, len(read_file(name)))\n\n\nif __name__ \
-         == \"__main__\":\n    main()\n",
+         == \"__main__\":\n    main()\n"],
     ),
     (
         "Chinese",
-        "中国是世界上人口最多的国家之一，首都是北京。北京有很多著名的地方，例如故宫和长城。\
-         春天来了，天气慢慢变暖，公园里的花都开了。孩子们在公园里玩，老人们坐在树下喝茶。",
+        &["中国是世界上人口最多的国家之一，首都是北京。北京有很多著名的地方，例如故宫和长城。\
+         春天来了，天气慢慢变暖，公园里的花都开了。孩子们在公园里玩，老人们坐在树下喝茶。"],
     ),
     (
         "Spanish",
-        "La capital de España es Madrid, que está en el centro del país. En verano hace mucho \
+        &["La capital de España es Madrid, que está en el centro del país. En verano hace mucho \
          calor, y muchas personas van a la playa. El español es una de las lenguas más habladas \
-         del mundo. Después de comer, los niños salieron a jugar al parque con sus amigos.",
+         del mundo. Después de comer, los niños salieron a jugar al parque con sus amigos."],
     ),
     (
         "Russian",
-        "Москва является столицей России. Зимой здесь холодно и часто идёт снег, а летом бывает \
-         жарко. Моя сестра работает в школе и учит детей читать и писать. Вечером вся семья сидит \
-         за столом и пьёт чай.",
+        &["Москва является столицей России. Зимой здесь холодно и часто идёт снег, а летом \
+             бывает жарко. Моя сестра работает в школе и учит детей читать и писать. Вечером вся \
+             семья сидит за столом и пьёт чай."],
     ),
     (
         "Japanese",
-        "日本の首都は東京です。春になると桜の花が咲き、多くの人が公園へ行きます。\
-         昨日は雨が降りましたが、今日はとても良い天気です。私は毎朝七時に起きて、電車で会社に行きます。",
+        &["日本の首都は東京です。春になると桜の花が咲き、多くの人が公園へ行きます。\
+         昨日は雨が降りましたが、今日はとても良い天気です。私は毎朝七時に起きて、電車で会社に行きます。"],
     ),
     (
         "Arabic",
-        "القاهرة هي عاصمة مصر وأكبر مدينة فيها. يذهب الأطفال إلى المدرسة كل صباح، \
-         ويلعبون في الحديقة بعد الظهر. الماء ضروري للحياة، والشمس تشرق من الشرق.",
+        &["القاهرة هي عاصمة مصر وأكبر مدينة فيها. يذهب الأطفال إلى المدرسة كل صباح، \
+         ويلعبون في الحديقة بعد الظهر. الماء ضروري للحياة، والشمس تشرق من الشرق."],
     ),
-    ("sums", "12+34=46\n25+13=38\n40+7=47\n31+52=83\n18+21=39\n60+25=85\n"),
+    ("sums", &["12+34=46\n", "25+13=38\n", "40+7=47\n", "31+52=83\n", "18+21=39\n", "60+25=85\n"]),
 ];
 
 /// Sentences of which the second means what the first does, and the third has its words and its
@@ -136,6 +137,21 @@ impl PassageScore {
         self.shuffled - self.loss
     }
 
+    /// Adds the losses of a text and of its tokens in another order.
+    fn add(&mut self, text: Losses, shuffled: Losses) {
+        self.scored += text.scored;
+        self.loss += text.sum;
+        self.shuffled += shuffled.sum;
+        self.guess = text.guess;
+    }
+
+    /// The losses of a token, of sums over all of them.
+    fn mean(self) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "a small number")]
+        let count = self.scored as f64;
+        Self { loss: self.loss / count, shuffled: self.shuffled / count, ..self }
+    }
+
     /// Whether the order saves as much as `enough` nats, and the text is likelier than a guess.
     #[must_use]
     pub fn is_learnt(&self, enough: f64) -> bool {
@@ -158,26 +174,36 @@ pub fn passages(
 ) -> RunResult<Vec<PassageScore>> {
     let bos = leading_token(tokenizer)?;
     let mut found = Vec::new();
-    for (name, text) in PASSAGES {
-        let mut ids = tokenizer.encode(text, false)?;
-        ids.truncate(MOST);
-        // Too few to have an order.
-        if ids.len() < 4 * CONTEXT {
-            continue;
+    for (name, texts) in PASSAGES {
+        let mut sums = PassageScore { name, scored: 0, loss: 0.0, shuffled: 0.0, guess: 0.0 };
+        for text in texts {
+            let mut ids = tokenizer.encode(text, false)?;
+            ids.truncate(MOST);
+            // Too few to have an order.
+            if ids.len() >= 2 * CONTEXT {
+                sums.add(losses(part, bos, &ids)?, losses(part, bos, &shuffled(&ids))?);
+            }
         }
-        let (loss, guess) = losses(part, bos, &ids)?;
-        let (shuffled, _) = losses(part, bos, &shuffled(&ids))?;
-        let score = PassageScore { name, scored: ids.len() - CONTEXT, loss, shuffled, guess };
-        found.push(score);
-        if score.is_learnt(enough) {
+        if sums.scored > 0 {
+            found.push(sums.mean());
+        }
+        if found.last().is_some_and(|score| score.is_learnt(enough)) {
             break;
         }
     }
     Ok(found)
 }
 
-/// The mean negative log-likelihood of the tokens behind the first ones, and that of a guess.
-fn losses(part: &Prepared<'_>, bos: Option<i64>, ids: &[i64]) -> RunResult<(f64, f64)> {
+/// Negative log-likelihoods of a text.
+struct Losses {
+    scored: usize,
+    sum: f64,
+    /// That of a token by guessing.
+    guess: f64,
+}
+
+/// The losses of the tokens behind the first ones.
+fn losses(part: &Prepared<'_>, bos: Option<i64>, ids: &[i64]) -> RunResult<Losses> {
     let input: Vec<i64> = bos.into_iter().chain(ids.iter().copied()).collect();
     let first = input.len() - ids.len() + CONTEXT - 1;
     let window = Window { targets: input[first + 1..].to_vec(), input, first };
@@ -188,9 +214,9 @@ fn losses(part: &Prepared<'_>, bos: Option<i64>, ids: &[i64]) -> RunResult<(f64,
     if !sum.is_finite() {
         return Err(no_number("the model", 0));
     }
-    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-    let [count, width] = [window.targets.len(), logits.width()].map(|count| count as f64);
-    Ok((sum / count, width.ln()))
+    #[expect(clippy::cast_precision_loss, reason = "the size of a vocabulary")]
+    let guess = (logits.width() as f64).ln();
+    Ok(Losses { scored: window.targets.len(), sum, guess })
 }
 
 /// The tokens in an order that has nothing to do with the text, and is the same each time.

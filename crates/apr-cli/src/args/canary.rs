@@ -1,5 +1,6 @@
 //! Arguments of `canary`.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -21,6 +22,12 @@ pub(crate) struct CanaryCreateArgs {
     /// Prompt, may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) prompt: Vec<String>,
+    /// Text file whose lines become prompts: those that together have the most of its tokens
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: Option<PathBuf>,
+    /// Maximum number of prompts of --from
+    #[arg(long, value_name = "N", default_value = "20", requires = "from")]
+    pub(crate) count: NonZeroUsize,
     /// Expected answer to each prompt, in their order [default: the model's own]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, requires = "prompt")]
     pub(crate) expect: Vec<String>,
@@ -35,7 +42,7 @@ pub(crate) struct CanaryCreateArgs {
     )]
     pub(crate) tokens: Vec<i64>,
     /// Apply the model's chat template to the prompts
-    #[arg(long, requires = "prompt")]
+    #[arg(long)]
     pub(crate) chat: bool,
     /// System prompt of the chat
     #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
@@ -65,4 +72,6 @@ pub(crate) struct CanaryCheckArgs {
     /// Canary file, as written by canary create
     #[arg(long, value_name = "FILE")]
     pub(crate) canary: PathBuf,
+    #[command(flatten)]
+    pub(crate) markdown: super::look::MarkdownArgs,
 }

@@ -92,6 +92,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "record a transcription, and the SHA-256 of the audio",
             ),
             (
+                "apr canary create model.apr --from questions.txt --count 20 -o canary.json",
+                "record answers to the lines that have the most different tokens",
+            ),
+            (
                 "apr canary create model.apr --prompt 2+2= --expect 4 -o canary.json",
                 "expect an answer other than the model's own",
             ),
@@ -109,6 +113,7 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
         &[
             ("apr scan checkpoint.pt", "scan one checkpoint; nothing in it is run"),
             ("apr scan downloads --sarif -", "scan a folder, and write SARIF to standard output"),
+            ("apr scan downloads --sbom bom.json", "write a bill of materials in CycloneDX"),
         ],
     ),
     (

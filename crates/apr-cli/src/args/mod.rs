@@ -50,8 +50,8 @@ pub(crate) use convert::{ConvertArgs, ExportArgs, ImportArgs, Sha256};
 pub(crate) use distill::{DistillArgs, StudentBy, StudentLayers};
 pub(crate) use imatrix::{ImatrixArgs, ImatrixForm, TextShare};
 pub(crate) use look::{
-    DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, ScanArgs,
-    Sort, TensorsArgs, TuiArgs, ValidateArgs,
+    DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, MarkdownArgs,
+    ScanArgs, Sort, TensorsArgs, TuiArgs, ValidateArgs,
 };
 pub(crate) use lora::{ConvertAdapterArgs, ExtractArgs, LoraAction};
 pub(crate) use lowrank::LowRankArgs;

@@ -9,7 +9,7 @@ use apr_registry::{CheckpointReader, Escaped};
 
 use crate::context::Context;
 use crate::documents::Document;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::printer::{BAD, DIM, GOOD, ODD};
 use crate::progress::Bar;
 
@@ -23,8 +23,7 @@ pub(super) fn run(reader: &dyn CheckpointReader, name: &str, context: &Context) 
     let bar = Bar::new(&context.printer, reader.files().iter().map(|file| file.len).sum());
     let report = analyze(reader, name, model.as_ref(), &context.pipeline()?, &bar)?;
     drop(bar);
-    context.printer.report(&report, render)?;
-    if report.pass { Ok(()) } else { Err(Failure::Validation) }
+    context.printer.judge(&report, render, report.pass)
 }
 
 fn render(out: &mut dyn Write, report: &AnalyzeReport) -> io::Result<()> {

@@ -2,16 +2,13 @@
 
 use std::path::Path;
 
-use apr_ops::sha256;
-use apr_registry::{Error, Serial};
+use apr_registry::Error;
 use apr_scan::{FileVerdict, ScanReport};
-use base16ct::lower::encode_string;
 use serde::{Deserialize, Serialize};
 
 use super::beside::write_text;
 use crate::context::Context;
 use crate::failure::Outcome;
-use crate::model;
 
 /// The files that are accepted.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -37,15 +34,14 @@ impl Baseline {
         Ok(baseline)
     }
 
-    /// Marks a report as accepted if the baseline has its file.
+    /// Marks a report as accepted if the baseline has its file, of which `digest` is the SHA-256.
     pub(super) fn accept(
         &self,
-        path: &Path,
         report: &mut ScanReport,
-        context: &Context,
+        digest: impl FnOnce() -> Outcome<String>,
     ) -> Outcome {
         if report.verdict > FileVerdict::NotRun && !self.files.is_empty() {
-            let digest = digest(path, context)?;
+            let digest = digest()?;
             report.accepted = self
                 .files
                 .iter()
@@ -57,12 +53,11 @@ impl Baseline {
     /// Accepts a file as it is now.
     pub(super) fn add(
         &mut self,
-        path: &Path,
         report: &mut ScanReport,
-        context: &Context,
+        digest: impl FnOnce() -> Outcome<String>,
     ) -> Outcome {
         if report.verdict > FileVerdict::NotRun {
-            let (sha256, verdict) = (digest(path, context)?, report.verdict);
+            let (sha256, verdict) = (digest()?, report.verdict);
             self.files.push(AcceptedFile { path: report.path.clone(), sha256, verdict });
             report.accepted = true;
         }
@@ -75,9 +70,4 @@ impl Baseline {
         text.push(b'\n');
         write_text(path, &text, true, &context.printer)
     }
-}
-
-fn digest(path: &Path, context: &Context) -> Outcome<String> {
-    let (source, _spool) = model::open_bytes(path, context)?;
-    Ok(encode_string(&sha256(&source, &Serial, &())?))
 }

@@ -17,7 +17,11 @@ pub(super) fn beside_log(log: Option<&Path>, context: &Context) -> Printer {
     if log.is_some_and(Output::is_stdout) { context.printer.aside() } else { context.printer }
 }
 
-pub(super) fn write_sarif(path: &Path, log: &serde_json::Value, printer: &Printer) -> Outcome {
+pub(super) fn write_json_beside(
+    path: &Path,
+    log: &serde_json::Value,
+    printer: &Printer,
+) -> Outcome {
     let mut text = Vec::new();
     write_json(&mut text, log)?;
     text.push(b'\n');

@@ -4,15 +4,18 @@ use std::cell::RefCell;
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 
+use apr_core::counted;
 use apr_io::io_error;
 use apr_quality::{
-    Canary, CanaryInput, CanaryReport, CaseReport, Expected, Tolerance, check, record,
+    Canary, CanaryInput, CanaryReport, CaseReport, ChosenPrompts, Expected, Tolerance, check,
+    choose_prompts, record,
 };
 use apr_registry::{ByteSource, Error, Escaped, IoCause, Result, read_vec};
+use apr_run::Runner;
 use serde::Serialize;
 
 use super::beside::TextFile;
-use super::run::check_vocabulary;
+use super::run::{check_vocabulary, read_text};
 use super::running::{self, Opened};
 use crate::args::{CanaryAction, CanaryCheckArgs, CanaryCreateArgs};
 use crate::context::Context;
@@ -40,12 +43,28 @@ struct CreateReport<'a> {
     path: &'a str,
     /// The canary file.
     output: String,
+    /// How many of the tokens of a text its prompts have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    coverage: Option<Coverage>,
     /// Names of the cases, each with the model's answer and whether it is the expected one.
     cases: Vec<CreatedCase<'a>>,
 }
 
 impl Document for CreateReport<'_> {
     const SCHEMA: &'static str = "canary.create";
+}
+
+/// What of a text the prompts that were chosen from it have.
+#[derive(Serialize)]
+struct Coverage {
+    /// The text.
+    text: String,
+    /// Prompts that were chosen.
+    prompts: usize,
+    /// Different tokens in them.
+    covered: usize,
+    /// Different tokens of the text.
+    tokens: usize,
 }
 
 #[derive(Serialize)]
@@ -65,8 +84,13 @@ fn create(args: &CanaryCreateArgs, context: &Context) -> Outcome {
             args.prompt.len()
         )));
     }
-    if args.prompt.is_empty() && args.input.is_empty() && args.tokens.is_empty() {
-        let message = "a canary needs an input: --prompt, --input or --tokens";
+    let is_given = !args.prompt.is_empty() || !args.input.is_empty() || !args.tokens.is_empty();
+    if !is_given && args.from.is_none() {
+        let message = "a canary needs an input: --prompt, --from, --input or --tokens";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    if args.chat && args.prompt.is_empty() && args.from.is_none() {
+        let message = "--chat is for prompts: pass --prompt or --from";
         return Err(Failure::Usage(message.to_owned()));
     }
 
@@ -74,10 +98,21 @@ fn create(args: &CanaryCreateArgs, context: &Context) -> Outcome {
     let inputs = Inputs::read(args, |path| read_all(path, context))?;
     let opened = Opened::new(&args.model, context)?;
     check_vocabulary(&args.tokens, opened.facts())?;
+    let mut coverage = None;
     let mut canary = opened.with_runner(context, &running::generating(context), |runner| {
         let load = |file: &str| inputs.take(file);
         let tolerance = if args.strict { Tolerance::strict() } else { Tolerance::default() };
-        let (name, all) = (opened.name(), inputs.all.clone());
+        let (name, mut all) = (opened.name(), inputs.all.clone());
+        if let Some(path) = &args.from {
+            let chosen = chosen(args, path, runner)?;
+            coverage = Some(Coverage {
+                text: path.display().to_string(),
+                prompts: chosen.prompts.len(),
+                covered: chosen.covered,
+                tokens: chosen.tokens,
+            });
+            all.extend(chosen.prompts.into_iter().map(|prompt| args.text(prompt)));
+        }
         Ok(record(runner, name, all, args.max_tokens, tolerance, &load)?)
     })?;
     for (case, text) in canary.cases.iter_mut().zip(&args.expect) {
@@ -93,6 +128,7 @@ fn create(args: &CanaryCreateArgs, context: &Context) -> Outcome {
     let report = CreateReport {
         path: opened.name(),
         output: args.output.display().to_string(),
+        coverage,
         cases: cases.collect(),
     };
     let printer = match args.output.as_os_str() == "-" {
@@ -100,6 +136,27 @@ fn create(args: &CanaryCreateArgs, context: &Context) -> Outcome {
         false => context.printer,
     };
     printer.report(&report, render_created)
+}
+
+impl CanaryCreateArgs {
+    /// A prompt as an input, with its name.
+    fn text(&self, prompt: String) -> (String, CanaryInput) {
+        let (chat, system) = (self.chat, self.system.clone());
+        (prompt.clone(), CanaryInput::Text { prompt, chat, system })
+    }
+}
+
+/// The prompts of a text.
+fn chosen(args: &CanaryCreateArgs, path: &Path, runner: &Runner<'_>) -> Outcome<ChosenPrompts> {
+    let text = read_text(path)?;
+    let tokenizer = runner
+        .tokenizer()?
+        .ok_or_else(|| Error::version("--from counts tokens, and the model has no tokenizer"))?;
+    let chosen = choose_prompts(&text, args.count.get(), |line| tokenizer.encode(line, false))?;
+    match chosen.prompts.is_empty() {
+        true => Err(Error::format("the text has no line").in_file(path.display()).into()),
+        false => Ok(chosen),
+    }
 }
 
 /// Expects another answer than the model's.
@@ -129,14 +186,7 @@ struct Inputs {
 impl Inputs {
     fn read(args: &CanaryCreateArgs, bytes_of: impl Fn(&Path) -> Result<Vec<u8>>) -> Outcome<Self> {
         let (mut all, mut files) = (Vec::new(), Vec::new());
-        for prompt in &args.prompt {
-            let input = CanaryInput::Text {
-                prompt: prompt.clone(),
-                chat: args.chat,
-                system: args.system.clone(),
-            };
-            all.push((prompt.clone(), input));
-        }
+        all.extend(args.prompt.iter().cloned().map(|prompt| args.text(prompt)));
         for path in &args.input {
             let bytes = bytes_of(path)?;
             let name = match args.embed {
@@ -192,8 +242,7 @@ fn folder_of(file: &Path) -> PathBuf {
 fn check_model(args: &CanaryCheckArgs, context: &Context) -> Outcome {
     let canary = CanaryFile::read(&args.canary, context)?;
     let report = canary.check(&Opened::new(&args.model, context)?, context)?;
-    context.printer.report(&report, render)?;
-    if report.passed { Ok(()) } else { Err(Failure::Validation) }
+    context.printer.in_markdown(&args.markdown).judge(&report, render, report.passed)
 }
 
 /// A canary file that was read.
@@ -264,6 +313,11 @@ fn read_all(path: &Path, context: &Context) -> Result<Vec<u8>> {
 
 fn render_created(out: &mut dyn Write, report: &CreateReport<'_>) -> io::Result<()> {
     writeln!(out, "{} -> {}", Escaped(report.path), Escaped(&report.output))?;
+    if let Some(Coverage { text, prompts, covered, tokens }) = &report.coverage {
+        let prompts = counted(*prompts as u64, "prompt");
+        let text = Escaped(text);
+        writeln!(out, "{prompts} from {text}, with {covered} of its {tokens} different tokens")?;
+    }
     for case in &report.cases {
         writeln!(out, "  {}", Escaped::short(case.input))?;
         if let Some(original) = case.original {
@@ -343,6 +397,8 @@ mod tests {
         let args = CanaryCreateArgs {
             model: PathBuf::from("model"),
             prompt: Vec::new(),
+            from: None,
+            count: std::num::NonZeroUsize::MIN,
             expect: Vec::new(),
             input: vec![input.clone(), input],
             tokens: Vec::new(),

@@ -100,9 +100,10 @@ pub(super) fn show(
     context: &Context,
 ) -> Outcome {
     context.printer.warn_new(&report.warnings);
-    context.printer.report(report, |out, report| render(out, report, args, options))?;
     let is_kept = report.l2_gate.is_none_or(|gate| gate.passed);
-    if (args.exit_code && !report.same) || !is_kept { Err(Failure::Validation) } else { Ok(()) }
+    let passes = (report.same || !args.exit_code) && is_kept;
+    let render = |out: &mut dyn Write, report: &_| render(out, report, args, options);
+    context.printer.in_markdown(&args.markdown).judge(report, render, passes)
 }
 
 fn read_mapping(path: &Path) -> Outcome<Vec<(String, String)>> {

@@ -138,8 +138,7 @@ fn check(
         violations: Some(violations.iter().map(ToString::to_string).collect()),
         ..LicenceReport::new(model, block.licence())
     };
-    context.printer.report(&report, render)?;
-    if violations.is_empty() { Ok(()) } else { Err(Failure::Validation) }
+    context.printer.judge(&report, render, violations.is_empty())
 }
 
 fn render(out: &mut dyn Write, report: &LicenceReport) -> io::Result<()> {

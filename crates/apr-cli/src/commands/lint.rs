@@ -9,7 +9,7 @@ use apr_registry::Escaped;
 use crate::args::LintArgs;
 use crate::context::Context;
 use crate::documents::Document;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::model;
 use crate::printer::{BOLD, DIM, GOOD, ODD};
 
@@ -24,8 +24,8 @@ impl Document for LintReport {
 pub(super) fn run(args: &LintArgs, context: &Context) -> Outcome {
     let model = model::look_with_companions(&args.model, context)?;
     let report = context.session(&model)?.lint()?;
-    context.printer.report(&report, render)?;
-    if args.strict && report.count(Severity::Warn) > 0 { Err(Failure::Validation) } else { Ok(()) }
+    let passes = !args.strict || report.count(Severity::Warn) == 0;
+    context.printer.in_markdown(&args.markdown).judge(&report, render, passes)
 }
 
 fn render(out: &mut dyn Write, report: &LintReport) -> io::Result<()> {

@@ -6,13 +6,13 @@ use std::io::{self, Write};
 use apr_core::counted;
 use apr_io::is_remote;
 use apr_ops::validate::bytes_to_read;
-use apr_qa::{Assessment, POINTS, PointReport, Subject, assess, render};
+use apr_qa::{Assessment, LEARNT, POINTS, PointReport, Subject, assess, render};
 
 use super::running::Opened;
 use crate::args::ValidateArgs;
 use crate::context::Context;
 use crate::documents::Document;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::printer::DIM;
 use crate::progress::Bar;
 use crate::{model, signals};
@@ -50,10 +50,10 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     // Running the model takes longer than reading it.
     let judging = OnceCell::new();
     let mut judged = |point: &PointReport| {
-        let total = POINTS.len() as u64;
+        let total = (POINTS.len() + LEARNT.len()) as u64;
         let judging = judging.get_or_init(|| bar.then_counting(&context.printer, total));
         judging.reached(u64::from(point.number));
-        let next = POINTS.get(usize::from(point.number));
+        let next = POINTS.iter().chain(&LEARNT).nth(usize::from(point.number));
         judging.name_next(next.map_or("", |next| next.name));
     };
     let report = assess(&subject, None, &context.pipeline()?, &bar, &mut judged);
@@ -62,14 +62,14 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     context.sources.check_unchanged()?;
     let report = report?.with_minimum(args.min_score.map(usize::from));
     drop((bar, judging));
-    context.printer.report(&report, rendered)?;
-    if report.is_enough() { Ok(()) } else { Err(Failure::Validation) }
+    context.printer.in_markdown(&args.markdown).judge(&report, rendered, report.is_enough())
 }
 
 fn rendered(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
     render::score(out, report)?;
     writeln!(out)?;
     render::headings(out, report)?;
+    render::learnt(out, report)?;
     render::failures(out, report)?;
     let count = counted(report.not_applicable as u64, "point");
     writeln!(out, "\n{DIM}{count} not applicable; --json lists all points{DIM:#}")

@@ -20,7 +20,7 @@ use super::running::{self, Opened};
 use crate::args::ValidateArgs;
 use crate::context::Context;
 use crate::documents::Document;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::human;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
 use crate::progress::Bar;
@@ -62,7 +62,7 @@ fn one(args: &ValidateArgs, path: &Path, context: &Context) -> Outcome {
     })?;
     let report =
         OneReport { path: opened.name(), text: path.display().to_string(), perplexity: report };
-    context.printer.report(&report, |out, report| {
+    context.printer.in_markdown(&args.markdown).report(&report, |out, report| {
         writeln!(out, "{BOLD}Perplexity: {}{BOLD:#}", Escaped(report.path))?;
         render_text(out, &report.text, &report.perplexity)?;
         writeln!(out, "PPL = {}", estimate(report.perplexity.perplexity, 4))
@@ -132,7 +132,7 @@ fn predictions(args: &ValidateArgs, other: &Path, path: &Path, context: &Context
         text: path.display().to_string(),
         divergence: found,
     };
-    context.printer.report(&report, render_predictions)
+    context.printer.in_markdown(&args.markdown).report(&report, render_predictions)
 }
 
 /// A model in the table of a comparison.
@@ -143,6 +143,8 @@ struct ModelSummary {
     parameters: u64,
     nonzero_parameters: u64,
     bytes: u64,
+    /// Bits of a weight in the narrowest type that a twentieth of the weights has.
+    bits: f64,
 }
 
 /// The outputs of two models.
@@ -165,14 +167,10 @@ impl Document for OutputsReport {
 fn outputs(args: &ValidateArgs, other: &Path, context: &Context) -> Outcome {
     let [a, b] = [Opened::new(&args.model, context)?, Opened::new(other, context)?];
     let given = given(args, context)?;
-    let mut thresholds = Thresholds::default();
-    if let Some(most) = args.max_drift {
-        // The seed's bounds are five times apart, and its cosine is that of its mean distance: of
-        // vectors of one length at a distance d, it is 1 - d²/2.
-        thresholds.mean_l2 = most;
-        thresholds.max_l2 = 5.0 * most;
-        thresholds.cosine = 1.0 - most * most;
-    }
+    let summaries = [summary(&a, context)?, summary(&b, context)?];
+    let bits = [0, 1].map(|at| summaries[at].bits);
+    let thresholds =
+        args.max_drift.map_or_else(|| Thresholds::of_bits(bits[0], bits[1]), Thresholds::at);
 
     // What is said in tones and noise would say nothing of a model.
     let transcribes = given.iter().any(|sample| sample.audio.is_some());
@@ -190,11 +188,11 @@ fn outputs(args: &ValidateArgs, other: &Path, context: &Context) -> Outcome {
             };
             Ok((samples.len(), found, rates))
         })?;
-    let [a, b] = [summary(&a, context)?, summary(&b, context)?];
     context.sources.check_unchanged()?;
-    let report = OutputsReport { model: a, other: b, inputs, comparison, error_rates };
-    context.printer.report(&report, render_outputs)?;
-    if report.comparison.passed { Ok(()) } else { Err(Failure::Validation) }
+    let [model, other] = summaries;
+    let report = OutputsReport { model, other, inputs, comparison, error_rates };
+    let printer = context.printer.in_markdown(&args.markdown);
+    printer.judge(&report, render_outputs, report.comparison.passed)
 }
 
 /// The inputs of the command line.
@@ -219,6 +217,7 @@ fn summary(opened: &Opened, context: &Context) -> Outcome<ModelSummary> {
         parameters,
         nonzero_parameters: parameters - zeros.sum::<u64>(),
         bytes: reader.files().iter().map(|file| file.len).sum(),
+        bits: list.narrowest_bits(),
     })
 }
 

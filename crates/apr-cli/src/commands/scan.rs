@@ -1,22 +1,26 @@
 //! `apr scan`.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::slice;
 use std::sync::Arc;
 
 use anstyle::Style;
+use apr::job::Output;
 use apr::scan::{check_link, files_below, scan_each, unreadable};
 use apr_core::counted;
-use apr_ops::sarif;
-use apr_registry::Escaped;
+use apr_io::Spool;
+use apr_ops::{sarif, sbom, sha256};
+use apr_registry::{ByteSource, Escaped, Serial};
 use apr_scan::{
     Action, FileVerdict, Finding, PickleReport, Reached, Remark, ScanReport, ScanSummary, Verdict,
     scan_file,
 };
+use base16ct::lower::encode_string;
 
 use super::baseline::Baseline;
-use super::beside::{beside_log, write_sarif};
+use super::beside::{beside_log, write_json_beside};
 use crate::args::ScanArgs;
 use crate::context::Context;
 use crate::documents::Document;
@@ -35,6 +39,7 @@ impl Document for ScanSummary {
 
 /// Lists what loading files would run.
 pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
+    check_outputs(args)?;
     let mut files = Vec::new();
     for path in &args.paths {
         // Whoever trusts a repository loads any of its files.
@@ -50,18 +55,21 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
     }
     let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
     let mut new = args.write_baseline.as_ref().map(|_| Baseline::default());
+    let mut digests = BTreeMap::new();
     let summary = scan_each(
         &files,
         Target::name,
         |target| {
             let mut report = scan(target, &args.paths, context)?;
-            if let Target::Path(path) = target {
-                if let Some(baseline) = &baseline {
-                    baseline.accept(path, &mut report, context)?;
-                }
-                if let Some(new) = &mut new {
-                    new.add(path, &mut report, context)?;
-                }
+            let digest = || target.digest(context);
+            if let Some(baseline) = &baseline {
+                baseline.accept(&mut report, digest)?;
+            }
+            if let Some(new) = &mut new {
+                new.add(&mut report, digest)?;
+            }
+            if args.sbom.is_some() {
+                digests.insert(report.path.clone(), digest()?);
             }
             Ok(report)
         },
@@ -74,19 +82,50 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
         new.write(path, context)?;
     }
     if let Some(path) = &args.sarif {
-        write_sarif(path, &sarif::of_scans(&summary), &context.printer)?;
+        write_json_beside(path, &sarif::of_scans(&summary), &context.printer)?;
+    }
+    if let Some(path) = &args.sbom {
+        write_json_beside(path, &sbom::of_scan(&summary, &digests), &context.printer)?;
     }
 
     let all = files.len() == 1 || context.printer.shows_detail();
-    beside_log(args.sarif.as_deref(), context)
-        .report(&summary, |out, summary| render(out, summary, all))?;
+    let logs = [args.sarif.as_deref(), args.sbom.as_deref()];
+    let log = logs.into_iter().flatten().find(|log| Output::is_stdout(log));
+    let printer = beside_log(log, context).in_markdown(&args.markdown);
     let passes = match summary.verdict {
         FileVerdict::Clean => summary.not_run == 0 || !args.strict,
         FileVerdict::NotRun | FileVerdict::NotExamined => args.allow_unexamined,
         _ => false,
     };
-    if passes { Ok(()) } else { Err(Failure::Validation) }
+    printer.judge(&summary, |out, summary| render(out, summary, all), passes)
 }
+
+/// Refuses outputs that can't be made: digests are of a second read, and one document goes to
+/// standard output.
+fn check_outputs(args: &ScanArgs) -> Outcome {
+    let outputs = [
+        ("--baseline", &args.baseline),
+        ("--write-baseline", &args.write_baseline),
+        ("--sbom", &args.sbom),
+    ];
+    let reads_twice = outputs.iter().find(|(_, file)| file.is_some());
+    if let Some((option, _)) = reads_twice
+        && args.paths.iter().any(|path| path.as_os_str() == "-")
+    {
+        let message = format!("{option} reads files a second time, which standard input has not");
+        return Err(Failure::Usage(message));
+    }
+    let is_stdout = |file: &Option<PathBuf>| file.as_deref().is_some_and(Output::is_stdout);
+    match is_stdout(&args.sarif) && is_stdout(&args.sbom) {
+        true => {
+            Err(Failure::Usage("--sarif and --sbom can't both go to standard output".to_owned()))
+        }
+        false => Ok(()),
+    }
+}
+
+/// The bytes of a file, and what they are kept in where they come through a pipe.
+type Opened = (Box<dyn ByteSource>, Option<Spool>);
 
 /// A file that is scanned.
 enum Target {
@@ -103,13 +142,24 @@ impl Target {
             Self::Remote(repository, file) => format!("{}/{file}", repository.location()),
         }
     }
+
+    /// Its bytes, and what they are kept in where they come through a pipe.
+    fn open(&self, context: &Context) -> Outcome<Opened> {
+        match self {
+            Self::Path(path) => model::open_bytes(path, context),
+            Self::Remote(repository, file) => Ok((repository.open(file)?, None)),
+        }
+    }
+
+    /// Its SHA-256 as hexadecimal digits.
+    fn digest(&self, context: &Context) -> Outcome<String> {
+        let (source, _spool) = self.open(context)?;
+        Ok(encode_string(&sha256(&source, &Serial, &())?))
+    }
 }
 
 fn scan(target: &Target, folders: &[PathBuf], context: &Context) -> Outcome<ScanReport> {
-    let (source, _spool) = match target {
-        Target::Path(path) => model::open_bytes(path, context)?,
-        Target::Remote(repository, file) => (repository.open(file)?, None),
-    };
+    let (source, _spool) = target.open(context)?;
     let mut report = scan_file(source, &target.name(), &context.options.limits)?;
     context.sources.check_unchanged()?;
     if let Target::Path(path) = target {

@@ -11,7 +11,7 @@ use apr_registry::{ByteSource, Code, Error, Escaped, HEAD_LEN, IoCause};
 use apr_scan::{ScanReport, Verdict, may_hold_pickles};
 use serde::Serialize;
 
-use super::beside::{beside_log, write_sarif};
+use super::beside::{beside_log, write_json_beside};
 use super::convert::check_sha256;
 use super::left_out;
 use super::scan::render_findings;
@@ -34,7 +34,7 @@ impl Document for ValidateReport {
 
 /// Checks a model.
 pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
-    let printer = beside_log(args.sarif.as_deref(), context);
+    let printer = beside_log(args.sarif.as_deref(), context).in_markdown(&args.markdown);
     let model = match model::look_with_companions(&args.model, context) {
         Ok(model) => model,
         Err(Failure::Model(error)) => return does_not_open(args, error, printer, context),
@@ -58,11 +58,10 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
         report.bytes_read as f64 / seconds / 1e9
     ));
     if let Some(path) = &args.sarif {
-        write_sarif(path, &sarif::of_validation(&report), &printer)?;
+        write_json_beside(path, &sarif::of_validation(&report), &printer)?;
     }
 
-    printer.report(&report, render)?;
-    if report.valid { Ok(()) } else { Err(Failure::Validation) }
+    printer.judge(&report, render, report.valid)
 }
 
 /// The public keys whose signatures count, where signatures are looked at.
@@ -147,7 +146,11 @@ fn does_not_open(
     context: &Context,
 ) -> Outcome {
     if let Some(path) = args.sarif.as_ref().filter(|_| error.code() != Code::Io) {
-        write_sarif(path, &sarif::of_error(&args.model.display().to_string(), &error), &printer)?;
+        write_json_beside(
+            path,
+            &sarif::of_error(&args.model.display().to_string(), &error),
+            &printer,
+        )?;
     }
     scan_pickles(args, error, printer, context)
 }
@@ -178,12 +181,11 @@ fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &C
     }
     let refused = in_options(&error.to_string());
     if let Some(path) = &args.sarif {
-        write_sarif(path, &sarif::of_scan(&scan, &refused), &printer)?;
+        write_json_beside(path, &sarif::of_scan(&scan, &refused), &printer)?;
     }
 
     let refusal = Refusal { path: scan.path.clone(), valid: false, error: refused, scan };
-    printer.report(&refusal, render_refusal)?;
-    Err(Failure::Validation)
+    printer.judge(&refusal, render_refusal, false)
 }
 
 fn render_refusal(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {

@@ -116,8 +116,8 @@ fn detect(args: &DetectArgs, context: &Context) -> Outcome {
     let report = find(&view, &carriers, &key, args.id.as_deref(), &pipeline, &bar)?;
     drop(bar);
     let verbose = context.printer.shows_detail();
-    context.printer.report(&report, |out, report| render_find(out, report, verbose))?;
-    if report.detected { Ok(()) } else { Err(Failure::Validation) }
+    let render = |out: &mut dyn Write, report: &_| render_find(out, report, verbose);
+    context.printer.judge(&report, render, report.detected)
 }
 
 /// The model with rows in the order that Hugging Face's models have, which marks go by.

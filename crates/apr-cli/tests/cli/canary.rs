@@ -50,6 +50,65 @@ fn qa_72_a_canary_finds_a_regression() {
 }
 
 #[test]
+fn prompts_of_a_text_have_the_most_tokens() {
+    let sandbox = recorded();
+    sandbox.write("sums.txt", "12+12=\n\n21+21=\n34+56=\n78+90=\n12+34=\n");
+    let line = "canary create llama --from sums.txt --count 3 -o chosen.json --json";
+    let report = sandbox.apr(line).clean().json();
+    let inputs: Vec<&str> = report["cases"]
+        .as_array()
+        .expect("cases")
+        .iter()
+        .filter_map(|case| case["input"].as_str())
+        .collect();
+    // Digits are tokens of their own. The first line has 2 of them, and two lines have 4.
+    assert_eq!(inputs, ["34+56=", "78+90=", "12+12="]);
+    let coverage = &report["coverage"];
+    assert_eq!((&coverage["covered"], &coverage["tokens"]), (&12.into(), &12.into()));
+    sandbox
+        .apr("canary create llama --from sums.txt -o all.json")
+        .clean()
+        .says(&["3 prompts from sums.txt, with 12 of its 12 different tokens"]);
+
+    // The vectors of '7' and '8' exchanged: no prompt with either digit, no difference.
+    let mut bytes = sandbox.read("llama/model.safetensors");
+    swap_tokens(&sandbox, &mut bytes, ["7", "8"]);
+    sandbox.write("broken/model.safetensors", bytes);
+    for name in ["config.json", "generation_config.json", "tokenizer.json"] {
+        sandbox.write(&format!("broken/{name}"), sandbox.read(&format!("llama/{name}")));
+    }
+    sandbox.apr("canary check broken --canary canary.json").ok();
+    sandbox.apr("canary check broken --canary chosen.json").fails(5, &["78+90="]);
+
+    sandbox.write("empty.txt", "\n \n");
+    sandbox.apr("canary create llama --from empty.txt -o no.json").fails(4, &["no line"]);
+    sandbox.apr("canary create llama --prompt a --count 3 -o no.json").fails(2, &["--from"]);
+    sandbox.apr("canary create llama --tokens 1 --chat -o no.json").fails(2, &["--chat"]);
+}
+
+/// Exchanges the rows of two tokens in the embedding.
+fn swap_tokens(sandbox: &Sandbox, bytes: &mut [u8], tokens: [&str; 2]) {
+    let tokenizer: Value =
+        serde_json::from_slice(&sandbox.read("llama/tokenizer.json")).expect("JSON");
+    let size = |bytes: &[u8]| {
+        usize::try_from(u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")))
+            .expect("a small file")
+    };
+    let header: Value = serde_json::from_slice(&bytes[8..8 + size(bytes)]).expect("a header");
+    let entry = &header["model.embed_tokens.weight"];
+    let number = |value: &Value| usize::try_from(value.as_u64().expect("a number")).expect("small");
+    let [rows, width] = [0, 1].map(|axis| number(&entry["shape"][axis]));
+    let start = 8 + size(bytes) + number(&entry["data_offsets"][0]);
+    let row = (number(&entry["data_offsets"][1]) + 8 + size(bytes) - start) / rows;
+    assert_eq!(row, 2 * width);
+    let [one, other] =
+        tokens.map(|token| start + row * number(&tokenizer["model"]["vocab"][token]));
+    for at in 0..row {
+        bytes.swap(one + at, other + at);
+    }
+}
+
+#[test]
 fn a_strict_canary_fails_for_a_model_that_was_quantized() {
     let sandbox = recorded();
     let line = "canary create llama --prompt 12+34= --strict -o strict.json -q";

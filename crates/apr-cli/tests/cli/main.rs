@@ -14,6 +14,7 @@ mod canary;
 mod changes;
 mod checksums;
 #[cfg(unix)]
+mod ci;
 mod cluster;
 mod codes;
 mod configurations;

@@ -282,3 +282,38 @@ fn templates_inside_of_models_are_judged() {
     sandbox.apr("import model -o m.apr").ok();
     sandbox.apr("scan m.apr").fails(5, &["dangerous", "__class__"]);
 }
+
+#[test]
+fn a_bill_of_materials_lists_each_file_with_its_digest() {
+    let sandbox = Sandbox::new()
+        .with("m/model.safetensors", crate::support::small_safetensors())
+        .with("m/a.pkl", b"cos\nsystem\n(S'id'\ntR.");
+    let run = sandbox.apr("scan m --sbom -");
+    assert_eq!(run.code, Some(5), "{run}");
+    let bill: Value = serde_json::from_slice(&run.stdout).expect("JSON");
+    assert_eq!((&bill["bomFormat"], &bill["specVersion"]), (&"CycloneDX".into(), &"1.6".into()));
+    let components = bill["components"].as_array().expect("components");
+    assert_eq!(components.len(), 2);
+    // printf 'cos\nsystem\n(S'"'"'id'"'"'\ntR.' | sha256sum
+    let digest = "8cc73ceecc3fb6787129f6639c5171a97fae9256e36d20d1ca7e4916aee299a4";
+    let pickle = components.iter().find(|file| file["name"] == "m/a.pkl").expect("a.pkl");
+    assert_eq!(pickle["hashes"][0]["content"], digest);
+    let properties = pickle["properties"].to_string();
+    assert!(properties.contains("dangerous") && properties.contains("system"), "{properties}");
+    // The same files give the same bytes.
+    assert_eq!(sandbox.apr("scan m --sbom -").stdout, run.stdout);
+    sandbox.shell("$APR scan - --sbom b.json <m/a.pkl").fails(2, &["--sbom", "standard input"]);
+    sandbox.apr("scan m --sbom - --sarif -").fails(2, &["--sarif and --sbom"]);
+}
+
+#[test]
+fn what_a_baseline_accepts_is_suppressed_in_sarif() {
+    let sandbox =
+        Sandbox::new().with("m/config.json", br#"{"auto_map": {"AutoModel": "code.Model"}}"#);
+    sandbox.apr("scan m --write-baseline b.json").clean();
+    let log = sandbox.apr("scan m --baseline b.json --sarif -").ok();
+    let log: Value = serde_json::from_slice(&log.stdout).expect("JSON");
+    let results = log["runs"][0]["results"].as_array().expect("results");
+    assert!(!results.is_empty());
+    assert!(results.iter().all(|result| result["suppressions"][0]["kind"] == "external"), "{log}");
+}

@@ -195,6 +195,7 @@ const OPTIONS: &[Declared] = &[
     part("strict"),
     whole("source", "run `apr validate --source` for that"),
     whole("sarif", "`apr finish` prints the report, with --json as JSON"),
+    whole("markdown", "`apr finish` prints the report, with --json as JSON"),
     whole("other", RUNS),
     whole("quality", RUNS),
     whole("min-score", RUNS),

@@ -198,8 +198,7 @@ fn finish_validate(
     let options = validate::options(args, &trusted, context);
     let session = context.session(&model)?;
     let report = session.validated_in_parts(options, parts, &context.pipeline()?)?;
-    context.printer.report(&report, validate::render)?;
-    if report.valid { Ok(()) } else { Err(Failure::Validation) }
+    context.printer.judge(&report, validate::render, report.valid)
 }
 
 fn finish_diff(

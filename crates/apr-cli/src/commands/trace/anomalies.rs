@@ -7,7 +7,7 @@ use apr_trace::{Anomaly, AnomalyKind, AnomalyReport, Trace, anomalies};
 
 use super::render::RULE;
 use crate::documents::Document;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::human::number;
 use crate::printer::{BAD, BOLD, DIM, GOOD, Printer};
 
@@ -21,8 +21,7 @@ impl Document for AnomalyReport {
 /// Prints what is unlike a healthy model.
 pub(super) fn report(trace: &Trace, printer: &Printer) -> Outcome {
     let found = anomalies(trace);
-    printer.report(&found, render)?;
-    if found.anomalies.is_empty() { Ok(()) } else { Err(Failure::Validation) }
+    printer.judge(&found, render, found.anomalies.is_empty())
 }
 
 fn render(out: &mut dyn Write, report: &AnomalyReport) -> io::Result<()> {

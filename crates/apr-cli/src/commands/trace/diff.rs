@@ -21,7 +21,7 @@ use crate::args::TraceArgs;
 use crate::commands::run::host;
 use crate::context::Context;
 use crate::documents::Document;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::human::shortened;
 use crate::model;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, columns};
@@ -72,8 +72,7 @@ pub(super) fn run(args: &TraceArgs, other: &Path, context: &Context) -> Outcome 
         return interactive::run(traced, Some(found), !args.no_mouse, context);
     }
     context.sources.check_unchanged()?;
-    context.printer.report(&found, render)?;
-    if args.exit_code && !found.is_alike() { Err(Failure::Validation) } else { Ok(()) }
+    context.printer.judge(&found, render, !args.exit_code || found.is_alike())
 }
 
 fn render(out: &mut dyn Write, diff: &TraceDiff) -> io::Result<()> {
