@@ -1,5 +1,7 @@
 //! Lists of tensors, with statistics where asked for.
 
+use std::collections::BTreeMap;
+
 use apr_core::{Phase, Progress, StoredForm, Sum};
 use apr_registry::digest::ChunkSums;
 use apr_registry::{CheckpointReader, DType, Pipeline, Result, Shape};
@@ -55,6 +57,29 @@ pub struct TensorsReport {
     /// What is odd.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+}
+
+impl TensorsReport {
+    /// Bits of an element in the narrowest type that a twentieth of all elements has, scales
+    /// included: what a model was rounded to.
+    #[must_use]
+    pub fn narrowest_bits(&self) -> f64 {
+        let mut by_bits = BTreeMap::<u64, u64>::new();
+        for row in self.tensors.iter().filter(|row| row.elements > 0) {
+            // Codes and scales are what a weight is; what a codec packs is whole where it is read.
+            let stored = row.stored_bytes.filter(|_| row.coding.is_some()).unwrap_or(row.bytes);
+            let hundredths = stored.saturating_mul(800) / row.elements;
+            *by_bits.entry(hundredths).or_default() += row.elements;
+        }
+        let all: u64 = by_bits.values().sum();
+        let mut narrower = 0_u64;
+        let mut found = by_bits.iter().filter(|(_, elements)| {
+            narrower += **elements;
+            narrower.saturating_mul(20) >= all
+        });
+        #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+        found.next().map_or(32.0, |(bits, _)| *bits as f64 / 100.0)
+    }
 }
 
 /// A tensor in the list.

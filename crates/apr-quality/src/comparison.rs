@@ -23,10 +23,44 @@ pub struct Thresholds {
     pub cosine: f64,
 }
 
+/// Most of the mean distance that a sound model has, by the bits of a weight from which on it holds:
+/// about one and a half times the worst of trained models of 22 to 135 million weights, which
+/// rounding changes most (docs/commands/quality.md, "What rounding costs").
+const OF_BITS: [(f64, f64); 6] =
+    [(15.5, 0.02), (5.9, 0.1), (4.9, 0.25), (4.4, 0.5), (2.0, 0.7), (0.0, 1.0)];
+
 impl Default for Thresholds {
     /// Those of seed 001 §4.8.4.
     fn default() -> Self {
-        Self { mean_l2: 0.1, max_l2: 0.5, cosine: 0.99 }
+        Self::at(0.1)
+    }
+}
+
+impl Thresholds {
+    /// Those of a mean distance: five times as much for the largest one, and the cosine of two
+    /// vectors of one length at that distance, with as much again to spare.
+    ///
+    /// ```
+    /// use apr_quality::Thresholds;
+    ///
+    /// let seed = Thresholds { mean_l2: 0.1, max_l2: 0.5, cosine: 0.99 };
+    /// assert_eq!(Thresholds::default(), seed);
+    /// ```
+    #[must_use]
+    pub fn at(mean_l2: f64) -> Self {
+        Self { mean_l2, max_l2: 5.0 * mean_l2, cosine: 1.0 - mean_l2.powi(2) }
+    }
+
+    /// What rounding to the narrower of two models may cost, by the bits of a weight in either:
+    /// the narrowest type that a twentieth of the weights has. Models of equal types may be as far
+    /// as seed 001 says, or as the types are coarse.
+    #[must_use]
+    pub fn of_bits(a: f64, b: f64) -> Self {
+        let narrow = a.min(b);
+        let found = OF_BITS.iter().find(|(least, _)| narrow >= *least);
+        let mean = found.map_or(Self::default().mean_l2, |(_, mean)| *mean);
+        let is_of_types = (a - b).abs() > 0.01;
+        if is_of_types { Self::at(mean) } else { Self::at(mean.max(Self::default().mean_l2)) }
     }
 }
 
@@ -270,6 +304,17 @@ fn same_neighbours(a: &[Vec<f32>], b: &[Vec<f32>]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn coarser_types_may_cost_more() {
+        let mean = |a, b| Thresholds::of_bits(a, b).mean_l2;
+        assert_eq!([mean(32.0, 16.0), mean(16.0, 8.5), mean(8.5, 6.5625)], [0.02, 0.1, 0.1]);
+        assert_eq!([mean(5.5, 32.0), mean(16.0, 4.5), mean(32.0, 2.625)], [0.25, 0.5, 0.7]);
+        // Nothing is rounded from one to the other.
+        assert_eq!([mean(32.0, 32.0), mean(16.0, 16.0), mean(4.5, 4.5)], [0.1, 0.1, 0.5]);
+        let four = Thresholds::of_bits(16.0, 4.5);
+        assert_eq!((four.max_l2, four.cosine), (2.5, 0.75));
+    }
 
     #[test]
     fn the_nearest_other_vector_counts() {

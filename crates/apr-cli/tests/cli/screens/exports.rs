@@ -98,7 +98,7 @@ fn scores_and_outputs_of_two_models_are_those_of_the_commands() {
         return;
     }
     let sandbox = with_llama();
-    sandbox.apr(&format!("quantize {LLAMA} --type q4_k -o q4.gguf")).ok();
+    sandbox.apr(&format!("quantize {LLAMA} --type q4_0 -o q4.gguf")).ok();
     let script = format!(r#""$APR" tui {LLAMA} q4.gguf --compare; echo "code $?""#);
     let tmux = on_terminal(&sandbox, (100, 30), &script);
     let _ = tmux.shows(&["v1: ████████████████ 5/5 VALID", "v2: ████████████████ 6/6 VALID"]);

@@ -2,8 +2,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use apr_core::{Phase, Progress};
+use apr_core::{Error, Phase, Progress, Serial};
 use apr_io::NativeHost;
+use apr_ops::tensors::{TensorsOptions, list};
 use apr_quality::{ComparisonReport, Subject as Judged, Thresholds, built_in, compare};
 use apr_run::{Facts, Host, Remedy, RunError, RunOptions, RunResult, with_runner};
 use apr_trace::{Payload, Subject, Trace, TraceOptions, trace};
@@ -67,6 +68,11 @@ pub(super) fn outputs(bench: &Bench<'_>, watch: &Watch) -> RunResult<Ran<Compari
     options.max_memory = bench.job.max_memory / 4;
     let (one, two) = (bench.model.source(), bench.second().source());
     let facts = [Facts::of(one.reader())?, Facts::of(two.reader())?];
+    let bits = |reader| {
+        let tensors = list(reader, "", &TensorsOptions::default(), &Serial, &())?;
+        Ok::<_, Error>(tensors.narrowest_bits())
+    };
+    let thresholds = Thresholds::of_bits(bits(one.reader())?, bits(two.reader())?);
     with_host(bench, watch, |host| {
         with_runner(one, &facts[0], &options, host, |left| {
             with_runner(two, &facts[1], &options, host, |right| {
@@ -74,7 +80,7 @@ pub(super) fn outputs(bench: &Bench<'_>, watch: &Watch) -> RunResult<Ran<Compari
                 watch.meter().begin(Phase::Comparing, samples.len() as u64);
                 let subjects = [Judged::of(left)?, Judged::of(right)?];
                 let mut done = |_| watch.meter().advance(1);
-                compare(&subjects[0], &subjects[1], &samples, Thresholds::default(), &mut done)
+                compare(&subjects[0], &subjects[1], &samples, thresholds, &mut done)
             })
         })
     })
