@@ -31,6 +31,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "inspect a model on a hub; fetches the header only",
             ),
             ("apr inspect *.gguf --quantization", "compare the quantization of several models"),
+            (
+                "apr inspect model.gguf --memory --context 8192 --cache-type q8_0",
+                "estimate the memory of a run; reads no weights",
+            ),
             ("apr inspect model.apr --json", "print the report as JSON"),
         ],
     ),
@@ -43,6 +47,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
             ),
             ("apr tensors model.apr --hist norm.weight", "histogram of one tensor"),
             ("apr tensors model.apr --values 'lm_head.weight[0:4, -3:]'", "values of a slice"),
+            (
+                "apr tensors model.apr --digest > model.sha256",
+                "digests of the tensors, for apr validate --manifest",
+            ),
         ],
     ),
     (

@@ -21,11 +21,13 @@ mod constants;
 mod container;
 mod coreml;
 mod diff;
+mod digests;
 mod distill;
 #[cfg(unix)]
 mod documentation;
 mod edit;
 mod encryption;
+mod estimates;
 mod falsification;
 mod families;
 mod family_round_trip;

@@ -193,6 +193,7 @@ const OPTIONS: &[Declared] = &[
     part("signature"),
     path("trusted"),
     part("strict"),
+    whole("manifest", "run `apr validate --manifest` for that"),
     whole("source", "run `apr validate --source` for that"),
     whole("sarif", "`apr finish` prints the report, with --json as JSON"),
     whole("other", RUNS),

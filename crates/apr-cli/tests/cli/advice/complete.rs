@@ -22,6 +22,10 @@ const FOLLOWED: [&[Advice]; 7] = [
 /// Parts of texts whose advice other tests follow, and those tests.
 const ELSEWHERE: &[(&str, &str)] = &[
     (
+        "run `apr validate --manifest` for that",
+        "digests_are_those_of_hashlib_in_the_form_of_sha256sum",
+    ),
+    (
         "--pooling and --dimensions apply to embeddings",
         "what_does_nothing_beside_a_query_is_refused",
     ),
