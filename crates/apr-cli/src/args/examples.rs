@@ -483,6 +483,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "apr edit model.apr --drop 'vision.*' -o text.apr",
                 "write a copy without some tensors",
             ),
+            (
+                r"apr edit model.safetensors --rename '^layers\.(\d+)=blk.\1'",
+                "rename tensors by a regular expression",
+            ),
         ],
     ),
     ("upgrade", &[("apr upgrade old.apr new.apr", "rewrite an old file in the current format")]),

@@ -66,6 +66,7 @@ mod second_order;
 mod several;
 mod shard;
 mod sign;
+mod tensor_edits;
 mod tensors;
 #[cfg(feature = "infer")]
 mod trace;

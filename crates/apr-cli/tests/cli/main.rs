@@ -26,6 +26,7 @@ mod distill;
 #[cfg(unix)]
 mod documentation;
 mod edit;
+mod edit_formats;
 mod encryption;
 mod estimates;
 mod falsification;
