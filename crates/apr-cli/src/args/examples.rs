@@ -542,6 +542,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "apr download hf://org/model --file model-Q8_0.gguf",
                 "download one file of a repository with several models",
             ),
+            (
+                "apr download hf://org/model --all --include '*.json' --local-dir model",
+                "copy the files that match into a folder",
+            ),
         ],
     ),
     ("cache info", &[("apr cache info", "show location and contents")]),

@@ -44,6 +44,7 @@ mod graphs;
 mod hub;
 mod hub_cache;
 mod hub_faults;
+mod hub_folder;
 mod hub_servers;
 mod imatrix;
 #[cfg(unix)]

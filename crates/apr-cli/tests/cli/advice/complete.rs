@@ -26,6 +26,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "a_conversion_chooses_and_renames_tensors_of_its_source",
     ),
     (
+        "no file matches --include and --exclude; --all chooses",
+        "files_are_copied_into_a_folder_and_chosen_among_all",
+    ),
+    (
         "refers to its tensors by name; --set and --unset edit its properties",
         "properties_of_an_onnx_model_are_those_that_onnx_writes",
     ),
