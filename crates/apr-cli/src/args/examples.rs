@@ -201,6 +201,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
             ("apr run chat.gguf --prompt \"What is a llama?\" --chat", "answer a chat message"),
             ("apr run chat.gguf --chat", "hold a conversation on a terminal"),
             (
+                "apr run llama --lora adapter:0.5 --prompt Hello",
+                "apply half of an adapter, without merging it",
+            ),
+            (
                 "apr run llama.gguf --input long.txt --prompt-cache long.cache",
                 "keep what was read of a long prompt for the next run",
             ),
