@@ -3,4 +3,4 @@
 pub(crate) use apr_distill::DistillReport;
 pub(crate) use apr_importance::SearchReport;
 pub(crate) use apr_quality::CanaryReport;
-pub(crate) use apr_run::MOST_BEAMS;
+pub(crate) use apr_run::{MOST_BEAMS, MemoryEstimate};

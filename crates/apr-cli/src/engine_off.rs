@@ -16,6 +16,10 @@ pub(crate) enum SearchReport {}
 #[derive(Debug, Serialize)]
 pub(crate) enum CanaryReport {}
 
+/// Memory of a run: there is none.
+#[derive(Debug, Serialize)]
+pub(crate) enum MemoryEstimate {}
+
 /// Nothing is searched; a build that does has a bound of its own.
 pub(crate) const MOST_BEAMS: usize = u8::MAX as usize;
 

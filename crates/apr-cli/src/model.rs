@@ -35,6 +35,14 @@ pub(crate) struct Model {
 }
 
 impl Model {
+    /// The same model, read through another reader over its own.
+    pub(crate) fn read_by(
+        self,
+        wrap: impl FnOnce(Box<dyn CheckpointReader>) -> Outcome<Box<dyn CheckpointReader>>,
+    ) -> Outcome<Self> {
+        Ok(Self { reader: wrap(self.reader)?, ..self })
+    }
+
     /// The copy of standard input, where that was a pipe.
     pub(crate) fn spool(&self) -> Option<&Path> {
         self.spool.as_ref().map(Spool::path)

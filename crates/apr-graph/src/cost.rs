@@ -1,5 +1,6 @@
 //! What a graph costs: operations, bytes, memory.
 
+mod activations;
 mod flops;
 mod memory;
 mod sizes;
@@ -8,6 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 
+pub use self::activations::{Activations, activations};
 pub use self::sizes::Sizes;
 use self::sizes::{bytes, elements};
 use crate::finding::node_path;
@@ -160,21 +162,7 @@ impl Cost {
 /// ```
 #[must_use]
 pub fn cost(graph: &Graph, inference: &Inference, sizes: Sizes<'_>) -> Cost {
-    let functions = graph.functions.iter().map(|function| &function.op).collect();
-    let mut counter =
-        Counter { graph, functions, inference, sizes, signatures: Vec::new(), nodes: Vec::new() };
-    for signature in &inference.signatures {
-        let function = &graph.functions[signature.function.0 as usize];
-        let opsets = if function.opsets.is_empty() { &graph.opsets } else { &function.opsets };
-        let mut calls = Calls { list: &signature.calls, next: 0 };
-        let mut nodes = Vec::with_capacity(signature.body.nodes.len());
-        // A signature comes after those that it calls.
-        let counted =
-            counter.body(&signature.body, opsets, &mut calls, &mut |node| nodes.push(node));
-        counter.signatures.push(counted);
-        counter.nodes.push(nodes);
-    }
-
+    let counter = Counter::new(graph, inference, sizes);
     let mut nodes = Vec::with_capacity(graph.body.nodes.len());
     let mut calls = Calls { list: &inference.calls, next: 0 };
     let main = counter.body(&graph.body, &graph.opsets, &mut calls, &mut |node| nodes.push(node));
@@ -225,7 +213,32 @@ struct Counter<'a> {
     nodes: Vec<Vec<NodeCost>>,
 }
 
-impl Counter<'_> {
+impl<'a> Counter<'a> {
+    /// Counts the functions as they are called.
+    fn new(graph: &'a Graph, inference: &'a Inference, sizes: Sizes<'a>) -> Self {
+        let functions = graph.functions.iter().map(|function| &function.op).collect();
+        let mut counter = Counter {
+            graph,
+            functions,
+            inference,
+            sizes,
+            signatures: Vec::new(),
+            nodes: Vec::new(),
+        };
+        for signature in &inference.signatures {
+            let function = &graph.functions[signature.function.0 as usize];
+            let opsets = if function.opsets.is_empty() { &graph.opsets } else { &function.opsets };
+            let mut calls = Calls { list: &signature.calls, next: 0 };
+            let mut nodes = Vec::with_capacity(signature.body.nodes.len());
+            // A signature comes after those that it calls.
+            let counted =
+                counter.body(&signature.body, opsets, &mut calls, &mut |node| nodes.push(node));
+            counter.signatures.push(counted);
+            counter.nodes.push(nodes);
+        }
+        counter
+    }
+
     fn body(
         &self,
         body: &Body,

@@ -74,7 +74,7 @@ mod value;
 pub use body::{Body, NodeId, ValueId};
 pub use builder::{BodyBuilder, GraphBuilder, NodeBuilder};
 pub use check::check;
-pub use cost::{Cost, FunctionCost, NodeCost, Sizes, Totals, cost};
+pub use cost::{Activations, Cost, FunctionCost, NodeCost, Sizes, Totals, activations, cost};
 pub use dim::Dim;
 pub use either::either;
 pub use element::ElementType;

@@ -48,3 +48,12 @@ pub enum Meaning {
     /// Scores before the softmax: of the vocabulary, of classes, of pairs.
     Logits,
 }
+
+impl Meaning {
+    /// Returns `true` for keys, values and states of tokens, which are kept from run to run.
+    #[must_use]
+    pub fn is_kept(self) -> bool {
+        use Meaning::{PastKey, PastState, PastValue, PresentKey, PresentState, PresentValue};
+        matches!(self, PastKey | PastValue | PastState | PresentKey | PresentValue | PresentState)
+    }
+}

@@ -68,6 +68,20 @@ const AUXILIARY: [&str; 4] = ["mmproj", "imatrix", "training_args", "optimizer"]
 /// Others shown in the explanation.
 const SHOWN: usize = 4;
 
+impl Choice {
+    /// Returns the files whose names match a pattern to include, if there are any, and none to
+    /// exclude: files of any kind, and not those of one model alone.
+    ///
+    /// # Errors
+    /// E001 for a pattern that cannot be read.
+    pub(crate) fn all_of<'f>(&self, files: &'f [RemoteFile]) -> Result<Vec<&'f RemoteFile>> {
+        let (include, exclude) = (patterns(&self.include)?, patterns(&self.exclude)?);
+        let is_wanted =
+            |name: &str| (include.is_empty() || include.is_match(name)) && !exclude.is_match(name);
+        Ok(files.iter().filter(|file| is_wanted(&file.name)).collect())
+    }
+}
+
 /// Chooses the files of one model.
 ///
 /// # Errors

@@ -123,6 +123,15 @@ impl ResolvedLocation {
         })
     }
 
+    /// Returns all files that the patterns to include and to exclude let through, whatever they
+    /// are.
+    ///
+    /// # Errors
+    /// E001 for a pattern that cannot be read.
+    pub fn matching(&self) -> Result<Vec<&RemoteFile>> {
+        self.hub.choice.all_of(&self.files).map_err(|error| error.in_file(&self.location))
+    }
+
     /// The location that was looked up.
     #[must_use]
     pub fn location(&self) -> &Location {

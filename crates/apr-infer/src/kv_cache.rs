@@ -4,6 +4,8 @@
 //! them. As tensors, all of them would be copied for each of these steps and each token. So they
 //! are rows here, head by head, to which rows are added, and which products read as they lie.
 
+mod size;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -15,6 +17,8 @@ use crate::Tensor;
 use crate::action::read_by_bodies;
 use crate::matrix::{HeadRows, push_q8_0};
 use crate::tensor::elements;
+
+pub use size::{KeptSize, kept_size};
 
 /// What keys and values of earlier tokens are kept as.
 ///
@@ -412,6 +416,23 @@ pub(crate) fn heads_and_size(graph: &Graph, id: ValueId) -> Option<(usize, usize
         && heads.saturating_mul(size) <= MAX_ROW
         && can_grow(graph, &graph.body, id);
     fits.then_some((heads, size))
+}
+
+/// Checks that a graph can keep keys and values as a type.
+///
+/// # Errors
+/// E003 where heads do not fill the type's blocks, and where the graph has none that grow.
+pub(crate) fn check_cache_type(graph: &Graph, cache_type: CacheType) -> Result<()> {
+    if cache_type == CacheType::F32 {
+        return Ok(());
+    }
+    let inputs = graph.body.inputs.iter();
+    let grow: Vec<_> = inputs.filter_map(|id| heads_and_size(graph, *id)).collect();
+    if grow.is_empty() {
+        return Err(keeps_others(cache_type));
+    }
+    grow.into_iter()
+        .try_for_each(|(heads, size)| CachedHeads::new(cache_type, heads, size).map(drop))
 }
 
 /// What is said of a graph that has no keys and values to keep as a type.

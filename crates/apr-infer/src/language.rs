@@ -73,11 +73,54 @@ impl Memory {
         Self { values: self.values.iter().map(of).collect(), tokens: self.tokens.clone() }
     }
 
+    /// Bytes of keys, values and states in memory, with the room for tokens to come.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.values.iter().flat_map(Value::pieces).map(|(_, bytes)| bytes).sum()
+    }
+
     /// The tokens so far.
     #[must_use]
     pub fn tokens(&self) -> &[i64] {
         &self.tokens
     }
+}
+
+/// The runs in which a graph that continues texts reads a prompt of so many tokens: how many
+/// tokens each has, the last of them with logits.
+#[must_use]
+pub fn prompt_runs(body: &Body, tokens: usize) -> Vec<usize> {
+    let mut before = unread(body, tokens);
+    let mut runs = Vec::new();
+    let mut past = 0;
+    while before > 0 {
+        let piece = piece(past, before);
+        runs.push(piece);
+        (past, before) = (past + piece, before - piece);
+    }
+    runs.push(tokens - past);
+    runs
+}
+
+/// How many of `left` tokens are read at once behind `past` others: the scores of a run are
+/// bounded, and the pieces that follow have the same length.
+fn piece(past: usize, left: usize) -> usize {
+    let most = (SCORES / (past + PIECE)).clamp(SHORTEST, PIECE);
+    left.div_ceil(left.div_ceil(most))
+}
+
+/// How many of so many tokens are read without their logits, which takes neither the time nor the
+/// memory for them. Two are always left, since the products of a single row are added up in
+/// another order.
+fn unread(body: &Body, tokens: usize) -> usize {
+    if tokens > LONG && reads_on(body) { tokens - 2 } else { 0 }
+}
+
+/// Whether keys and values of earlier tokens are all that it takes to read on.
+fn reads_on(body: &Body) -> bool {
+    let mut kept = body.inputs.iter().map(|id| body.value(*id).meaning).filter(|m| m.is_kept());
+    let has_keys = kept.clone().next().is_some();
+    has_keys && kept.all(|meaning| meaning != Meaning::PastState)
 }
 
 fn with_meaning(body: &Body, list: &[ValueId], meaning: Meaning) -> Option<String> {
@@ -333,9 +376,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
             }
         }
         while !before.is_empty() {
-            let most = (SCORES / (memory.len() + PIECE)).clamp(SHORTEST, PIECE);
-            let pieces = before.len().div_ceil(most);
-            let (piece, rest) = before.split_at(before.len().div_ceil(pieces));
+            let (piece, rest) = before.split_at(piece(memory.len(), before.len()));
             self.run(memory, piece, false, workers, tap)?;
             before = rest;
         }
@@ -376,19 +417,14 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         self.run(&mut memory, tokens, true, workers, tap)
     }
 
-    /// How many of so many tokens are read without their logits, which takes neither the time nor
-    /// the memory for them. Two are always left, since the products of a single row are added up in
-    /// another order.
+    /// How many of so many tokens are read without their logits.
     fn unread(&self, tokens: usize) -> usize {
-        if tokens > LONG && self.reads_on() { tokens - 2 } else { 0 }
+        unread(&self.session.graph.body, tokens)
     }
 
     /// Whether keys and values of earlier tokens are all that it takes to read on.
     fn reads_on(&self) -> bool {
-        let is_kept = |(id, _): &(ValueId, String)| {
-            self.session.graph.body.value(*id).meaning != Meaning::PastState
-        };
-        !self.cache.is_empty() && self.cache.iter().all(is_kept)
+        reads_on(&self.session.graph.body)
     }
 
     /// Reads tokens; their logits, where those are wanted.

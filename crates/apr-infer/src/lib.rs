@@ -94,8 +94,8 @@ mod weight;
 mod workers;
 
 pub use engine::{Engine, Outcome};
-pub use kv_cache::{CacheType, CachedHeads};
-pub use language::{Batch, LanguageModel, Memory};
+pub use kv_cache::{CacheType, CachedHeads, KeptSize, kept_size};
+pub use language::{Batch, LanguageModel, Memory, prompt_runs};
 pub use registry::operators;
 pub use sampling::{Sampler, Sampling};
 pub use session::{Arithmetic, RunLimits, Session};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use apr_core::{CheckpointReader, Error, Result};
 use apr_graph::{AttributeValue, Body, Graph, ValueId, ValueOrigin};
 
-use crate::kv_cache::{CacheType, CachedHeads, heads_and_size, keeps_others};
+use crate::kv_cache::{CacheType, CachedHeads, check_cache_type, heads_and_size};
 use crate::matrix::can_multiply;
 use crate::plan::{BodyPlan, BodyPlans};
 use crate::store::Store;
@@ -225,16 +225,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// E003 where heads do not fill the type's blocks, and where there are no such keys and values.
     pub fn check_cache_type(&self, cache_type: CacheType) -> Result<()> {
-        if cache_type == CacheType::F32 {
-            return Ok(());
-        }
-        let inputs = self.graph.body.inputs.iter();
-        let grow: Vec<_> = inputs.filter_map(|id| heads_and_size(self.graph, *id)).collect();
-        if grow.is_empty() {
-            return Err(keeps_others(cache_type));
-        }
-        grow.into_iter()
-            .try_for_each(|(heads, size)| CachedHeads::new(cache_type, heads, size).map(drop))
+        check_cache_type(self.graph, cache_type)
     }
 
     /// What is kept for an input of the graph: keys and values that it only joins with new ones in

@@ -52,10 +52,12 @@
 mod array;
 mod header;
 mod reader;
+mod writer;
 
 use apr_core::Format;
 
 pub use reader::{NumpyReader, open};
+pub use writer::{descr, header};
 
 /// One array.
 pub static NPY: Format = Format {

@@ -45,6 +45,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod describe;
+mod edit;
 mod graph;
 mod names;
 pub mod proto;
@@ -60,6 +61,7 @@ use apr_core::{
 use apr_graph::ElementType;
 
 pub use describe::{CONSTANTS, METADATA, TENSORS, TRANSPOSED, UNSAID};
+pub use edit::{EditedPiece, PropertyEdits, edited};
 pub use reader::{OnnxReader, open, open_as_stored, open_in};
 
 /// A model.

@@ -113,6 +113,17 @@ pub struct CodecShare {
     pub stored: u64,
 }
 
+impl DTypeShare {
+    /// Returns the dtype, with what it is decoded from.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match &self.stored {
+            Some(stored) => format!("{} from {stored}", self.dtype),
+            None => self.dtype.to_string(),
+        }
+    }
+}
+
 impl InspectReport {
     /// The same with what the model computes.
     #[must_use]
@@ -224,7 +235,9 @@ fn codec_shares(reader: &dyn CheckpointReader) -> Vec<CodecShare> {
     shares
 }
 
-fn dtype_shares(reader: &dyn CheckpointReader) -> Vec<DTypeShare> {
+/// Returns what each dtype takes, the one with most bytes first.
+#[must_use]
+pub fn dtype_shares(reader: &dyn CheckpointReader) -> Vec<DTypeShare> {
     type Key = (DType, Option<String>);
     let mut shares: BTreeMap<Key, (usize, u64, u64)> = BTreeMap::new();
     for (tensor, info) in reader.tensors().iter().enumerate() {

@@ -47,6 +47,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod analyze;
+pub mod arrays;
 mod coded;
 pub mod command;
 mod constants;
@@ -64,6 +65,7 @@ mod integrity;
 pub mod job;
 pub mod left_out;
 pub mod lint;
+pub mod manifest;
 mod own_graph;
 pub mod parts;
 pub mod physics;

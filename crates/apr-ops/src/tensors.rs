@@ -10,10 +10,12 @@ use apr_view::NamePattern;
 use apr_view::chunks::{Chunk, chunks, take};
 use apr_view::nearest;
 use apr_view::values::{self, Buffers};
+use base16ct::lower::encode_string;
 use serde::Serialize;
 
 use crate::integrity::{Tally, check_parts, of_plain};
 use crate::left_out::LeftOut;
+use crate::manifest;
 
 /// What orders the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,6 +41,8 @@ pub struct TensorsOptions {
     pub sort: SortBy,
     /// Read the bytes and compute statistics.
     pub stats: bool,
+    /// Read the bytes and compute their SHA-256.
+    pub digests: bool,
 }
 
 /// The report of `apr tensors`.
@@ -113,6 +117,9 @@ pub struct TensorRow {
     /// Statistics, where asked for and the dtype is not quantized.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stats: Option<Stats>,
+    /// SHA-256 of the bytes, decoded, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
 }
 
 /// How a weight is stored in codes and scales.
@@ -162,6 +169,13 @@ pub fn list<P: Pipeline>(
         let moments = moments(reader, &chosen, pipeline, progress)?;
         for (row, moments) in rows.iter_mut().zip(moments) {
             row.stats = Some(moments.finish());
+        }
+    }
+
+    if options.digests {
+        let digests = manifest::digests(reader, &chosen, pipeline, progress)?;
+        for (row, digest) in rows.iter_mut().zip(digests.tensors) {
+            row.sha256 = Some(encode_string(&digest));
         }
     }
 
@@ -285,17 +299,23 @@ pub(crate) fn row(reader: &dyn CheckpointReader, tensor: usize) -> Result<Tensor
             parts: coding.names().map(str::to_owned).collect(),
         }),
         stats: None,
+        sha256: None,
     })
 }
 
 /// The sums of a chunk, where a digest is to be compared; a CRC-32 is as fast in order.
-fn sums_of(stated: Option<Sum>, chunk: Chunk, bytes: &[u8], len: u64) -> Option<ChunkSums> {
+pub(crate) fn sums_of(
+    stated: Option<Sum>,
+    chunk: Chunk,
+    bytes: &[u8],
+    len: u64,
+) -> Option<ChunkSums> {
     let wanted = chunk.summable && matches!(stated, Some(Sum::Digest(_)));
     wanted.then(|| ChunkSums::of(bytes, chunk.offset, len))
 }
 
 /// Adds a chunk, and compares the tensor with what the source states of it once it is complete.
-fn compare(
+pub(crate) fn compare(
     reader: &dyn CheckpointReader,
     (tensor, stated): (usize, Option<Sum>),
     chunk: Chunk,

@@ -7,13 +7,11 @@
 //! .safetensors  length of the header, JSON padded to 8 bytes, the elements
 //! ```
 
-use std::fmt::Write;
-
 use apr_core::digest::Crc32;
 use apr_core::json;
 use apr_graph::ElementType;
 use apr_infer::{Data, Tensor, Value};
-use apr_registry::{Error, Result};
+use apr_registry::{Error, Result, numpy};
 use serde_json::{Map, Value as Json, json};
 
 use super::arrays::array_report;
@@ -126,28 +124,9 @@ pub(crate) fn little_endian(data: &Data) -> Vec<u8> {
 }
 
 fn npy(tensor: &Tensor) -> Result<Vec<u8>> {
-    const ALIGNMENT: usize = 64;
-
     let (descr, _, elements) = packed(tensor)?;
-    let sizes: String = tensor.shape().iter().fold(String::new(), |mut text, size| {
-        let _ = write!(text, "{size}, ");
-        text
-    });
-
-    // A tuple of one has its comma; others do without the last.
-    let sizes = if tensor.rank() == 1 { sizes.trim_end() } else { sizes.trim_end_matches(", ") };
-    let mut header =
-        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({sizes}), }}");
-
-    // NumPy wants the ten bytes before the header, the header and its line break to be a multiple.
-    let padding = (ALIGNMENT - (10 + header.len() + 1) % ALIGNMENT) % ALIGNMENT;
-    header.extend(std::iter::repeat_n(' ', padding));
-    header.push('\n');
-    let len = u16::try_from(header.len())
-        .map_err(|_| Error::version("an array of so many dimensions"))?;
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend(len.to_le_bytes());
-    bytes.extend(header.as_bytes());
+    let shape: Vec<u64> = tensor.shape().iter().map(|size| *size as u64).collect();
+    let mut bytes = numpy::header(descr, &shape)?;
     bytes.extend(elements);
     Ok(bytes)
 }

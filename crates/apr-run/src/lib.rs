@@ -54,6 +54,7 @@ mod growing;
 mod host;
 mod images;
 mod late_interaction;
+mod memory;
 mod next;
 mod prompt_cache;
 mod protobuf;
@@ -97,6 +98,7 @@ pub use given::{Given, GivenArray, array_inputs, inputs_of};
 pub use grammar::{Grammar, GrammarKind, KeptGrammar};
 pub use host::{Host, NoHost};
 pub use images::{ImageEncoder, ImageResult, ImageTask, TextScore};
+pub use memory::{ContextOrigin, MemoryEstimate, MemoryOptions, PartMemory, estimate_memory};
 pub use question_answering::{Answer, Answers, QuestionAnswering};
 pub use reranking::{Ranked, Ranking, Reranker};
 pub use runner::{

@@ -105,6 +105,18 @@ pub fn with_runner<R, E: From<Error>>(
     }
 }
 
+/// What is wanted of the graphs of a model.
+pub(crate) fn graph_options(facts: &Facts, options: &RunOptions) -> GraphOptions {
+    let own_task =
+        || facts.task().filter(|_| options.family_graphs || facts.module_task().is_some());
+    GraphOptions {
+        past: options.keeps_past,
+        task: options.task.clone().or_else(own_task),
+        is_own_task: options.task.is_none(),
+        ..GraphOptions::default()
+    }
+}
+
 /// The same with weights that are taken as they are read.
 fn with_weights<R, E: From<Error>>(
     source: &Source<'_>,
@@ -113,14 +125,7 @@ fn with_weights<R, E: From<Error>>(
     host: &dyn Host,
     then: impl FnOnce(&Runner<'_>) -> Result<R, E>,
 ) -> Result<R, E> {
-    let own_task =
-        || facts.task().filter(|_| options.family_graphs || facts.module_task().is_some());
-    let graph_options = GraphOptions {
-        past: options.keeps_past,
-        task: options.task.clone().or_else(own_task),
-        is_own_task: options.task.is_none(),
-        ..GraphOptions::default()
-    };
+    let graph_options = graph_options(facts, options);
     let (graph_options, warnings) = with_untied(source, &graph_options)?;
     warnings.iter().for_each(|warning| host.warn(warning, None));
     with_graphs(source, &graph_options, |weights, parts| {

@@ -70,6 +70,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod dtype;
+mod edit;
 mod format;
 mod header;
 mod index;
@@ -82,6 +83,7 @@ mod text;
 mod writer;
 
 pub use dtype::{dtype_from_name, dtype_name};
+pub use edit::with_texts;
 pub use format::FORMAT;
 pub use plan::{Order, WriteOptions, plan};
 pub use reader::{SafetensorsReader, open};

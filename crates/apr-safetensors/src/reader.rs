@@ -243,6 +243,10 @@ impl SafetensorsReader {
         self.stored = order.iter().map(|&at| self.stored[at]).collect();
     }
 
+    pub(crate) fn sources(&self) -> &[Box<dyn ByteSource>] {
+        &self.sources
+    }
+
     pub(crate) fn warn(&mut self, warning: String) {
         self.warnings.push(warning);
     }

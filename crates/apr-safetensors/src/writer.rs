@@ -31,6 +31,26 @@ impl SafetensorsWriter {
         Self { plan, due: Due::default() }
     }
 
+    /// The bytes before the data, with a header of `len` bytes: `None` if it is longer than that,
+    /// or there are several files.
+    pub(crate) fn front_of(&self, len: u64) -> Option<Vec<u8>> {
+        let [header] = self.plan.headers.as_slice() else { return None };
+        let json = header.get(size_of::<u64>()..)?.trim_ascii_end();
+        let padding = len.checked_sub(json.len() as u64)?;
+        let padding = usize::try_from(padding).ok()?;
+        Some([&len.to_le_bytes(), json, &vec![b' '; padding]].concat())
+    }
+
+    /// The offset of each tensor from the first byte of the data, if they are in the order in which
+    /// they were given.
+    pub(crate) fn offsets_in_data(&self) -> Option<Vec<u64>> {
+        let start = self.plan.headers.first()?.len() as u64;
+        let tensors = self.plan.layout.tensors.iter().enumerate();
+        tensors
+            .map(|(at, planned)| (planned.source == at).then(|| planned.offset - start))
+            .collect()
+    }
+
     fn start_file(&self, sink: &mut dyn Sink, file: usize) -> Result<()> {
         if self.plan.named {
             sink.next_file(&self.plan.layout.files[file].name)?;

@@ -40,6 +40,7 @@ mod first_use;
 mod four_bits;
 pub mod integrity;
 mod nearest;
+mod renaming;
 mod rows;
 mod strided;
 mod transform;
@@ -59,6 +60,7 @@ pub use codes::{
 pub use filter::{NamePattern, named, parse_filter, parse_search};
 pub use first_use::sort_by_first_use;
 pub use nearest::{closest, nearest};
+pub use renaming::Renamings;
 pub use rows::{Cut, Turned};
 pub use transform::Change;
 pub use unpacked::{Parts, SCALES_FILE, Unpacked};

@@ -52,8 +52,8 @@ const NAMED_ELSEWHERE: [&str; 5] = ["finish", "merge", "page", "run-part", "tui"
 const INSTEAD: [(&str, &str, &str); 4] = [
     ("run", "hub_file", "; --input reads a file"),
     ("validate", "hub_file", "; name the file itself"),
-    ("convert", "exclude", "; --prefix and --prune choose tensors"),
-    ("convert", "include", "; --prefix chooses tensors"),
+    ("convert", "exclude", "; --drop leaves out tensors"),
+    ("convert", "include", "; --keep chooses tensors"),
 ];
 
 /// Refuses an option that the command has no use for. `arguments` are all that it was called with.

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use apr_registry::codec::Choice;
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::write::TensorNames;
+
 /// Options of `.apr` output.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Options of .apr output")]
@@ -206,7 +208,7 @@ pub(crate) struct IssueArgs {
 /// Arguments of `edit`.
 #[derive(Debug, Args)]
 pub(crate) struct EditArgs {
-    /// The .apr or GGUF file
+    /// The .apr, GGUF, safetensors, ONNX or PyTorch file, or a folder of safetensors
     pub(crate) model: PathBuf,
     /// Set metadata: a key, or a path such as architecture.n_layer; the value is JSON, or else
     /// text. A GGUF key keeps its type, unless it is removed and set in the same command
@@ -215,12 +217,11 @@ pub(crate) struct EditArgs {
     /// Remove metadata
     #[arg(long, value_name = "KEY")]
     pub(crate) unset: Vec<String>,
-    /// Rename a tensor
-    #[arg(long, value_name = "OLD=NEW")]
-    pub(crate) rename: Vec<String>,
-    /// Drop tensors whose names match; needs --output or --force
-    #[arg(long, value_name = "GLOB")]
-    pub(crate) drop: Vec<String>,
+    #[command(flatten)]
+    pub(crate) names: TensorNames,
+    /// Add the array of a .npy file as a tensor
+    #[arg(long, value_name = "NAME=FILE")]
+    pub(crate) add: Vec<String>,
     /// File with the new chat template
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
@@ -230,7 +231,7 @@ pub(crate) struct EditArgs {
     /// Overwrite an existing output
     #[arg(short = 'f', long)]
     pub(crate) overwrite: bool,
-    /// Drop tensors from the file itself, without --output
+    /// Drop tensors (--drop, --keep) from the file itself, without --output
     #[arg(long)]
     pub(crate) force: bool,
 }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use apr_registry::Format;
 use clap::Args;
 
-use super::write::{WriteArgs, parse_format, parse_shard_size, parse_target};
+use super::write::{TensorNames, WriteArgs, parse_format, parse_shard_size, parse_target};
 use super::{ContainerArgs, DistillArgs, LowRankArgs, OnnxArgs, PruneArgs, RequantizeArgs};
 
 fn parse_alignment(text: &str) -> Result<u32, String> {
@@ -65,6 +65,8 @@ pub(crate) struct ConvertArgs {
     /// Only tensors whose names start with this prefix, such as `state_dict.`
     #[arg(long, value_name = "P", hide_short_help = true)]
     pub(crate) prefix: Option<String>,
+    #[command(flatten)]
+    pub(crate) names: TensorNames,
     /// Target format [default: by the output's extension]
     #[arg(long, value_name = "FORMAT", value_parser = parse_target())]
     pub(crate) format: Option<&'static Format>,

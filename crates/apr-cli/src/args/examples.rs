@@ -31,6 +31,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "inspect a model on a hub; fetches the header only",
             ),
             ("apr inspect *.gguf --quantization", "compare the quantization of several models"),
+            (
+                "apr inspect model.gguf --memory --context 8192 --cache-type q8_0",
+                "estimate the memory of a run; reads no weights",
+            ),
             ("apr inspect model.apr --json", "print the report as JSON"),
         ],
     ),
@@ -43,6 +47,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
             ),
             ("apr tensors model.apr --hist norm.weight", "histogram of one tensor"),
             ("apr tensors model.apr --values 'lm_head.weight[0:4, -3:]'", "values of a slice"),
+            (
+                "apr tensors model.apr --digest > model.sha256",
+                "digests of the tensors, for apr validate --manifest",
+            ),
         ],
     ),
     (
@@ -197,6 +205,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
             ("apr run llama.gguf --prompt \"Once upon a time\"", "generate text"),
             ("apr run chat.gguf --prompt \"What is a llama?\" --chat", "answer a chat message"),
             ("apr run chat.gguf --chat", "hold a conversation on a terminal"),
+            (
+                "apr run llama --lora adapter:0.5 --prompt Hello",
+                "apply half of an adapter, without merging it",
+            ),
             (
                 "apr run llama.gguf --input long.txt --prompt-cache long.cache",
                 "keep what was read of a long prompt for the next run",
@@ -480,6 +492,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "apr edit model.apr --drop 'vision.*' -o text.apr",
                 "write a copy without some tensors",
             ),
+            (
+                r"apr edit model.safetensors --rename '^layers\.(\d+)=blk.\1'",
+                "rename tensors by a regular expression",
+            ),
         ],
     ),
     ("upgrade", &[("apr upgrade old.apr new.apr", "rewrite an old file in the current format")]),
@@ -534,6 +550,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
             (
                 "apr download hf://org/model --file model-Q8_0.gguf",
                 "download one file of a repository with several models",
+            ),
+            (
+                "apr download hf://org/model --all --include '*.json' --local-dir model",
+                "copy the files that match into a folder",
             ),
         ],
     ),

@@ -1,4 +1,5 @@
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -6,7 +7,7 @@ use clap_complete::engine::ArgValueCompleter;
 
 use super::completion;
 use super::convert::{Sha256, parse_sha256};
-use super::run::parse_token;
+use super::run::{CacheTypeName, parse_token};
 
 /// Arguments of `inspect`.
 #[derive(Debug, Args)]
@@ -29,6 +30,18 @@ pub(crate) struct InspectArgs {
     /// Show everything: header, vocabulary, all metadata, all companion files
     #[arg(long)]
     pub(crate) full: bool,
+    /// Estimate the memory of a run: weights by dtype, KV cache, activations
+    #[arg(long)]
+    pub(crate) memory: bool,
+    /// Number of tokens for --memory [default: the model's context, else 128]
+    #[arg(long, value_name = "N", requires = "memory")]
+    pub(crate) context: Option<NonZeroUsize>,
+    /// Number of texts or other inputs side by side for --memory [default: 1]
+    #[arg(long, value_name = "N", requires = "memory")]
+    pub(crate) batch: Option<NonZeroUsize>,
+    /// Dtype of the KV cache for --memory [default: f32]
+    #[arg(long, value_name = "TYPE", requires = "memory")]
+    pub(crate) cache_type: Option<CacheTypeName>,
 }
 
 /// Arguments of `tui`.
@@ -91,6 +104,20 @@ pub(crate) struct TensorsArgs {
     /// Show offsets within the file
     #[arg(long)]
     pub(crate) offset: bool,
+    /// Print the SHA-256 of each tensor as sha256sum does, for `apr validate --manifest`
+    #[arg(
+        long, conflicts_with_all = ["stats", "hist", "values", "offset", "output"]
+    )]
+    pub(crate) digest: bool,
+    /// Write the tensors into this folder, a .npy file each; what NumPy has no dtype for is f32
+    #[arg(
+        short, long, value_name = "FOLDER",
+        conflicts_with_all = ["stats", "hist", "values", "offset", "sort"]
+    )]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite existing files of --output
+    #[arg(short = 'f', long, requires = "output")]
+    pub(crate) overwrite: bool,
 }
 
 /// Order of a list of tensors.
@@ -118,7 +145,7 @@ pub(crate) struct ValidateArgs {
     /// KL divergence of two models
     #[arg(long, conflicts_with_all = [
         "checksum", "nan_check", "zero_check", "shapes", "physics", "signature", "trusted",
-        "sha256", "source", "sarif", "strict",
+        "sha256", "manifest", "source", "sarif", "strict",
     ])]
     pub(crate) quality: bool,
     /// Exit with 5 if the score is below N
@@ -178,6 +205,9 @@ pub(crate) struct ValidateArgs {
     /// Expected SHA-256 of the file
     #[arg(long, value_name = "HEX", value_parser = parse_sha256)]
     pub(crate) sha256: Option<Sha256>,
+    /// File with the SHA-256 of tensors, as `apr tensors --digest` and gguf-hash print it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) manifest: Option<PathBuf>,
     /// Compare recorded digests with the digests of the model's commit on its hub
     #[arg(long)]
     pub(crate) source: bool,

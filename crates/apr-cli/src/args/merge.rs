@@ -23,7 +23,7 @@ fn parse_method() -> impl TypedValueParser<Value = Method> {
 }
 
 /// An adapter's location, and the number after its last colon.
-fn parse_adapter(text: &str) -> Result<(PathBuf, f64), String> {
+pub(super) fn parse_adapter(text: &str) -> Result<(PathBuf, f64), String> {
     let scale = |text: &str| text.parse().ok().filter(|scale: &f64| scale.is_finite());
     let split = text.rsplit_once(':').and_then(|(path, end)| Some((path, scale(end)?)));
     match split {

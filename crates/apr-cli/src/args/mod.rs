@@ -68,7 +68,7 @@ pub(crate) use tokenize::TokenizeArgs;
 pub(crate) use trace::TraceArgs;
 pub(crate) use upgrade::UpgradeArgs;
 pub(crate) use watermark::{DetectArgs, EmbedArgs, WatermarkAction};
-pub(crate) use write::{Precision, WriteArgs};
+pub(crate) use write::{Precision, TensorNames, WriteArgs};
 
 use crate::human::parse_size;
 

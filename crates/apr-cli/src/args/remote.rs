@@ -8,9 +8,16 @@ pub(crate) struct DownloadArgs {
     /// Locations that start with hf://, https:// or s3://
     #[arg(required = true, value_name = "LOCATION")]
     pub(crate) models: Vec<PathBuf>,
-    /// All files of the repository, not only the files of one model
+    /// All files of the repository, not only the files of one model; --include and --exclude choose
+    /// among all of them
     #[arg(long)]
     pub(crate) all: bool,
+    /// Copy the files into this folder under their own names
+    #[arg(long, value_name = "DIR")]
+    pub(crate) local_dir: Option<PathBuf>,
+    /// Overwrite other files of these names in --local-dir
+    #[arg(short = 'f', long, requires = "local_dir")]
+    pub(crate) overwrite: bool,
 }
 
 /// How models on hubs and servers are read: options of every command.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::look::parse_named_file;
+use super::merge::parse_adapter;
 use crate::engine::MOST_BEAMS;
 
 /// Arguments of `run`.
@@ -39,6 +40,10 @@ pub(crate) struct RunArgs {
     /// Part of a model that has several, such as encoder_model
     #[arg(long, value_name = "NAME")]
     pub(crate) part: Option<String>,
+    /// LoRA, DoRA, LoHa or LoKr adapter to apply, multiplied by X [default: 1], without writing a
+    /// merged model; may be given several times
+    #[arg(long, value_name = "ADAPTER[:X]", value_parser = parse_adapter)]
+    pub(crate) lora: Vec<(PathBuf, f64)>,
     /// Prompt; also read from a pipe
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     pub(crate) prompt: Vec<String>,

@@ -59,6 +59,28 @@ pub(crate) struct WriteArgs {
     pub(crate) dry_run: bool,
 }
 
+/// Which tensors of a model are taken, and their names.
+#[derive(Debug, Default, Args)]
+pub(crate) struct TensorNames {
+    /// Rename tensors: a name, or else a regular expression whose matches are replaced, with groups
+    /// as \1
+    #[arg(long, value_name = "OLD=NEW")]
+    pub(crate) rename: Vec<String>,
+    /// Drop tensors whose names match
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) drop: Vec<String>,
+    /// Drop tensors whose names match no --keep
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) keep: Vec<String>,
+}
+
+impl TensorNames {
+    /// Whether all tensors are taken under their own names.
+    pub(crate) fn is_empty(&self) -> bool {
+        [&self.rename, &self.drop, &self.keep].iter().all(|list| list.is_empty())
+    }
+}
+
 /// Precision of a cast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Precision {

@@ -3,9 +3,11 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use apr_core::counted;
+use apr_core::{Sink, counted};
 use apr_hub::{Downloaded, ResolvedLocation};
-use apr_registry::Escaped;
+use apr_io::{AtomicOutput, FileSource, Target, io_error};
+use apr_registry::{ByteSource, Error, Escaped};
+use apr_view::chunks::pieces;
 use serde::Serialize;
 
 use crate::args::{DownloadArgs, TensorsArgs};
@@ -51,10 +53,10 @@ impl From<Downloaded> for FetchedFile {
 /// Fetches models into the cache.
 pub(super) fn run(args: &DownloadArgs, context: &Context) -> Outcome {
     signals::stop_cleanly(&context.interrupt)?;
-    super::several::each(&args.models, context, |path| fetch(path, args.all, context), render)
+    super::several::each(&args.models, context, |path| fetch(path, args, context), render)
 }
 
-fn fetch(path: &Path, all: bool, context: &Context) -> Outcome<DownloadReport> {
+fn fetch(path: &Path, args: &DownloadArgs, context: &Context) -> Outcome<DownloadReport> {
     if !apr_io::is_remote(path) {
         let message = format!(
             "{} is not a remote location: expected hf://, https:// or s3://",
@@ -65,7 +67,11 @@ fn fetch(path: &Path, all: bool, context: &Context) -> Outcome<DownloadReport> {
 
     let folder = context.sources.place(path)?;
     let place = folder.place();
-    let names = wanted(place, all);
+    let names = wanted(place, args.all)?;
+    if names.is_empty() {
+        let message = "no file matches --include and --exclude; --all chooses among all files";
+        return Err(Failure::Usage(format!("{}: {message}", path.display())));
+    }
     let len = |name: &String| {
         place.files().iter().find(|file| file.name == *name).and_then(|file| file.len)
     };
@@ -84,12 +90,15 @@ fn fetch(path: &Path, all: bool, context: &Context) -> Outcome<DownloadReport> {
         .iter()
         .filter(|note| is_new(note))
         .for_each(|note| context.printer.warn(note));
-    let files: Vec<FetchedFile> = files?.into_iter().map(FetchedFile::from).collect();
+    let mut files: Vec<FetchedFile> = files?.into_iter().map(FetchedFile::from).collect();
+    if let Some(folder) = &args.local_dir {
+        files.iter_mut().try_for_each(|file| copy(file, folder, args.overwrite, context))?;
+    }
     Ok(DownloadReport {
         path: place.location().to_string(),
         revision: place.repository().map(|repository| repository.commit.clone()),
         why,
-        folder: place.snapshot(),
+        folder: args.local_dir.clone().or_else(|| place.snapshot()),
         bytes: files.iter().map(|file| file.bytes).sum(),
         fetched: files.iter().map(|file| file.fetched).sum(),
         files,
@@ -97,17 +106,77 @@ fn fetch(path: &Path, all: bool, context: &Context) -> Outcome<DownloadReport> {
 }
 
 /// The file that the location names, the files of one model, or all of them.
-fn wanted(place: &ResolvedLocation, all: bool) -> Vec<String> {
-    if all || place.repository().is_none() {
-        return place.files().iter().map(|file| file.name.clone()).collect();
+fn wanted(place: &ResolvedLocation, all: bool) -> Outcome<Vec<String>> {
+    if all {
+        return Ok(place.matching()?.into_iter().map(|file| file.name.clone()).collect());
+    }
+    if place.repository().is_none() {
+        return Ok(place.files().iter().map(|file| file.name.clone()).collect());
     }
     let chosen = place.chosen();
     if let Some(file) = place.file().filter(|file| *file == place.location().file_name()) {
         // With the other shards, where it is one.
         let shards = chosen.weights.iter().filter(|name| *name != file).cloned();
-        return [file.to_owned()].into_iter().chain(shards).collect();
+        return Ok([file.to_owned()].into_iter().chain(shards).collect());
     }
-    chosen.weights.iter().chain(&chosen.companions).cloned().collect()
+    Ok(chosen.weights.iter().chain(&chosen.companions).cloned().collect())
+}
+
+/// Copies a file out of the cache, under its own name in a folder. One that is there with the same
+/// bytes stays.
+fn copy(file: &mut FetchedFile, folder: &Path, overwrite: bool, context: &Context) -> Outcome {
+    let target = folder.join(relative(&file.name)?);
+    let wrong = |error: std::io::Error| io_error(&error, &target);
+    let source = context.sources.open_file(&file.path)?;
+    if target.is_file() && is_same(&source, &FileSource::open(&target)?)? {
+        file.path = target;
+        return Ok(());
+    }
+    if let Some(parent) = target.parent() {
+        std::fs::create_dir_all(parent).map_err(wrong)?;
+    }
+    let mut output = AtomicOutput::create(Target::File(target.clone()), overwrite, [])?;
+    let mut buffer = vec![0; PIECE];
+    for piece in pieces(source.len(), PIECE) {
+        context.interrupt.check()?;
+        source.read_at(piece.offset, &mut buffer[..piece.len])?;
+        output.write_all(&buffer[..piece.len])?;
+    }
+    context.printer.committed(&output.commit()?);
+    file.path = target;
+    Ok(())
+}
+
+/// Bytes that are copied at a time.
+const PIECE: usize = 1 << 20;
+
+/// The path of a name on a server, which must stay within the folder.
+fn relative(name: &str) -> Outcome<PathBuf> {
+    let is_plain =
+        |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\\', ':', '\0']);
+    if !name.split('/').all(is_plain) {
+        let message = "the name of this file leads out of a folder; it is not copied";
+        return Err(Error::format(message).in_file(name).into());
+    }
+    Ok(name.split('/').collect())
+}
+
+/// Whether two files have the same bytes.
+fn is_same(a: &FileSource, b: &FileSource) -> Outcome<bool> {
+    if a.len() != b.len() {
+        return Ok(false);
+    }
+    let mut buffers = [vec![0; PIECE], vec![0; PIECE]];
+    for piece in pieces(a.len(), PIECE) {
+        let [left, right] = &mut buffers;
+        let (left, right) = (&mut left[..piece.len], &mut right[..piece.len]);
+        a.read_at(piece.offset, left)?;
+        b.read_at(piece.offset, right)?;
+        if left != right {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn render(out: &mut dyn Write, report: &DownloadReport) -> io::Result<()> {

@@ -7,7 +7,7 @@ use apr_arch::Description;
 use apr_core::json::{entries, text};
 use apr_core::{counted, number};
 use apr_ops::graph::{EndReport, PartSummary};
-use apr_ops::inspect::{DTypeShare, InspectReport, LONGEST_ARRAY, QuantizedType};
+use apr_ops::inspect::{InspectReport, LONGEST_ARRAY, QuantizedType};
 use apr_ops::physics::is_filterbank;
 use apr_ops::tensors::{TensorRow, TensorsOptions, list};
 use apr_registry::gguf::{self, Pair};
@@ -19,10 +19,11 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::graph::{cost_text, sizes_text};
-use super::{left_out, several};
+use super::{estimate, left_out, several};
 use crate::args::InspectArgs;
 use crate::context::Context;
 use crate::documents::Document;
+use crate::engine::MemoryEstimate;
 use crate::failure::Outcome;
 use crate::options::in_options;
 use crate::printer::{BOLD, DIM, ODD, columns};
@@ -41,6 +42,8 @@ struct Report {
     vocabulary: Option<Vocabulary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     filters: Option<Filters>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<MemoryEstimate>,
 }
 
 impl Document for Report {
@@ -61,16 +64,14 @@ pub(super) fn run(args: &InspectArgs, context: &Context) -> Outcome {
                 None => {}
             }
             match &report.filters {
-                Some(filters) => render_filters(out, filters),
-                None if args.filters => {
-                    writeln!(
-                        out,
-                        "\nThe model contains no filterbank and no preprocessing \
-                                   configuration."
-                    )
-                }
-                None => Ok(()),
+                Some(filters) => render_filters(out, filters)?,
+                None if args.filters => writeln!(
+                    out,
+                    "\nThe model contains no filterbank and no preprocessing configuration."
+                )?,
+                None => {}
             }
+            report.memory.as_ref().map_or(Ok(()), |memory| estimate::render(out, memory))
         },
     )
 }
@@ -85,8 +86,9 @@ fn describe(path: &Path, args: &InspectArgs, context: &Context) -> Outcome<Repor
         None
     };
     let filters = if args.filters || args.full { filters(reader, context)? } else { None };
+    let memory = args.memory.then(|| estimate::of(&model, args, context)).transpose()?;
     let inspect = context.session(&model)?.inspect()?;
-    Ok(Report { inspect, vocabulary, filters })
+    Ok(Report { inspect, vocabulary, filters, memory })
 }
 
 fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io::Result<()> {
@@ -273,11 +275,7 @@ fn render_dtypes(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> 
         return Ok(());
     }
 
-    let label = |share: &DTypeShare| match &share.stored {
-        Some(stored) => format!("{} from {stored}", share.dtype),
-        None => share.dtype.to_string(),
-    };
-    let width = report.dtypes.iter().map(|share| label(share).len()).max().unwrap_or(0).max(12);
+    let width = report.dtypes.iter().map(|share| share.name().len()).max().unwrap_or(0).max(12);
     writeln!(
         out,
         "\n{BOLD}{:<width$} {:>8} {:>16} {:>10} {:>12}{BOLD:#}",
@@ -286,7 +284,7 @@ fn render_dtypes(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> 
     let bits = |bits: Option<f64>| bits.map_or_else(|| "-".to_owned(), |bits| format!("{bits:.2}"));
     for share in &report.dtypes {
         let (elements, size) = (human::count(share.elements), human::bytes(share.bytes));
-        let (dtype, tensors) = (label(share), human::count(share.tensor_count as u64));
+        let (dtype, tensors) = (share.name(), human::count(share.tensor_count as u64));
         writeln!(
             out,
             "{dtype:<width$} {tensors:>8} {elements:>16} {size:>10} {:>12}",

@@ -20,7 +20,10 @@ mod download;
 mod download;
 mod edit;
 mod encrypt;
+#[cfg(feature = "infer")]
+mod estimate;
 mod explain;
+mod file_name;
 mod graph;
 #[cfg(feature = "infer")]
 mod imatrix;
@@ -63,6 +66,7 @@ mod second_order;
 mod several;
 mod shard;
 mod sign;
+mod tensor_edits;
 mod tensors;
 #[cfg(feature = "infer")]
 mod trace;
@@ -84,8 +88,8 @@ mod without_linalg;
 pub(crate) use self::manual::COMPLETE;
 #[cfg(not(feature = "infer"))]
 use self::without_engine::{
-    canary, distill, imatrix, importance, refused as bench, refused as quality, refused as trace,
-    run, search,
+    canary, distill, estimate, imatrix, importance, refused as bench, refused as quality,
+    refused as trace, run, search,
 };
 use crate::args::Command;
 use crate::context::Context;

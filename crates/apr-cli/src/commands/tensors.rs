@@ -1,15 +1,19 @@
 //! `apr tensors`.
 
+mod arrays;
+
 use std::io::{self, Write};
 use std::path::Path;
 
 use apr_core::counted;
 use apr_ops::elements::{Selection, ValuesReport};
+use apr_ops::manifest;
 use apr_ops::tensors::{HistogramReport, SortBy, TensorRow, TensorsOptions, TensorsReport, find};
 use apr_registry::Escaped;
-use apr_view::parse_search;
+use apr_view::{NamePattern, parse_search};
 use serde::Serialize;
 
+use self::arrays::ArraysReport;
 use super::{left_out, several};
 use crate::args::{Sort, TensorsArgs};
 use crate::context::Context;
@@ -28,6 +32,10 @@ const BIN_HEIGHT: u64 = 10;
 
 /// Lists the tensors of models, or shows the distribution or values of one.
 pub(super) fn run(args: &TensorsArgs, context: &Context) -> Outcome {
+    if (args.output.is_some() || args.digest) && args.models.len() > 1 {
+        let option = if args.digest { "--digest" } else { "--output" };
+        return Err(Failure::Usage(format!("{option} takes the tensors of one model")));
+    }
     let titled = args.models.len() > 1;
     several::each(
         &args.models,
@@ -38,7 +46,9 @@ pub(super) fn run(args: &TensorsArgs, context: &Context) -> Outcome {
                 writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&report.file))?;
             }
             match &report.found {
+                FoundTensors::List(list) if args.digest => render_digests(out, list),
                 FoundTensors::List(list) => render(out, list, args),
+                FoundTensors::Arrays(arrays) => arrays::render(out, arrays),
                 FoundTensors::Histogram(histogram) => render_histogram(out, histogram),
                 FoundTensors::Values(values) => render_values(out, values),
             }
@@ -66,10 +76,15 @@ enum FoundTensors {
     List(TensorsReport),
     Histogram(HistogramReport),
     Values(ValuesReport),
+    Arrays(ArraysReport),
 }
 
 fn look(path: &Path, args: &TensorsArgs, context: &Context) -> Outcome<ModelTensors> {
-    let reads_values = args.stats || args.hist.is_some() || args.values.is_some();
+    let reads_values = args.stats
+        || args.digest
+        || args.hist.is_some()
+        || args.values.is_some()
+        || args.output.is_some();
     // Files beside the weights are looked at, so that those that are not read are named.
     let open = if reads_values { model::open_with_companions } else { model::look_with_companions };
     let model = open(path, context)?;
@@ -77,6 +92,9 @@ fn look(path: &Path, args: &TensorsArgs, context: &Context) -> Outcome<ModelTens
     let found = match (&args.hist, &args.values) {
         (Some(name), _) => FoundTensors::Histogram(distribution(&model, path, name, context)?),
         (None, Some(part)) => FoundTensors::Values(values(&model, part, context)?),
+        (None, None) if args.output.is_some() => {
+            FoundTensors::Arrays(arrays::write(&model, args, context)?)
+        }
         (None, None) => FoundTensors::List(listed(&model, path, args, context)?),
     };
     Ok(ModelTensors { file: model.name, found })
@@ -88,9 +106,8 @@ fn listed(
     args: &TensorsArgs,
     context: &Context,
 ) -> Outcome<TensorsReport> {
-    let filter = args.filter.as_deref().map(parse_search).transpose();
     let options = TensorsOptions {
-        filter: filter.map_err(|error| Failure::Usage(error.message().to_owned()))?,
+        filter: filter(args)?,
         sort: match args.sort {
             Sort::Offset => SortBy::Offset,
             Sort::Name => SortBy::Name,
@@ -98,12 +115,13 @@ fn listed(
             Sort::Dtype => SortBy::DType,
         },
         stats: args.stats,
+        digests: args.digest,
     };
 
     let tensors = model.reader.tensors();
     let total = tensors.iter().filter_map(|info| info.byte_len().ok()).sum();
     match &options.filter {
-        _ if !args.stats => {}
+        _ if !args.stats && !args.digest => {}
         None => context.sources.read_whole(),
         Some(filter) => {
             let wanted =
@@ -114,6 +132,21 @@ fn listed(
 
     let bar = Bar::new(&context.printer, total);
     Ok(context.session(model)?.tensors(&options, &context.pipeline()?, &bar)?)
+}
+
+/// The names that are asked for.
+fn filter(args: &TensorsArgs) -> Outcome<Option<NamePattern>> {
+    let filter = args.filter.as_deref().map(parse_search).transpose();
+    filter.map_err(|error| Failure::Usage(error.message().to_owned()))
+}
+
+/// The lines of a manifest. What is no tensor has no digest, and is named in comments.
+fn render_digests(out: &mut dyn Write, report: &TensorsReport) -> io::Result<()> {
+    let lines = report.left_out.lines("--json lists them all");
+    lines.iter().try_for_each(|line| writeln!(out, "# {}", Escaped(line)))?;
+    report.tensors.iter().try_for_each(|row| {
+        writeln!(out, "{}", manifest::line(row.sha256.as_deref().unwrap_or_default(), &row.name))
+    })
 }
 
 fn distribution(

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
+use std::path::Path;
 
+use apr_io::io_error;
+use apr_ops::manifest::Manifest;
 use apr_ops::sarif;
 use apr_ops::validate::{
     Check, Finding, Level, Status, ValidateOptions, ValidateReport, bytes_to_read,
@@ -52,6 +55,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     let seconds = bar.elapsed().as_secs_f64();
     drop(bar);
     add_asked(&mut report, args, &model, context)?;
+    context.sources.check_unchanged()?;
     context.printer.detail(&format!(
         "read {} in {seconds:.3} s, {:.2} GB/s",
         human::bytes(report.bytes_read),
@@ -112,6 +116,11 @@ fn add_asked(
         report.add(Check::Sha256, found);
     }
 
+    if let Some(path) = &args.manifest {
+        let outcome = check_manifest(path, model, context)?;
+        report.add(Check::Manifest, outcome);
+    }
+
     if args.source {
         let source = model.reader.metadata().object("source").cloned().unwrap_or_default();
         match context.sources.check_provenance(&source.into()) {
@@ -123,6 +132,18 @@ fn add_asked(
     }
 
     Ok(())
+}
+
+/// Compares the tensors with a list of digests.
+fn check_manifest(path: &Path, model: &Model, context: &Context) -> Outcome<Result<String, Error>> {
+    let text = std::fs::read_to_string(path).map_err(|error| io_error(&error, path))?;
+    let manifest = Manifest::parse(&text).map_err(|error| error.in_file(path.display()))?;
+    let reader = &*model.reader;
+    let bar = Bar::new(&context.printer, bytes_to_read(reader));
+    match manifest.check(reader, &context.pipeline()?, &bar) {
+        Err(error) if error.code() != Code::Checksum => Err(error.into()),
+        outcome => Ok(outcome),
+    }
 }
 
 /// What a file that does not open would have run, if it is a pickle.

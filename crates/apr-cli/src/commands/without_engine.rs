@@ -64,6 +64,32 @@ pub(super) mod canary {
     }
 }
 
+/// `apr inspect --memory`.
+pub(super) mod estimate {
+    use std::io::{self, Write};
+
+    use crate::args::InspectArgs;
+    use crate::context::Context;
+    use crate::engine::{MemoryEstimate, absent};
+    use crate::failure::Outcome;
+    use crate::model::Model;
+
+    pub(in crate::commands) fn of(
+        _model: &Model,
+        _args: &InspectArgs,
+        _context: &Context,
+    ) -> Outcome<MemoryEstimate> {
+        absent()
+    }
+
+    pub(in crate::commands) fn render(
+        _out: &mut dyn Write,
+        estimate: &MemoryEstimate,
+    ) -> io::Result<()> {
+        match *estimate {}
+    }
+}
+
 /// `apr imatrix`, and `--calibration`.
 pub(super) mod imatrix {
     use std::path::Path;

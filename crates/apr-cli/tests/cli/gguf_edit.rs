@@ -117,7 +117,7 @@ fn a_request_that_makes_no_sense_changes_nothing() {
     let sandbox = sandbox();
     let before = sandbox.read("m.gguf");
     let requests = [
-        ("", "no change requested: pass --set, --unset, --rename, --drop or --chat-template"),
+        ("", "--set, --unset, --rename, --drop, --keep, --add or --chat-template"),
         ("--set llama.block_count=many", "of type u32"),
         ("--set general.alignment=64", "describes the file itself"),
         ("--unset split.count", "describes the file itself"),

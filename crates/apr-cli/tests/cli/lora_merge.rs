@@ -406,3 +406,22 @@ fn a_sum_that_is_cast_is_rounded_once() {
     let (dtype, _, bytes) = &tensors(&sandbox.read("out.safetensors"))[name];
     assert_eq!((dtype, bytes), (&json!("BF16"), &ones));
 }
+
+#[test]
+fn a_run_with_adapters_is_a_run_of_the_merged_model() {
+    let sandbox = with(&["llama", "lora", "dora"]);
+    let logits = |line: &str| {
+        sandbox.apr(&format!("run {line} --tokens 1,2,3 --want logits --json")).ok().json()
+    };
+    let values = |line: &str| logits(line)["outputs"].clone();
+    for adapters in ["--lora lora", "--lora lora:0.5", "--lora lora:0.5 --lora dora"] {
+        sandbox.apr(&format!("merge llama {adapters} -o merged -f --format safetensors")).ok();
+        let merged = values("merged");
+        assert_eq!(values(&format!("llama {adapters}")), merged, "{adapters}");
+        assert_ne!(values("llama"), merged, "{adapters}");
+    }
+    sandbox.apr("convert llama -o base.gguf").ok();
+    sandbox.apr("run base.gguf --lora lora --tokens 1,2,3 --want logits").ok();
+    sandbox.apr("run llama --lora llama --tokens 1").fails(4, &["llama"]);
+    sandbox.apr("run llama --lora nowhere --tokens 1").fails(3, &["nowhere"]);
+}

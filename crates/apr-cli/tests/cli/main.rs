@@ -22,11 +22,14 @@ mod constants;
 mod container;
 mod coreml;
 mod diff;
+mod digests;
 mod distill;
 #[cfg(unix)]
 mod documentation;
 mod edit;
+mod edit_formats;
 mod encryption;
+mod estimates;
 mod falsification;
 mod families;
 mod family_round_trip;
@@ -42,6 +45,7 @@ mod graphs;
 mod hub;
 mod hub_cache;
 mod hub_faults;
+mod hub_folder;
 mod hub_servers;
 mod imatrix;
 #[cfg(unix)]

@@ -3,9 +3,10 @@
 use super::flops;
 use super::sizes::{Sizes, bytes};
 use crate::check::order;
-use crate::{Body, Node, ValueOrigin};
+use crate::{Body, Node, Value, ValueOrigin};
 
 /// The values of a body that are in memory.
+#[derive(Clone)]
 pub(super) struct Memory {
     /// Bytes of each value; 0 for those that are in another's memory, or not of this body.
     bytes: Vec<u64>,
@@ -37,9 +38,24 @@ impl Memory {
             }
         }
 
-        memory.live =
-            body.inputs.iter().map(|id| memory.bytes[id.0 as usize]).fold(0, u64::saturating_add);
+        memory.live = memory.of_inputs(body);
         memory
+    }
+
+    /// The same before the first node, without some of the values.
+    pub(super) fn without(&self, body: &Body, leaves_out: impl Fn(&Value) -> bool) -> Self {
+        let mut memory = self.clone();
+        for (bytes, value) in memory.bytes.iter_mut().zip(&body.values) {
+            if leaves_out(value) {
+                *bytes = 0;
+            }
+        }
+        memory.live = memory.of_inputs(body);
+        memory
+    }
+
+    fn of_inputs(&self, body: &Body) -> u64 {
+        body.inputs.iter().map(|id| self.bytes[id.0 as usize]).fold(0, u64::saturating_add)
     }
 
     /// Runs a node, which needs `inside` bytes of its own: returns the bytes in memory meanwhile.

@@ -136,6 +136,28 @@ fn each_token_adds_its_keys_and_values_to_the_cache() {
 }
 
 #[test]
+fn activations_are_counted_without_what_is_kept_and_what_is_not_wanted() {
+    let mut graph = GraphBuilder::new(17);
+    let main = graph.body();
+    let past = main.input("past", ElementType::F32, sizes("1 2 256 64"), Meaning::PastKey);
+    let x = main.input("x", ElementType::F32, sizes("1 2 1 64"), Meaning::Unknown);
+    let new = main.op("Neg", [x]).output("new");
+    let all = main.op("Concat", [past, new]).attribute("axis", 2).output("present");
+    main.output("present", all, Meaning::PresentKey);
+    let w = main.weight("w", ElementType::F32, [64, 1000]);
+    let logits = main.op("MatMul", [x, w]).output("logits");
+    main.output("logits", logits, Meaning::Logits);
+    let mut graph = graph.finish();
+    let inference = infer(&mut graph);
+    let of = |wanted: &dyn Fn(&crate::Value) -> bool| {
+        activations(&graph, &inference, &|_| None, wanted).bytes
+    };
+    // The input and its negative have 512 bytes each, the logits of two heads 8,000.
+    assert_eq!(of(&|value| value.meaning != Meaning::Logits), 2 * 512);
+    assert_eq!(of(&|_| true), 512 + 8000);
+}
+
+#[test]
 fn a_size_that_is_not_known_is_counted_as_unknown() {
     let mut graph = GraphBuilder::new(17);
     let main = graph.body();

@@ -83,6 +83,8 @@ pub enum Check {
     Signature,
     /// SHA-256 of the file, against the one that was asked for.
     Sha256,
+    /// SHA-256 of tensors, against the manifest that was named.
+    Manifest,
     /// Where the model comes from: what is written down of it, against what is there.
     Source,
 }
@@ -103,6 +105,7 @@ impl Check {
             Self::Physics => "Physics",
             Self::Signature => "Signature",
             Self::Sha256 => "SHA-256",
+            Self::Manifest => "Manifest",
             Self::Source => "Source",
         }
     }

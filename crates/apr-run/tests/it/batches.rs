@@ -15,7 +15,7 @@ use crate::support::{folder, with_model, with_options};
 const PROMPTS: [&[i64]; 5] = [&[3, 4, 5, 6, 7, 8, 9], &[11], &[20, 21, 22], &[3, 4], &[60, 61, 62]];
 
 /// A family of the fixtures, with random weights.
-fn made_up(family: &Value) -> FolderInMemory {
+pub(crate) fn made_up(family: &Value) -> FolderInMemory {
     let shapes: BTreeMap<String, Vec<usize>> =
         serde_json::from_value(family["tensors"].clone()).expect("shapes");
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
@@ -40,7 +40,7 @@ fn made_up(family: &Value) -> FolderInMemory {
 }
 
 /// The families that continue texts.
-fn families() -> Vec<(String, Value)> {
+pub(crate) fn families() -> Vec<(String, Value)> {
     let entries = fs::read_dir(locate::fixture("families")).expect("the fixtures are there");
     let paths = entries.map(|entry| entry.expect("an entry").path());
     let mut all: Vec<(String, Value)> = paths

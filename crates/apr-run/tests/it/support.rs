@@ -48,6 +48,17 @@ pub(crate) fn with_options<R>(
     made.expect("it runs")
 }
 
+/// Calls `then` with the model of a folder, before it is ready to run.
+pub(crate) fn with_source<R>(
+    folder: &FolderInMemory,
+    then: impl FnOnce(&Source<'_>, &Facts) -> R,
+) -> R {
+    let model = open_folder(folder, &Limits::default()).expect("a model");
+    let families = Families::builtin();
+    let facts = Facts::of(&model).expect("facts");
+    then(&Source::new(&model, &families), &facts)
+}
+
 /// Keeps warnings, and cancels what runs once it was asked so often.
 pub(crate) struct Watched {
     left: AtomicI64,

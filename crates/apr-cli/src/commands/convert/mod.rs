@@ -21,12 +21,13 @@ pub(super) use self::write::{
 };
 #[cfg(feature = "linalg")]
 use super::rounding;
+use super::tensor_edits::edited;
 #[cfg(not(feature = "linalg"))]
 use super::without_linalg::rounding;
 use super::{analyze, distill, lowrank, prune, weights};
 use crate::args::{
     Compress, ContainerArgs, ConvertArgs, ExportArgs, ImportArgs, QuantizeOptions, Sha256,
-    WriteArgs,
+    TensorNames, WriteArgs,
 };
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -87,7 +88,8 @@ pub(super) fn import_job(args: &ImportArgs, context: &Context) -> Outcome<(Job, 
 pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
     if args.analyze_source {
         let model = model::open_with_companions(&args.model, context)?;
-        let mut view = View::new(&*model.reader);
+        let reader = edited(model.reader, &args.names, &args.model)?;
+        let mut view = View::new(&*reader);
         if let Some(prefix) = &args.prefix {
             view.select(prefix)?;
         }
@@ -154,13 +156,20 @@ pub(super) struct ChangedJob {
 }
 
 fn changed_job(args: &ConvertArgs, context: &Context) -> Outcome<ChangedJob> {
+    let is_calibrated = args.requantize.options.calibration.is_some();
+    if !args.names.is_empty() && (args.changes_model() || is_calibrated) {
+        // What changes weights by runs, or reads them again, has the names of the file.
+        let message = "--rename, --drop and --keep don't combine with pruning, factors, \
+                       distillation and --calibration: `apr edit` first";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let opened = unchanged_job(args, context)?;
     let options = &args.requantize.options;
     if weights::rounding(&opened.0, options).is_some() && !args.changes_model() {
         return rounded_job(opened, &args.model, options, context);
     }
     weights::check_rounding(&opened.0, options)?;
-    let origin = origin(&opened, &args.model, context)?;
+    let origin = origin(&opened, &args.model, &args.names, context)?;
     let (job, model, mut changed) = prune::pruned(args, opened, context)?;
     let (job, model, factors) = lowrank::factorized(args, (job, model), context)?;
     changed.lowrank = factors;
@@ -175,12 +184,14 @@ fn changed_job(args: &ConvertArgs, context: &Context) -> Outcome<ChangedJob> {
 fn origin(
     (job, model): &(Job, Model),
     path: &Path,
+    names: &TensorNames,
     context: &Context,
 ) -> Outcome<Option<(Job, Model)>> {
     if job.weights.gate.is_none() {
         return Ok(None);
     }
-    let mut again = open_for(job.target.format, model.spool().unwrap_or(path), context)?;
+    let again = open_for(job.target.format, model.spool().unwrap_or(path), context)?;
+    let mut again = again.read_by(|reader| edited(reader, names, path))?;
     again.name.clone_from(&model.name);
     Ok(Some((job.clone(), again)))
 }
@@ -213,7 +224,8 @@ pub(super) fn unchanged_job(args: &ConvertArgs, context: &Context) -> Outcome<(J
         validation: validation(&args.write),
         ..Job::new(contain(target, &args.container, context)?)
     };
-    opened(job, &args.model, context)
+    let (job, model) = opened(job, &args.model, context)?;
+    Ok((job, model.read_by(|reader| edited(reader, &args.names, &args.model))?))
 }
 
 /// Writes another format.
@@ -261,7 +273,7 @@ pub(super) fn rounded_job(
         let (job, model) = opened;
         return Ok(ChangedJob { job, model, changed: Changed::default(), origin: None });
     };
-    let origin = origin(&opened, path, context)?;
+    let origin = origin(&opened, path, &TensorNames::default(), context)?;
     let (job, model, report) = rounding::rounded(opened, path, asked, context)?;
     let changed = Changed { calibrated_rounding: Some(report), ..Changed::default() };
     Ok(ChangedJob { job, model, changed, origin })

@@ -1,6 +1,6 @@
 //! `apr edit` on `.apr`: metadata, names, the chat template.
 
-use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use apr::job::Output;
@@ -8,13 +8,14 @@ use apr_io::io_error;
 use apr_ops::job::Job;
 use apr_registry::apr2::{Apr2Reader, Changes};
 use apr_registry::gguf::KeyValue;
-use apr_registry::{CheckpointReader, Error, Metadata, PlanOptions, keys};
-use apr_view::{View, parse_filter};
+use apr_registry::{CheckpointReader, Metadata, PlanOptions, keys};
+use apr_view::View;
 use serde_json::{Map, Value};
 
-use super::asked::{check_loss, split};
+use super::asked::{check_loss, tensor_edits};
 use super::report::{EditReport, render};
 use crate::args::EditArgs;
+use crate::commands::tensor_edits::{TensorEdits, split};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::progress::Bar;
@@ -30,28 +31,18 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 
 /// Edits an `.apr` file.
-pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
-    let file = revise::open_to_change(&args.model, args.output.as_deref(), context)?;
-    let changes = changes(&file.reader, args)?;
-    let drops =
-        args.drop.iter().map(|glob| Ok(parse_filter(glob)?)).collect::<Outcome<Vec<_>>>()?;
-    let is_dropped = |name: &str| drops.iter().any(|drop| drop.is_match(name));
-    let tensors = file.reader.tensors();
-    let dropped = tensors.iter().filter(|info| is_dropped(&info.name)).count();
-    if !drops.is_empty() && dropped == 0 {
-        return Err(Failure::Usage("no tensor matches --drop".to_owned()));
-    }
-
-    check_loss(args, dropped, tensors.len())?;
+pub(super) fn run(path: &Path, args: &EditArgs, context: &Context) -> Outcome {
+    let file = revise::open_to_change(path, args.output.as_deref(), context)?;
+    let edits = tensor_edits(args, context)?;
+    let changes = changes(&file.reader, &edits, path, args)?;
+    let dropped = edits.dropped(&file.reader)?;
+    check_loss(args, dropped, file.reader.tensors().len())?;
+    let moves = dropped > 0 || edits.adds_any();
     let mut report = EditReport {
-        path: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
-        changed: dropped > 0 || changes.metadata.is_some() || !changes.renames.is_empty(),
+        changed: moves || changes.metadata.is_some() || !changes.renames.is_empty(),
         written: true,
-        in_place: false,
         dropped_tensors: dropped,
-        dropped_signatures: 0,
-        dropped_licence: false,
-        undone: false,
+        ..EditReport::of(args.output.as_deref().unwrap_or(path))
     };
 
     if !report.changed && args.output.is_none() {
@@ -60,7 +51,7 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
         return context.printer.report(&report, render);
     }
 
-    match if dropped == 0 { file.reader.revise(&changes)? } else { None } {
+    match if moves { None } else { file.reader.revise(&changes)? } {
         Some(revision) => {
             report.in_place = args.output.is_none();
             file.write(args.output.as_deref(), args.overwrite, &revision, context)?;
@@ -69,8 +60,8 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
         }
         None => {
             (report.dropped_signatures, report.dropped_licence) =
-                seals_to_drop(&file.reader, args)?;
-            rewrite(file, args, &changes, &is_dropped, context)?;
+                seals_to_drop(&file.reader, path)?;
+            rewrite(file, path, args, &changes, edits, context)?;
         }
     }
 
@@ -89,11 +80,11 @@ fn warn_of_dropped_seals(report: &EditReport, context: &Context) {
 }
 
 /// How many signatures a new file of a changed model does not have, and whether a licence.
-fn seals_to_drop(reader: &Apr2Reader, args: &EditArgs) -> Outcome<(usize, bool)> {
+fn seals_to_drop(reader: &Apr2Reader, path: &Path) -> Outcome<(usize, bool)> {
     if reader.header().flags.contains(apr_registry::apr2::Flags::ENCRYPTED) {
         let message = "names and encrypted metadata of an encrypted model can't be edited; `apr \
                        decrypt` it first";
-        return Err(Failure::General(format!("{}: {message}", args.model.display())));
+        return Err(Failure::General(format!("{}: {message}", path.display())));
     }
     let seals = reader.container().signed()?;
     let signatures = seals.as_ref().map_or(0, |seals| signature_count(seals.signatures.as_deref()));
@@ -106,7 +97,12 @@ fn signature_count(block: Option<&[u8]>) -> usize {
         .map_or(0, |block| block.signatures().len())
 }
 
-fn changes(reader: &Apr2Reader, args: &EditArgs) -> Outcome<Changes> {
+fn changes(
+    reader: &Apr2Reader,
+    edits: &TensorEdits,
+    path: &Path,
+    args: &EditArgs,
+) -> Outcome<Changes> {
     let mut metadata = reader.metadata().clone();
     for pair in &args.set {
         let (key, value) = split(pair, "--set KEY=VALUE")?;
@@ -127,30 +123,7 @@ fn changes(reader: &Apr2Reader, args: &EditArgs) -> Outcome<Changes> {
         replace_template(&mut metadata, &text)?;
     }
 
-    let renames: BTreeMap<String, String> = args
-        .rename
-        .iter()
-        .map(|pair| {
-            split(pair, "--rename OLD=NEW").map(|(old, new)| (old.to_owned(), new.to_owned()))
-        })
-        .collect::<Outcome<_>>()?;
-    for name in renames.keys() {
-        if reader.position(name).is_none() {
-            let names: Vec<&str> = reader.tensors().iter().map(|info| info.name.as_str()).collect();
-            let similar = apr_view::nearest(name, names, 3);
-            let hint = if similar.is_empty() {
-                String::new()
-            } else {
-                format!("; do you mean {}?", similar.join(", "))
-            };
-            let message = format!("no such tensor{hint}");
-            return Err(Error::format(message)
-                .for_tensor(name)
-                .in_file(args.model.display())
-                .into());
-        }
-    }
-
+    let renames = edits.renames(reader, path)?;
     let metadata = (metadata != *reader.metadata()).then_some(metadata);
     Ok(Changes { metadata, renames, ..Changes::default() })
 }
@@ -258,9 +231,10 @@ fn replace_template(metadata: &mut Metadata, text: &str) -> Outcome {
 /// Streams a new file, where the tensors have to move.
 fn rewrite(
     mut file: Changing,
+    path: &Path,
     args: &EditArgs,
     changes: &Changes,
-    is_dropped: &dyn Fn(&str) -> bool,
+    edits: TensorEdits,
     context: &Context,
 ) -> Outcome {
     let sink = file.output(args.output.as_deref(), args.overwrite, context)?;
@@ -276,13 +250,12 @@ fn rewrite(
         }
     }
 
-    view.drop_tensors(is_dropped);
-    view.rename(|_, name| changes.renames.get(name).cloned());
-    let output = args.output.as_ref().unwrap_or(&args.model);
+    edits.apply(&mut view, &changes.renames)?;
+    let output = args.output.as_deref().unwrap_or(path);
     let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut target = PlanOptions::new(&apr_registry::apr2::FORMAT, name);
     target.alignment = u32::try_from(reader.header().flags.alignment()).ok();
-    let source = args.model.display().to_string();
+    let source = path.display().to_string();
     let planned = Job::copy(target).plan(&context.source(&view, &source)?)?;
     let bar = Bar::new(&context.printer, planned.report().bytes_in);
     let told = planned.report().warnings.len();

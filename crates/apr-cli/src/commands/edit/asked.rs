@@ -1,17 +1,27 @@
 //! What is asked for, and what is refused whatever the format.
 
 use crate::args::EditArgs;
+use crate::commands::tensor_edits::TensorEdits;
+use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
 /// Whether an edit asks for a change.
 pub(super) fn is_any(args: &EditArgs) -> bool {
-    let lists = [&args.set, &args.unset, &args.rename, &args.drop];
-    lists.iter().any(|list| !list.is_empty()) || args.chat_template.is_some()
+    let metadata = [&args.set, &args.unset];
+    metadata.iter().any(|list| !list.is_empty())
+        || args.chat_template.is_some()
+        || changes_tensors(args)
+}
+
+/// Whether an edit asks for other tensors, or other names.
+pub(super) fn changes_tensors(args: &EditArgs) -> bool {
+    !args.names.is_empty() || !args.add.is_empty()
 }
 
 /// The refusal of an edit that asks for nothing, of a file in which no change was interrupted.
 pub(super) fn nothing() -> Failure {
-    let message = "no change requested: pass --set, --unset, --rename, --drop or --chat-template";
+    let message = "no change requested: pass --set, --unset, --rename, --drop, --keep, --add or \
+                   --chat-template";
     Failure::Usage(message.to_owned())
 }
 
@@ -21,15 +31,15 @@ pub(super) fn check_loss(args: &EditArgs, dropped: usize, all: usize) -> Outcome
         return Ok(());
     }
     let tensors = apr_core::counted(all as u64, "tensor");
+    let option = if args.names.drop.is_empty() { "--keep" } else { "--drop" };
     let message =
-        format!("--drop would remove {dropped} of {tensors} from the file itself, irreversibly");
+        format!("{option} would remove {dropped} of {tensors} from the file itself, irreversibly");
     Err(Failure::Usage(format!(
         "{message}; -o PATH writes a copy without them, --force changes the file"
     )))
 }
 
-/// The two sides of `KEY=VALUE`.
-pub(super) fn split<'a>(pair: &'a str, usage: &str) -> Outcome<(&'a str, &'a str)> {
-    let parts = pair.split_once('=').filter(|(key, _)| !key.is_empty());
-    parts.ok_or_else(|| Failure::Usage(format!("'{pair}' is not of the form {usage}")))
+/// What becomes of the tensors.
+pub(super) fn tensor_edits(args: &EditArgs, context: &Context) -> Outcome<TensorEdits> {
+    TensorEdits::of(&args.names)?.adding(&args.add, context)
 }

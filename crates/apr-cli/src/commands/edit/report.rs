@@ -30,18 +30,23 @@ impl Document for EditReport {
 }
 
 impl EditReport {
-    /// Of an edit that an interrupted change was undone and asked for none of its own.
-    pub(super) fn undone(model: &Path) -> Self {
+    /// Of an edit that changed nothing.
+    pub(super) fn of(path: &Path) -> Self {
         Self {
-            path: model.display().to_string(),
-            changed: true,
-            written: true,
-            in_place: true,
+            path: path.display().to_string(),
+            changed: false,
+            written: false,
+            in_place: false,
             dropped_tensors: 0,
             dropped_signatures: 0,
             dropped_licence: false,
-            undone: true,
+            undone: false,
         }
+    }
+
+    /// Of an edit that an interrupted change was undone and asked for none of its own.
+    pub(super) fn undone(model: &Path) -> Self {
+        Self { changed: true, written: true, in_place: true, undone: true, ..Self::of(model) }
     }
 }
 

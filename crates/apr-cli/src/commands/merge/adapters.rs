@@ -1,6 +1,8 @@
 //! Adapters that are merged into a model: with `--lora`, or named by a configuration.
 
 use std::path::Path;
+#[cfg(feature = "infer")]
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use apr_core::{Error, Result};
@@ -73,6 +75,28 @@ pub(super) fn with_made<R>(
     let (job, reader, name, files) = (&job, &adapted, opened.name.as_str(), files.collect());
     let origin = &opened;
     then(Made { job, reader, name, inputs, origin, files, extras, context })
+}
+
+/// Calls `then` with a model whose weights have the adapters of `--lora` in them when they are
+/// read.
+#[cfg(feature = "infer")]
+pub(in crate::commands) fn with_adapted<R>(
+    base: &Model,
+    lora: &[(PathBuf, f64)],
+    context: &Context,
+    then: impl FnOnce(&dyn CheckpointReader) -> Outcome<R>,
+) -> Outcome<R> {
+    let models: Vec<Model> =
+        lora.iter().map(|(path, _)| open(path, context)).collect::<Outcome<_>>()?;
+    let named = models.iter().zip(lora);
+    let adapters: Vec<Adapter<'_>> =
+        named.map(|(model, (_, weight))| adapter(model, &model.name, *weight)).collect();
+    let source = context.source(&*base.reader, &base.name)?;
+    let reader = base_of(&source, base, &adapters)?;
+    let inputs_first = inputs_first(&*reader, source.family_in(&*reader)?.as_ref());
+    let options = AdaptOptions { inputs_first, poll: poll(context), ..AdaptOptions::default() };
+    let adapted = Adapted::plan(reader, &base.name, &adapters, options)?;
+    then(&adapted)
 }
 
 /// Merges the adapters that a configuration names into their models.

@@ -22,6 +22,8 @@ use apr_registry::{
 };
 use apr_source::Source;
 
+#[cfg(feature = "infer")]
+pub(super) use self::adapters::with_adapted;
 use self::recipe::{Description, Location};
 pub(super) use self::render::{render, render_adapters, render_moe};
 use super::convert::{

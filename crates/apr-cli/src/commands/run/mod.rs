@@ -33,6 +33,7 @@ use std::time::Instant;
 
 use apr_graph::{Body, Meaning};
 use apr_io::NativeHost;
+use apr_registry::CheckpointReader;
 use apr_run::{
     Arithmetic, Facts, Host, Pooling, Prepared, RunOptions, Transcriber, inputs_of, with_runner,
 };
@@ -42,6 +43,7 @@ pub(super) use self::given::{read_media, read_text};
 use self::job::Job;
 use self::messages::Chat;
 use crate::args::{PoolingWay, RunArgs};
+use crate::commands::merge::with_adapted;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
@@ -51,7 +53,23 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let begun = Instant::now();
     let model = model::open_with_companions(&args.model, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
-    let source = context.source(&*model.reader, &model.name)?;
+    if args.lora.is_empty() {
+        return run_reader(args, &*model.reader, &model.name, begun, context);
+    }
+    with_adapted(&model, &args.lora, context, |reader| {
+        run_reader(args, reader, &model.name, begun, context)
+    })
+}
+
+/// Runs a model as it is read.
+fn run_reader(
+    args: &RunArgs,
+    reader: &dyn CheckpointReader,
+    name: &str,
+    begun: Instant,
+    context: &Context,
+) -> Outcome {
+    let source = context.source(reader, name)?;
     let facts = Facts::of_source(&source)?;
 
     check_vocabulary(&args.tokens, &facts)?;
@@ -90,7 +108,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     }
     let host = host(context);
     with_runner(&source, &facts, &options, &host, |runner| {
-        let (name, grammar) = (&*model.name, grammar.as_ref());
+        let grammar = grammar.as_ref();
         let job = Job { args, context, runner, name, begun, chat: &chat, grammar };
         if converses {
             return conversation::run(&job);

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use crate::args::TraceArgs;
 use crate::commands::beside::write_text;
+use crate::commands::file_name::component;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{Printer, write_document};
 
@@ -173,24 +174,6 @@ fn place_of(path: &str) -> PathBuf {
     name.push_str(".npy");
     place.set_file_name(name);
     place
-}
-
-/// A name that is a file's on every system.
-fn component(name: &str) -> String {
-    /// Most bytes of a file's name, less the extension.
-    const LONGEST: usize = 240;
-    let plain = |c: char| if c.is_control() || "\\/:*?\"<>|".contains(c) { '_' } else { c };
-    let mut name: String = name.chars().map(plain).collect();
-    if name.chars().all(|c| c == '.') {
-        name = "_".repeat(name.len().max(1));
-    }
-    while name.len() > LONGEST {
-        name.pop();
-    }
-    match apr_platform::check_name(&name) {
-        Ok(()) => name,
-        Err(_) => format!("_{name}_"),
-    }
 }
 
 #[cfg(test)]

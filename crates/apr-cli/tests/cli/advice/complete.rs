@@ -22,6 +22,32 @@ const FOLLOWED: [&[Advice]; 7] = [
 /// Parts of texts whose advice other tests follow, and those tests.
 const ELSEWHERE: &[(&str, &str)] = &[
     (
+        "--rename, --drop and --keep don't combine with pruning",
+        "a_conversion_chooses_and_renames_tensors_of_its_source",
+    ),
+    (
+        "no file matches --include and --exclude; --all chooses",
+        "files_are_copied_into_a_folder_and_chosen_among_all",
+    ),
+    (
+        "refers to its tensors by name; --set and --unset edit its properties",
+        "properties_of_an_onnx_model_are_those_that_onnx_writes",
+    ),
+    ("would not find; `apr convert` writes both", "a_copy_of_an_onnx_model_stays_with_its_weights"),
+    (
+        "and does not write it; `apr convert` writes another",
+        "what_can_not_be_edited_is_refused_with_the_reason",
+    ),
+    ("lists the tensors of this shard; `apr edit", "a_folder_is_its_file_or_a_copy"),
+    ("has no metadata to edit", "what_can_not_be_edited_is_refused_with_the_reason"),
+    ("--chat-template: {what} has no", "what_can_not_be_edited_is_refused_with_the_reason"),
+    (
+        "run `apr validate --manifest` for that",
+        "digests_are_those_of_hashlib_in_the_form_of_sha256sum",
+    ),
+    ("; --drop it to replace it", "arrays_become_tensors_of_every_format"),
+    ("the arrays of --add exceed the memory limit", "arrays_become_tensors_of_every_format"),
+    (
         "--pooling and --dimensions apply to embeddings",
         "what_does_nothing_beside_a_query_is_refused",
     ),
@@ -206,12 +232,10 @@ const STATEMENTS: &[&str] = &[
     // What an option says of itself, or of others that it does not go with.
     "changed nothing",
     "changes nothing",
-    "no tensor matches --drop",
     "--config names its models",
     "--models-dir is for models that a configuration names",
     "--calibration rounds weights by the inputs",
     "--sha256 applies to a single file",
-    "--drop would remove {dropped} of {tensors}",
     "{groups}; `apr prune --prune-method fisher` drops the least",
     "--want takes one text at a time",
     "--want features can't be combined",
@@ -247,6 +271,7 @@ const STATEMENTS: &[&str] = &[
     ", or a text with --prompt TEXT",
     "--set KEY=VALUE",
     "--rename OLD=NEW",
+    "--add NAME=FILE",
     "more findings; --json lists them",
     "{nodes}; `apr graph` has {}",
     // Limits of the system, of files of more than 8 GiB, and keys that somebody else has.

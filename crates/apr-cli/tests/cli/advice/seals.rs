@@ -107,7 +107,7 @@ pub(super) const SEALS: &[Advice] = &[
     (
         "apr edit m.apr",
         2,
-        "pass --set, --unset, --rename, --drop or --chat-template",
+        "pass --set, --unset, --rename, --drop, --keep, --add or --chat-template",
         "cp m.apr n.apr; apr edit n.apr --set x=y; apr edit n.apr --unset x; \
          apr edit n.apr --rename lm_head.weight=n",
     ),

@@ -24,6 +24,8 @@ export interface TensorRow {
   file?: string;
   offset?: number;
   stats?: Stats;
+  /** Hexadecimal digits of the bytes' digest, where they were asked for. */
+  sha256?: string;
 }
 
 /** What is no tensor of the model. */

@@ -1,0 +1,107 @@
+//! `apr tensors --output`: tensors as NumPy's files.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use apr_core::counted;
+use apr_io::{AtomicOutput, Target};
+use apr_ops::arrays::{ArrayRow, has_array, write_arrays};
+use apr_registry::{CheckpointReader, Escaped};
+use serde::Serialize;
+
+use super::filter;
+use crate::args::TensorsArgs;
+use crate::commands::file_name::component;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::human;
+use crate::model::Model;
+use crate::printer::{DIM, ODD};
+use crate::progress::Bar;
+use crate::signals;
+
+/// What was written.
+#[derive(Serialize)]
+pub(super) struct ArraysReport {
+    path: String,
+    folder: PathBuf,
+    arrays: Vec<ArrayRow>,
+    /// Tensors whose elements are no numbers that an array holds.
+    not_written: Vec<String>,
+}
+
+/// Writes the tensors that are asked for, all of them or nothing.
+pub(super) fn write(model: &Model, args: &TensorsArgs, context: &Context) -> Outcome<ArraysReport> {
+    let folder = args.output.clone().unwrap_or_default();
+    let source = context.source(&*model.reader, &model.name)?;
+    let verified = source.verified();
+    let reader: &dyn CheckpointReader = match &verified {
+        Some(verified) => verified,
+        None => source.reader(),
+    };
+    let filter = filter(args)?;
+    let tensors = reader.tensors();
+    let is_wanted =
+        |at: &usize| filter.as_ref().is_none_or(|filter| filter.is_match(&tensors[*at].name));
+    let wanted = (0..tensors.len()).filter(is_wanted);
+    let (wanted, others): (Vec<usize>, Vec<usize>) =
+        wanted.partition(|at| has_array(tensors[*at].dtype));
+    if wanted.is_empty() {
+        let message = format!("{}: no tensor to write as an array", model.name);
+        return Err(Failure::General(message));
+    }
+
+    let mut taken = BTreeSet::new();
+    let chosen = wanted.into_iter().map(|at| (at, file_of(&tensors[at].name, &mut taken)));
+    let chosen: Vec<(usize, String)> = chosen.collect();
+    signals::stop_cleanly(&context.interrupt)?;
+    let names = chosen.iter().map(|(_, file)| file.as_str());
+    let mut output = AtomicOutput::create(Target::Folder(folder.clone()), args.overwrite, names)?;
+    output.made_from(&context.sources);
+    let total = chosen.iter().filter_map(|(at, _)| tensors[*at].byte_len().ok()).sum();
+    let bar = Bar::new(&context.printer, total);
+    let arrays = write_arrays(reader, &chosen, &mut output, &context.pipeline()?, &bar)?;
+    drop(bar);
+    context.sources.check_unchanged()?;
+    context.printer.committed(&output.commit()?);
+    Ok(ArraysReport {
+        path: model.name.clone(),
+        folder,
+        arrays,
+        not_written: others.iter().map(|at| tensors[*at].name.clone()).collect(),
+    })
+}
+
+/// A file that no other tensor has, on systems that do not tell capitals apart either.
+fn file_of(name: &str, taken: &mut BTreeSet<String>) -> String {
+    let stem = component(name);
+    let numbered = |number: u32| match number {
+        1 => format!("{stem}.npy"),
+        _ => format!("{stem}#{number}.npy"),
+    };
+    let free = (1..).map(numbered).find(|file| taken.insert(file.to_lowercase()));
+    free.unwrap_or_default()
+}
+
+pub(super) fn render(out: &mut dyn Write, report: &ArraysReport) -> io::Result<()> {
+    let bytes = report.arrays.iter().map(|row| row.bytes).sum();
+    let arrays = counted(report.arrays.len() as u64, "array");
+    let folder = report.folder.display().to_string();
+    writeln!(out, "{}: {arrays}, {}", Escaped(&folder), human::bytes(bytes))?;
+    let decoded = report.arrays.iter().filter(|row| row.dtype != row.array_dtype);
+    let mut kinds: Vec<&str> = decoded.map(|row| row.dtype.name()).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    if !kinds.is_empty() {
+        writeln!(out, "{DIM}decoded to f32: {}{DIM:#}", kinds.join(", "))?;
+    }
+    match report.not_written.first() {
+        None => Ok(()),
+        Some(first) => {
+            let count = counted(report.not_written.len() as u64, "tensor");
+            let first = Escaped::short(first);
+            writeln!(out, "{ODD}not written{ODD:#}: {count} that no array holds, such as '{first}'")
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Memory that running a model takes, from its header and its graphs.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+
+use apr_blocks::GraphOptions;
+use apr_core::{Code, Escaped};
+use apr_graph::{Body, Dim, Graph, Inference, Meaning, Value, ValueId, activations, infer};
+use apr_infer::{CacheType, kept_size, prompt_runs};
+use apr_ops::graph::{Runnable, usual_size, with_graphs};
+use apr_ops::inspect::{DTypeShare, dtype_shares};
+use apr_registry::CheckpointReader;
+use apr_source::Source;
+use serde::Serialize;
+
+use crate::error::{RunError, RunResult};
+use crate::facts::Facts;
+use crate::recognised::PARTS;
+use crate::runner::{RunOptions, graph_options};
+
+/// What a run is estimated for.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct MemoryOptions {
+    /// Tokens of a text; the model's context by default.
+    pub context: Option<usize>,
+    /// Texts or other inputs side by side; 1 by default.
+    pub batch: usize,
+    /// What keys and values are kept as; single precision by default.
+    pub cache_type: Option<CacheType>,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        Self { context: None, batch: 1, cache_type: None }
+    }
+}
+
+/// Origin of the number of tokens that an estimate is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ContextOrigin {
+    /// [`MemoryOptions::context`].
+    Requested,
+    /// The context of the model.
+    Model,
+    /// Neither is known.
+    Default,
+}
+
+/// Memory that running a model takes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct MemoryEstimate {
+    /// Tokens of a text; `None` for models whose inputs have another size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<u64>,
+    /// Where that number comes from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_origin: Option<ContextOrigin>,
+    /// Inputs side by side.
+    pub batch: u64,
+    /// Weights by dtype, as they are stored.
+    pub weights: Vec<DTypeShare>,
+    /// Bytes of all weights.
+    pub weight_bytes: u64,
+    /// What keys and values are kept as; `None` for models that keep none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_type: Option<&'static str>,
+    /// Bytes of keys, values and states that are kept.
+    pub cache_bytes: u64,
+    /// Most bytes of other values at once, in the part that needs most.
+    pub activation_bytes: u64,
+    /// Weights, cache and activations.
+    pub total_bytes: u64,
+    /// The parts, which run one after the other.
+    pub parts: Vec<PartMemory>,
+    /// What is not included, and what is beyond the model.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// Memory for a part of a model.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct PartMemory {
+    /// Its name.
+    pub name: String,
+    /// Bytes of keys, values and states that it keeps.
+    pub cache_bytes: u64,
+    /// Most bytes of other values at once.
+    pub activation_bytes: u64,
+    /// The node that runs then.
+    pub activations_at: String,
+    /// Tokens that are read in that run, if it reads tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_at_once: Option<u64>,
+}
+
+/// Estimates the memory that a run takes; reads no weights. A model without a graph has an estimate
+/// of its weights alone.
+///
+/// Long prompts are read in pieces, as [`LanguageModel::next`](apr_infer::LanguageModel::next)
+/// reads them, and decoders behind an encoder write token by token. Activations are those of the
+/// graph: an engine that fuses operators needs less.
+///
+/// # Errors
+/// [`RunError::Request`] for a context, a batch or a cache type that the model has no use for; E003
+/// where keys and values can't be kept as the cache type.
+pub fn estimate_memory(
+    source: &Source<'_>,
+    facts: &Facts,
+    run: &RunOptions,
+    options: &MemoryOptions,
+) -> RunResult<MemoryEstimate> {
+    // Whether a head is tied makes no difference here, and finding out reads weights.
+    let graphs = GraphOptions { untied: Some(Vec::new()), ..graph_options(facts, run) };
+    let has_graph = Cell::new(false);
+    let estimated = with_graphs(source, &graphs, |_, parts| {
+        has_graph.set(true);
+        of_parts(source.reader(), parts, facts, options)
+    });
+    match estimated {
+        Err(RunError::Model(error)) if !has_graph.get() && error.code() == Code::Version => {
+            Ok(weights_alone(source.reader(), error.message()))
+        }
+        estimated => estimated,
+    }
+}
+
+fn of_parts(
+    reader: &dyn CheckpointReader,
+    graphs: &[Runnable],
+    facts: &Facts,
+    options: &MemoryOptions,
+) -> RunResult<MemoryEstimate> {
+    let own = facts.context();
+    let (context, origin) = match (options.context, own) {
+        (Some(context), _) => (context, ContextOrigin::Requested),
+        (None, Some(own)) => (own, ContextOrigin::Model),
+        (None, None) => (to_usize(usual_size("sequence")), ContextOrigin::Default),
+    };
+    let mut warnings = Vec::new();
+    if let Some(own) = own.filter(|own| *own < context) {
+        warnings.push(format!("the model was made for at most {own} tokens"));
+    }
+
+    let mut estimator = Estimator {
+        context: context as u64,
+        batch: options.batch as u64,
+        cache_type: options.cache_type.unwrap_or_default(),
+        has_decoder: PARTS.iter().all(|name| graphs.iter().any(|part| part.name == *name)),
+        encoded: None,
+        has_tokens: false,
+        has_batch: false,
+        unknown: 0,
+    };
+    let estimated = graphs.iter().map(|part| estimator.part(part));
+    let parts = estimated.collect::<RunResult<Vec<PartMemory>>>()?;
+    if options.context.is_some() && !estimator.has_tokens {
+        return Err(RunError::request("no input of the model has a number of tokens"));
+    }
+    if options.batch != 1 && !estimator.has_batch {
+        return Err(RunError::request("the inputs of the model have a fixed batch size"));
+    }
+    let cache_bytes = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.cache_bytes));
+    let keeps = graphs.iter().any(|part| keeps(&part.graph.body));
+    if options.cache_type.is_some() && !keeps {
+        return Err(RunError::request("the model keeps no keys and values"));
+    }
+    if estimator.unknown > 0 {
+        let unknown = estimator.unknown;
+        warnings.push(format!("{unknown} nodes and inputs of unknown size are not included"));
+    }
+
+    let own = weights_alone(reader, "");
+    let activation_bytes = parts.iter().map(|part| part.activation_bytes).max().unwrap_or(0);
+    let run_bytes = cache_bytes.saturating_add(activation_bytes);
+    Ok(MemoryEstimate {
+        context: estimator.has_tokens.then_some(estimator.context),
+        context_origin: estimator.has_tokens.then_some(origin),
+        batch: estimator.batch,
+        cache_type: keeps.then(|| estimator.cache_type.name()),
+        cache_bytes,
+        activation_bytes,
+        total_bytes: own.weight_bytes.saturating_add(run_bytes),
+        parts,
+        warnings,
+        ..own
+    })
+}
+
+/// The weights alone, of a model whose graph is not known.
+fn weights_alone(reader: &dyn CheckpointReader, why: &str) -> MemoryEstimate {
+    let weights = dtype_shares(reader);
+    let weight_bytes = weights.iter().fold(0, |sum: u64, share| sum.saturating_add(share.bytes));
+    MemoryEstimate {
+        context: None,
+        context_origin: None,
+        batch: 1,
+        weights,
+        weight_bytes,
+        cache_type: None,
+        cache_bytes: 0,
+        activation_bytes: 0,
+        total_bytes: weight_bytes,
+        parts: Vec::new(),
+        warnings: vec![format!("cache and activations are not known: {why}")],
+    }
+}
+
+fn to_usize(size: u64) -> usize {
+    usize::try_from(size).unwrap_or(usize::MAX)
+}
+
+/// Whether a graph takes what was kept of earlier tokens.
+fn keeps(body: &Body) -> bool {
+    body.inputs.iter().any(|id| body.value(*id).meaning.is_kept())
+}
+
+struct Estimator {
+    context: u64,
+    batch: u64,
+    cache_type: CacheType,
+    has_decoder: bool,
+    /// Vectors that the encoder makes, as far as it is known.
+    encoded: Option<u64>,
+    has_tokens: bool,
+    has_batch: bool,
+    unknown: u64,
+}
+
+/// Sizes of one run of a part.
+#[derive(Clone, Copy)]
+struct RunSize {
+    past: u64,
+    tokens: u64,
+    has_logits: bool,
+}
+
+impl Estimator {
+    fn part(&mut self, part: &Runnable) -> RunResult<PartMemory> {
+        let mut graph = part.graph.clone();
+        let inference = infer(&mut graph);
+        let symbols = Symbols::of(&graph.body);
+        self.has_tokens |= !symbols.tokens.is_empty();
+        self.has_batch |= !symbols.batch.is_empty();
+        let is_decoder = self.has_decoder && part.name != PARTS[0];
+        let runs = self.runs(&graph.body, is_decoder);
+
+        let mut most: Option<(RunSize, apr_graph::Activations)> = None;
+        for run in runs {
+            let found = self.run(&graph, &inference, &symbols, run);
+            if most.as_ref().is_none_or(|(_, before)| found.bytes > before.bytes) {
+                most = Some((run, found));
+            }
+        }
+        let (run, most) = most.ok_or_else(|| RunError::request("there is nothing to run"))?;
+        let all = RunSize { past: self.context, tokens: 0, has_logits: false };
+        let size = |symbol: &str| Some(self.size(&symbols, all, symbol));
+        let kept = kept_size(&graph, self.cache_type, !self.has_decoder, &size)?;
+        let encoded = states(&graph.body).and_then(|dim| dim.value(&size));
+        if self.has_decoder && !is_decoder {
+            self.encoded = encoded;
+        }
+        self.unknown = self.unknown.saturating_add(most.unknown + kept.unknown as u64);
+        Ok(PartMemory {
+            name: Escaped(&part.name).to_string(),
+            cache_bytes: kept.bytes(),
+            activation_bytes: most.bytes,
+            activations_at: most.at,
+            tokens_at_once: (!symbols.tokens.is_empty()).then_some(run.tokens),
+        })
+    }
+
+    /// The runs that may need most.
+    fn runs(&self, body: &Body, is_decoder: bool) -> Vec<RunSize> {
+        if is_decoder {
+            let past = if keeps(body) { self.context.saturating_sub(1) } else { 0 };
+            return vec![RunSize { past, tokens: 1, has_logits: true }];
+        }
+        if !keeps(body) {
+            return vec![RunSize { past: 0, tokens: self.context, has_logits: true }];
+        }
+        let lengths = prompt_runs(body, to_usize(self.context));
+        let mut past = 0;
+        let mut runs: Vec<RunSize> = Vec::with_capacity(lengths.len());
+        for (at, tokens) in lengths.iter().enumerate() {
+            let (tokens, has_logits) = (*tokens as u64, at + 1 == lengths.len());
+            runs.push(RunSize { past, tokens, has_logits });
+            past += tokens;
+        }
+        // Of pieces without logits, those with most tokens and with most scores need most.
+        let last = runs.pop();
+        let scores = |run: &&RunSize| run.tokens.saturating_mul(run.past + run.tokens);
+        let widest = runs.iter().max_by_key(|run| run.tokens).copied();
+        let longest = runs.iter().max_by_key(scores).copied();
+        [widest, longest, last].into_iter().flatten().collect()
+    }
+
+    fn run(
+        &self,
+        graph: &Graph,
+        inference: &Inference,
+        symbols: &Symbols,
+        run: RunSize,
+    ) -> apr_graph::Activations {
+        let size = |symbol: &str| Some(self.size(symbols, run, symbol));
+        let wanted = |value: &Value| run.has_logits || value.meaning != Meaning::Logits;
+        activations(graph, inference, &size, &wanted)
+    }
+
+    fn size(&self, symbols: &Symbols, run: RunSize, symbol: &str) -> u64 {
+        let is_of = |names: &BTreeSet<String>| names.contains(symbol);
+        if is_of(&symbols.batch) {
+            self.batch
+        } else if is_of(&symbols.tokens) {
+            run.tokens
+        } else if is_of(&symbols.past) {
+            run.past
+        } else if is_of(&symbols.all) {
+            run.past.saturating_add(run.tokens)
+        } else if symbol.contains("sequence") {
+            self.encoded.unwrap_or(self.context)
+        } else {
+            usual_size(symbol)
+        }
+    }
+}
+
+/// Dimension of the states that an encoder returns, for each of its vectors.
+fn states(body: &Body) -> Option<&Dim> {
+    let wanted = [Meaning::EncoderStates, Meaning::HiddenStates];
+    let mut outputs = body.outputs.iter().map(|id| body.value(*id));
+    outputs.find(|value| wanted.contains(&value.meaning))?.shape()?.get(1)
+}
+
+/// Symbols of the inputs' dimensions, by what they are the size of.
+#[derive(Default)]
+struct Symbols {
+    batch: BTreeSet<String>,
+    /// Tokens of a run.
+    tokens: BTreeSet<String>,
+    /// Earlier tokens.
+    past: BTreeSet<String>,
+    /// Earlier tokens and those of the run.
+    all: BTreeSet<String>,
+}
+
+impl Symbols {
+    fn of(body: &Body) -> Self {
+        let mut symbols = Self::default();
+        let of = |id: &ValueId| {
+            let value = body.value(*id);
+            value.shape().map(|dims| (value.meaning, dims))
+        };
+        let inputs: Vec<_> = body.inputs.iter().filter_map(of).collect();
+        for (meaning, dims) in &inputs {
+            if dims.len() > 1 {
+                symbols.batch.extend(names(dims.first()));
+            }
+            match meaning {
+                Meaning::TokenIds | Meaning::PositionIds | Meaning::TokenTypes => {
+                    symbols.tokens.extend(names(dims.last()));
+                }
+                Meaning::Embeddings => symbols.tokens.extend(names(dims.get(1))),
+                Meaning::PastKey | Meaning::PastValue => {
+                    let open = dims.iter().skip(1).flat_map(|dim| names(Some(dim)));
+                    symbols.past.extend(open.filter(|name| !is_of_encoder(name)));
+                }
+                _ => {}
+            }
+        }
+        for (_, dims) in inputs.iter().filter(|(meaning, _)| *meaning == Meaning::AttentionMask) {
+            let own = names(dims.last()).filter(|name| {
+                !symbols.tokens.contains(name)
+                    && !symbols.past.contains(name)
+                    && !is_of_encoder(name)
+            });
+            let own: Vec<String> = own.collect();
+            symbols.all.extend(own);
+        }
+        let Self { batch, tokens, past, .. } = &mut symbols;
+        batch.retain(|name| !tokens.contains(name) && !past.contains(name));
+        symbols
+    }
+}
+
+fn is_of_encoder(name: &str) -> bool {
+    name.contains("encoder") && !name.contains("decoder")
+}
+
+/// The symbol of a dimension that is one alone.
+fn names(dim: Option<&Dim>) -> impl Iterator<Item = String> {
+    let symbols = dim.map(Dim::symbols).unwrap_or_default();
+    let only = if symbols.len() == 1 { symbols } else { Vec::new() };
+    only.into_iter().map(|symbol| symbol.to_string())
+}
