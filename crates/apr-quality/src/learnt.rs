@@ -11,8 +11,8 @@ use crate::windows::{Window, leading_token};
 
 /// Most tokens of a passage that are read.
 const MOST: usize = 96;
-/// Tokens at the start that are context alone.
-const CONTEXT: usize = 4;
+/// Tokens of the shortest text.
+const LEAST: usize = 8;
 
 /// Texts of kinds that models are trained on: a model knows one of them at least.
 const PASSAGES: [(&str, &[&str]); 9] = [
@@ -180,7 +180,7 @@ pub fn passages(
             let mut ids = tokenizer.encode(text, false)?;
             ids.truncate(MOST);
             // Too few to have an order.
-            if ids.len() >= 2 * CONTEXT {
+            if ids.len() >= LEAST {
                 sums.add(losses(part, bos, &ids)?, losses(part, bos, &shuffled(&ids))?);
             }
         }
@@ -202,10 +202,11 @@ struct Losses {
     guess: f64,
 }
 
-/// The losses of the tokens behind the first ones.
+/// The losses of the last third. What is before is context alone: of a sum, only the answer can be
+/// known, and many models are trained on answers alone.
 fn losses(part: &Prepared<'_>, bos: Option<i64>, ids: &[i64]) -> RunResult<Losses> {
     let input: Vec<i64> = bos.into_iter().chain(ids.iter().copied()).collect();
-    let first = input.len() - ids.len() + CONTEXT - 1;
+    let first = input.len() - ids.len().div_ceil(3) - 1;
     let window = Window { targets: input[first + 1..].to_vec(), input, first };
     let logits = Logits::of(part, &window)?;
     let floats = logits.floats()?;

@@ -264,6 +264,8 @@ const STATEMENTS: &[&str] = &[
     "--max-drift or --quality-check",
     "parts do not run the model",
     "--expect is for models that answer with text",
+    "--from counts tokens, and the model has no tokenizer",
+    "--sarif and --sbom can't both go to standard output",
     // What was asked for, which stays.
     "offline mode (HF_HUB_OFFLINE or --offline)",
     // Parts of texts whose others are followed.

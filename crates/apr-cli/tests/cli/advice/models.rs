@@ -185,9 +185,15 @@ pub(super) const OUTPUTS: &[Advice] = &[
         "apr export llama -o x.h5 --format safetensors",
     ),
     (
+        "apr canary create m.apr --tokens 1 --chat -o c.json",
+        2,
+        "--chat is for prompts: pass --prompt or --from",
+        "apr canary create m.apr --prompt 1+1= -o chat.json",
+    ),
+    (
         "apr canary create m.apr -o c.json",
         2,
-        "a canary needs an input: --prompt, --input or --tokens",
+        "a canary needs an input: --prompt, --from, --input or --tokens",
         "apr canary create m.apr -o c.json --prompt 1+; \
          apr canary create m.apr -o c2.json --tokens 1,15,7; echo 1+ > one.txt; \
          apr canary create m.apr -o c3.json --input one.txt",
