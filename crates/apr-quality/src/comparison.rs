@@ -23,9 +23,9 @@ pub struct Thresholds {
     pub cosine: f64,
 }
 
-/// Most of the mean distance that a sound model has, by the bits of a weight from which on it holds:
-/// about one and a half times the worst of trained models of 22 to 135 million weights, which
-/// rounding changes most (docs/commands/quality.md, "What rounding costs").
+/// Most of the mean distance that a sound model has, by the bits of a weight from which on it
+/// holds: about one and a half times the worst of trained models of 22 to 135 million weights,
+/// which rounding changes most (docs/commands/quality.md, "What rounding costs").
 const OF_BITS: [(f64, f64); 6] =
     [(15.5, 0.02), (5.9, 0.1), (4.9, 0.25), (4.4, 0.5), (2.0, 0.7), (0.0, 1.0)];
 

@@ -16,17 +16,21 @@ pub(crate) struct OnnxArgs {
     )]
     pub(crate) opset: Option<i64>,
     /// External data: from 2 GiB on, always, or never [default: auto]
-    #[arg(long, hide_short_help = true, value_enum, value_name = "WHEN")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_enum,
+        value_name = "WHEN",
+        hide_possible_values = true
+    )]
     pub(crate) external_data: Option<DataPlace>,
     /// With the key-value cache as inputs and outputs, for generating token by token
     #[arg(long)]
     pub(crate) with_past: bool,
-    /// Write the decoder of an encoder-decoder model as decoder_model_merged.onnx, as
-    /// transformers.js loads it; implies --with-past
+    /// Write one decoder, decoder_model_merged.onnx, for transformers.js; implies --with-past
     #[arg(long, hide_short_help = true)]
     pub(crate) merged: bool,
-    /// Key-value cache of multi-head latent attention (DeepSeek), for --with-past
-    /// [default: latents]
+    /// Key-value cache of multi-head latent attention (DeepSeek) [default: latents]
     #[arg(long, hide_short_help = true, value_enum, value_name = "FORM")]
     pub(crate) latent_cache: Option<LatentCache>,
     /// Task of the head: a task name of Optimum (text-generation-with-past, fill-mask, ...), or the

@@ -106,8 +106,7 @@ pub(crate) const TARGET: &str = "target";
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Pruning")]
 pub(crate) struct PruneArgs {
-    /// Set this share of the weights of each matrix to zero, smallest first; with --calibration,
-    /// weighted by activations (Wanda)
+    /// Set this share of each matrix to zero, smallest first; with --calibration, by Wanda
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     pub(crate) prune: Option<f64>,
     /// Scope of --prune: each tensor, or all tensors together [default: tensor]

@@ -67,8 +67,7 @@ pub(crate) struct QuantizeOptions {
     /// angle of 8 degrees
     #[arg(long)]
     pub(crate) quality_check: bool,
-    /// Quality gate: maximum error norm relative to the weights' norm; five times that in one
-    /// tensor
+    /// Quality gate: maximum relative error norm; five times that in one tensor
     #[arg(long, value_name = "X", value_parser = parse_limit, hide_short_help = true)]
     pub(crate) max_drift: Option<f64>,
 }

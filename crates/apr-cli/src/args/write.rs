@@ -50,8 +50,7 @@ pub(crate) struct WriteArgs {
     /// Cast floating-point tensors of 8 to 64 bits to this type
     #[arg(long, value_enum, ignore_case = true, value_name = "DTYPE")]
     pub(crate) precision: Option<Precision>,
-    /// Quality gate: canary file, as written by canary create, that the output must pass before it
-    /// appears
+    /// Quality gate: canary file that the output must pass before it appears
     #[arg(long, value_name = "FILE", hide_short_help = true, conflicts_with = "look")]
     pub(crate) canary: Option<PathBuf>,
     /// Show the size of every tensor without writing
@@ -62,8 +61,7 @@ pub(crate) struct WriteArgs {
 /// Which tensors of a model are taken, and their names.
 #[derive(Debug, Default, Args)]
 pub(crate) struct TensorNames {
-    /// Rename tensors: a name, or else a regular expression whose matches are replaced, with groups
-    /// as \1
+    /// Rename tensors, by name or by regular expression (groups: \1)
     #[arg(long, value_name = "OLD=NEW")]
     pub(crate) rename: Vec<String>,
     /// Drop tensors whose names match

@@ -119,7 +119,7 @@ fn the_command_that_readers_name_undoes_an_interrupted_change() {
         // Done once; a second time there is nothing to undo.
         sandbox
             .shell(&command)
-            .fails(2, &["no change requested: pass --set, --unset, --rename, --drop or"]);
+            .fails(2, &["no change requested: pass --set, --unset, --rename, --drop, --keep"]);
     }
 
     sandbox.write("m.apr", &torn);

@@ -210,7 +210,8 @@ fn check_whole(pairs: &KeyValues, name: &str) -> Outcome {
     Ok(())
 }
 
-/// An index lists the names of the tensors in each shard, and would be wrong after a change of them.
+/// An index lists the names of the tensors in each shard, and would be wrong after a change of
+/// them.
 fn check_index(path: &Path) -> Outcome {
     const INDEX: &str = ".safetensors.index.json";
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
