@@ -43,7 +43,9 @@ fn every_point_is_listed_with_what_was_seen() {
     let points = shown
         .lines()
         .filter(|line| line.get(5..8).is_some_and(|number| number.trim().parse::<u8>().is_ok()));
-    assert_eq!(points.count(), 100, "{shown}");
+    // Two are beyond the plan.
+    assert_eq!(points.count(), 102, "{shown}");
+    assert!(shown.contains("\npass 101  Language: sums: "), "{shown}");
     assert!(shown.contains("\npass  26  No NaN: none in 21 tensors; in a test file: "), "{shown}");
     assert!(shown.contains("\nn/a   25  WebAssembly: "), "{shown}");
     assert!(shown.contains("=== 100-Point Quality Assessment ===\nStructure (25 pts): 16/25"));
@@ -85,7 +87,9 @@ fn the_score_alone_has_no_points() {
 
     let whole = report(&llama(), &["--category", "physics"]);
     let mut expected = whole.clone();
-    expected.as_object_mut().expect("a report").remove("points").expect("points");
+    for key in ["points", "learnt"] {
+        expected.as_object_mut().expect("a report").remove(key).expect("points");
+    }
     assert_eq!(report(&llama(), &["--category", "physics", "--score"]), expected);
     assert_eq!(
         (&whole["attainable"], &report(&llama(), &[])["attainable"]),

@@ -138,7 +138,7 @@ impl PassageScore {
     }
 
     /// Adds the losses of a text and of its tokens in another order.
-    fn add(&mut self, text: Losses, shuffled: Losses) {
+    fn add(&mut self, text: &Losses, shuffled: &Losses) {
         self.scored += text.scored;
         self.loss += text.sum;
         self.shuffled += shuffled.sum;
@@ -181,7 +181,7 @@ pub fn passages(
             ids.truncate(MOST);
             // Too few to have an order.
             if ids.len() >= LEAST {
-                sums.add(losses(part, bos, &ids)?, losses(part, bos, &shuffled(&ids))?);
+                sums.add(&losses(part, bos, &ids)?, &losses(part, bos, &shuffled(&ids))?);
             }
         }
         if sums.scored > 0 {

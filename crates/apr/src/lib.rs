@@ -96,11 +96,11 @@
 //! | `simd` | loops for AVX2 and AVX-512, chosen by the processor's features at run time | 37 | 63 |
 //! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 48 | 72 |
 //! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Core ML, Flax, Orbax, word vectors, NeMo, llamafile | 73 | 143 |
-//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 104 | 283 |
-//! | `quantize` | tensors get ggml's types; they are read without it | 104 | 290 |
-//! | `prune` | pruning and sparse tensors: the module `prune` | 105 | 277 |
+//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 106 | 283 |
+//! | `quantize` | tensors get ggml's types; they are read without it | 106 | 290 |
+//! | `prune` | pruning and sparse tensors: the module `prune` | 107 | 277 |
 //! | `lora` | adapters merged into a model: the module `lora` | 107 | 289 |
-//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 139 | 381 |
+//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 141 | 381 |
 //! | `compression` | the codecs of `.apr` files | 51 | 140 |
 //! | `zstd-encoder` | Zstandard written as well as read; half of all code | 51 | 143 |
 //! | `encryption` | AES-256-GCM for passwords and recipients | 85 | 91 |
