@@ -41,6 +41,12 @@ pub(crate) fn run(steps: &mut Steps) {
         run_program(cargo("clippy", everything).args(["--", "-D", "warnings"]))
     });
 
+    // The README's first command. Nothing else in the gate leaves features out.
+    steps.run("the command of `cargo apr` compiles", || {
+        let lean = ["--package", "apr-cli", "--no-default-features", "--features", "lean"];
+        run_program(&mut cargo("check", lean))
+    });
+
     // What clippy.toml bans is allowed where a library does not deny it.
     steps.run("layers 0-2 deny files, threads, clocks and processes", || {
         let forgot: Vec<&str> =
