@@ -173,7 +173,7 @@ fn verify(model: Option<&str>, context: &Context) -> Outcome {
     let damaged = remote::verify(&models, &Bar::new(&context.printer, bytes), &context.interrupt)?;
     let report =
         VerifyReport { models: models.len() as u64, bytes, valid: damaged.is_empty(), damaged };
-    context.printer.report(&report, |out, report| {
+    let render = |out: &mut dyn Write, report: &VerifyReport| {
         for path in &report.damaged {
             writeln!(out, "{BAD}damaged{BAD:#}: {}", Escaped(&path.display().to_string()))?;
         }
@@ -184,8 +184,8 @@ fn verify(model: Option<&str>, context: &Context) -> Outcome {
             counted(report.models, "model"),
             human::bytes(report.bytes)
         )
-    })?;
-    if report.valid { Ok(()) } else { Err(Failure::Validation) }
+    };
+    context.printer.judge(&report, render, report.valid)
 }
 
 /// Counts what pipes were copied to; clears it where asked to.

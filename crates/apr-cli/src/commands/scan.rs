@@ -154,7 +154,10 @@ impl Target {
     /// Its SHA-256 as hexadecimal digits.
     fn digest(&self, context: &Context) -> Outcome<String> {
         let (source, _spool) = self.open(context)?;
-        Ok(encode_string(&sha256(&source, &Serial, &())?))
+        let digest = encode_string(&sha256(&source, &Serial, &())?);
+        // A digest of other bytes than those that were scanned would accept them.
+        context.sources.check_unchanged()?;
+        Ok(digest)
     }
 }
 
