@@ -8,6 +8,7 @@ use apr_graph::{Graph, ValueId, ValueOrigin};
 
 use crate::Value;
 use crate::action::read_by_bodies;
+use crate::last_rows::LastRows;
 use crate::machine::{Frame, Machine};
 use crate::plan::BodyPlan;
 use crate::session::{RunLimits, Session};
@@ -72,13 +73,30 @@ impl Session<'_> {
         workers: &dyn Workers,
         tap: &mut dyn Tap,
     ) -> Result<Outcome> {
+        self.run_for(inputs, wanted, None, workers, tap)
+    }
+
+    /// The same where of the last value that is wanted, which has so many rows, the last ones are
+    /// enough: what leads to it alone may be computed for two rows only, bit for bit as for all.
+    pub(crate) fn run_for(
+        &self,
+        inputs: Vec<(String, Value)>,
+        wanted: &[&str],
+        rows: Option<usize>,
+        workers: &dyn Workers,
+        tap: &mut dyn Tap,
+    ) -> Result<Outcome> {
         let body = &self.graph.body;
         let wanted = self.wanted(wanted)?;
         let needed = needed(&wanted);
         let plan: &BodyPlan = &self.plan(&needed);
+        let last_rows = match (needed.split_last(), rows) {
+            (Some((value, others)), Some(rows)) => LastRows::of(body, plan, *value, others, rows),
+            _ => None,
+        };
         let given = inputs.iter().map(|(_, value)| value.elements()).sum();
         let work = Work::new(self.work_limit(given));
-        let mut machine = Machine::new(self, workers, &work, tap, within(&wanted));
+        let mut machine = Machine::new(self, workers, &work, tap, within(&wanted), last_rows);
         let mut frame = Frame::new(body);
         for (name, value) in inputs {
             let id = body.inputs.iter().copied().find(|id| body.value(*id).name == name);

@@ -7,6 +7,7 @@ use apr_graph::{Body, Dim, ElementType, Meaning, ValueId};
 
 pub use batch::Batch;
 
+use crate::last_rows;
 use crate::kv_cache::{CacheType, CachedHeads, heads_and_size, keeps_others};
 use crate::moving::part;
 use crate::session::Session;
@@ -86,20 +87,72 @@ impl Memory {
     }
 }
 
-/// The runs in which a graph that continues texts reads a prompt of so many tokens: how many
-/// tokens each has, the last of them with logits.
+/// A run of a graph that reads a prompt or a piece of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromptRun {
+    /// Tokens that it reads.
+    pub tokens: usize,
+    /// Tokens whose logits it computes, the last ones.
+    pub logits: usize,
+}
+
+/// Logits that are wanted of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wants {
+    Nothing,
+    /// At least those of the last token.
+    Last,
+    All,
+}
+
+/// The runs in which a graph that continues texts reads a prompt of so many tokens.
 #[must_use]
-pub fn prompt_runs(body: &Body, tokens: usize) -> Vec<usize> {
-    let mut before = unread(body, tokens);
+pub fn prompt_runs(body: &Body, tokens: usize) -> Vec<PromptRun> {
+    let reading = Reading::of(body);
     let mut runs = Vec::new();
     let mut past = 0;
-    while before > 0 {
-        let piece = piece(past, before);
-        runs.push(piece);
-        (past, before) = (past + piece, before - piece);
+    while past < tokens {
+        let run = reading.run(past, tokens - past, tokens, 0);
+        runs.push(run);
+        past += run.tokens;
     }
-    runs.push(tokens - past);
     runs
+}
+
+/// How a graph reads prompts.
+struct Reading {
+    /// Whether keys and values of earlier tokens are all that it takes to read on.
+    on: bool,
+    /// Whether logits of the last tokens can be computed alone.
+    last_rows: bool,
+}
+
+impl Reading {
+    fn of(body: &Body) -> Self {
+        let logits = body.outputs.iter().find(|id| body.value(**id).meaning == Meaning::Logits);
+        let last_rows = logits.is_some_and(|logits| last_rows::makes_rows(body, *logits));
+        Self { on: reads_on(body), last_rows }
+    }
+
+    /// The run behind `past` tokens, of a prompt of `total` tokens of which so many are left; it
+    /// has at least `least` tokens, where there are as many.
+    ///
+    /// Logits that nobody wants take neither time nor memory. Where they can't be told from the
+    /// others, the last tokens are a run of their own.
+    fn run(&self, past: usize, left: usize, total: usize, least: usize) -> PromptRun {
+        let logits = |tokens: usize| if self.last_rows { tokens.min(last_rows::KEPT) } else { tokens };
+        let all = PromptRun { tokens: left, logits: logits(left) };
+        // The last rows of a run are two: so are those of the last one.
+        let own = if self.last_rows { 0 } else { last_rows::KEPT };
+        if !self.on || total <= LONG || left <= own {
+            return all;
+        }
+        let tokens = piece(past, left - own).max(least);
+        match left.checked_sub(tokens) {
+            Some(rest) if rest >= last_rows::KEPT => PromptRun { tokens, logits: 0 },
+            _ => all,
+        }
+    }
 }
 
 /// How many of `left` tokens are read at once behind `past` others: the scores of a run are
@@ -107,13 +160,6 @@ pub fn prompt_runs(body: &Body, tokens: usize) -> Vec<usize> {
 fn piece(past: usize, left: usize) -> usize {
     let most = (SCORES / (past + PIECE)).clamp(SHORTEST, PIECE);
     left.div_ceil(left.div_ceil(most))
-}
-
-/// How many of so many tokens are read without their logits, which takes neither the time nor the
-/// memory for them. Two are always left, since the products of a single row are added up in
-/// another order.
-fn unread(body: &Body, tokens: usize) -> usize {
-    if tokens > LONG && reads_on(body) { tokens - 2 } else { 0 }
 }
 
 /// Whether keys and values of earlier tokens are all that it takes to read on.
@@ -363,30 +409,24 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         workers: &dyn Workers,
         tap: &mut dyn Tap,
     ) -> Result<Vec<f32>> {
-        let (mut before, mut last) = tokens.split_at(self.unread(tokens.len()));
+        let reading = Reading::of(&self.session.graph.body);
         // The first piece of a text beyond the switch goes beyond it, too.
-        if self.switch.is_some_and(|switch| memory.is_empty() && tokens.len() > switch) {
-            let first = self.switch.unwrap_or_default() + 1;
-            match before.split_at_checked(first) {
-                Some((first, rest)) => {
-                    self.run(memory, first, false, workers, tap)?;
-                    before = rest;
-                }
-                None => (before, last) = (&[], tokens),
+        let beyond = self.switch.filter(|switch| memory.is_empty() && tokens.len() > *switch);
+        let mut least = beyond.map_or(0, |switch| switch + 1);
+        let mut left = tokens;
+        loop {
+            let run = reading.run(memory.len(), left.len(), tokens.len(), least);
+            let (piece, rest) = left.split_at(run.tokens);
+            let wants = if rest.is_empty() { Wants::Last } else { Wants::Nothing };
+            let logits = self.run(memory, piece, wants, workers, tap)?;
+            (left, least) = (rest, 0);
+            if left.is_empty() {
+                let logits = logits.ok_or_else(|| Error::format("no logits"))?;
+                let vocabulary = logits.shape().last().copied().unwrap_or_default();
+                let logits = logits.floats()?;
+                return Ok(logits[logits.len().saturating_sub(vocabulary)..].to_vec());
             }
         }
-        while !before.is_empty() {
-            let (piece, rest) = before.split_at(piece(memory.len(), before.len()));
-            self.run(memory, piece, false, workers, tap)?;
-            before = rest;
-        }
-        let logits = self.run(memory, last, true, workers, tap)?;
-        let logits = logits.ok_or_else(|| Error::format("no logits"))?;
-        let logits = logits.floats()?;
-        // Without a cache, those of all tokens so far.
-        let rows = if self.cache.is_empty() { memory.len() } else { last.len() };
-        let vocabulary = logits.len() / rows;
-        Ok(logits[logits.len() - vocabulary..].to_vec())
     }
 
     /// The logits of what follows each of some tokens behind others, whose own are not computed:
@@ -407,19 +447,14 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         let mut memory = Memory::default();
         if self.switches(context.len(), context.len() + tokens.len()) {
             let all = [context, tokens].concat();
-            let logits = self.run(&mut memory, &all, true, workers, tap)?;
+            let logits = self.run(&mut memory, &all, Wants::All, workers, tap)?;
             let own = |logits: Tensor| part(&logits, 1, context.len(), tokens.len());
             return logits.map(own).transpose();
         }
         if !context.is_empty() {
-            self.run(&mut memory, context, false, workers, tap)?;
+            self.run(&mut memory, context, Wants::Nothing, workers, tap)?;
         }
-        self.run(&mut memory, tokens, true, workers, tap)
-    }
-
-    /// How many of so many tokens are read without their logits.
-    fn unread(&self, tokens: usize) -> usize {
-        unread(&self.session.graph.body, tokens)
+        self.run(&mut memory, tokens, Wants::All, workers, tap)
     }
 
     /// Whether keys and values of earlier tokens are all that it takes to read on.
@@ -427,12 +462,12 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         reads_on(&self.session.graph.body)
     }
 
-    /// Reads tokens; their logits, where those are wanted.
+    /// Reads tokens; the logits that are wanted of them.
     fn run(
         &self,
         memory: &mut Memory,
         tokens: &[i64],
-        wants_logits: bool,
+        wants: Wants,
         workers: &dyn Workers,
         tap: &mut dyn Tap,
     ) -> Result<Option<Tensor>> {
@@ -467,34 +502,37 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         } else {
             std::mem::take(&mut memory.values)
         };
-        let (logits, kept) = self.outputs(inputs, kept, wants_logits, workers, tap)?;
+        let (logits, kept) = self.outputs(inputs, kept, wants, workers, tap)?;
         memory.values = kept;
         Ok(logits)
     }
 
-    /// Runs the graph with keys and values; its logits, where those are wanted, and what is kept.
+    /// Runs the graph with keys and values; the logits that are wanted, and what is kept.
     fn outputs(
         &self,
         mut inputs: Vec<(String, Value)>,
         kept: Vec<Value>,
-        wants_logits: bool,
+        wants: Wants,
         workers: &dyn Workers,
         tap: &mut dyn Tap,
     ) -> Result<(Option<Tensor>, Vec<Value>)> {
         let body = &self.session.graph.body;
+        // The tokens come first.
+        let rows = inputs.first().and_then(|(_, tokens)| tokens.tensor().ok()?.shape().last().copied());
         inputs.extend(self.cache.iter().map(|(id, _)| body.value(*id).name.clone()).zip(kept));
         let mut wanted: Vec<&str> =
             self.cache.iter().map(|(_, present)| present.as_str()).collect();
-        if wants_logits {
+        if wants != Wants::Nothing {
             wanted.push(self.logits.as_str());
         }
-        let outcome = self.session.run(inputs, &wanted, workers, tap)?;
+        let rows = rows.filter(|_| wants == Wants::Last);
+        let outcome = self.session.run_for(inputs, &wanted, rows, workers, tap)?;
         if outcome.stopped {
             return Err(Error::io(apr_core::IoCause::Interrupted, "interrupted"));
         }
 
         let mut outputs = outcome.outputs;
-        let logits = wants_logits.then(|| outputs.pop()).flatten();
+        let logits = (wants != Wants::Nothing).then(|| outputs.pop()).flatten();
         let logits = logits.map(|logits| logits.tensor().cloned()).transpose()?;
         Ok((logits, outputs))
     }

@@ -46,7 +46,8 @@
 //! it.
 //!
 //! `LanguageModel` continues texts token by token with the KV cache. It reads long prompts in
-//! pieces, without their logits. `Memory` holds the KV cache and can be cut to the first tokens.
+//! pieces, and computes what is behind the last attention for the last tokens alone
+//! (`last_rows.rs`). `Memory` holds the KV cache and can be cut to the first tokens.
 //!
 //! `apr_run` builds on this. A `Runner` has the model's parts and its facts (`Facts`), and
 //! `Runner::prepare` prepares a part. `Generator`, `TextEncoder`, `QuestionAnswering`,
@@ -71,6 +72,7 @@ mod convert;
 mod engine;
 mod kv_cache;
 mod language;
+mod last_rows;
 mod live;
 mod machine;
 mod matrix;
@@ -95,9 +97,9 @@ mod workers;
 
 pub use engine::{Engine, Outcome};
 pub use kv_cache::{CacheType, CachedHeads, KeptSize, kept_size};
-pub use language::{Batch, LanguageModel, Memory, prompt_runs};
+pub use language::{Batch, LanguageModel, Memory, PromptRun, prompt_runs};
 pub use registry::operators;
-pub use sampling::{Sampler, Sampling};
+pub use sampling::Sampler;
 pub use session::{Arithmetic, RunLimits, Session};
 pub use tap::{Flow, Step, Tap, Unwatched};
 pub use tensor::{Data, Element, Tensor};

@@ -9,6 +9,7 @@ use apr_graph::{AttributeValue, Body, Node, ValueId, ValueOrigin};
 use crate::action::Action;
 use crate::call::{Call, Environment, Scope};
 use crate::chain::{Chain, Link};
+use crate::last_rows::LastRows;
 use crate::live::Live;
 use crate::moving;
 use crate::operator::Operator;
@@ -64,6 +65,8 @@ pub(crate) struct Machine<'m> {
     /// Paths of values within calls that are wanted, and those that are there.
     wanted: Vec<String>,
     within: HashMap<String, Value>,
+    /// Where the main body computes the last rows alone.
+    last_rows: Option<LastRows>,
 }
 
 impl<'m> Machine<'m> {
@@ -73,9 +76,20 @@ impl<'m> Machine<'m> {
         work: &'m Work,
         tap: &'m mut dyn Tap,
         wanted: Vec<String>,
+        last_rows: Option<LastRows>,
     ) -> Self {
-        let (live, within) = (Live::default(), HashMap::new());
-        Self { session, workers, tap, live, work, draws: 0, stopped: false, wanted, within }
+        Self {
+            session,
+            workers,
+            tap,
+            live: Live::default(),
+            work,
+            draws: 0,
+            stopped: false,
+            wanted,
+            within: HashMap::new(),
+            last_rows,
+        }
     }
 
     /// Most bytes alive at a time, whether the tap stopped the run, and the values within calls
@@ -273,10 +287,29 @@ impl<'m> Machine<'m> {
                 None => self.read(frame, id)?,
             };
 
-            inputs.push(Some(self.readable(value, reads)?));
+            let value = self.readable(value, reads)?;
+            inputs.push(Some(self.last_rows_of(frame, planned.node, position, value)?));
         }
 
         Ok(inputs)
+    }
+
+    /// What a node reads at an input, cut to the last rows where no others are to be computed.
+    fn last_rows_of(
+        &self,
+        frame: &Frame<'_>,
+        node: usize,
+        input: usize,
+        value: Value,
+    ) -> Result<Value> {
+        let body = &self.session.graph.body;
+        match (&self.last_rows, value) {
+            (Some(last), Value::Tensor(read)) if std::ptr::eq(frame.body, body) => {
+                let cut = last.cut(body, node, input, &read).transpose()?;
+                Ok(Value::Tensor(cut.unwrap_or(read)))
+            }
+            (_, value) => Ok(value),
+        }
     }
 
     /// A value as a node reads it.

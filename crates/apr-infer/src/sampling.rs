@@ -1,75 +1,74 @@
-//! How the next token is chosen: greedily, or by temperature, top-k and top-p.
+//! How the next token is chosen: the likeliest one, or one drawn by its probability.
 
 use crate::ops::random::Random;
+use crate::ops::vector::{exp_double, largest, sum_of_exponentials};
 
-/// How the next token is chosen.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sampling {
-    /// Divides the logits; 0 takes the likeliest token.
-    pub temperature: f32,
-    /// Most tokens that are considered; 0 for no bound.
-    pub top_k: usize,
-    /// Tokens are considered until their probabilities reach this sum.
-    pub top_p: f32,
-    /// Where the random numbers begin.
-    pub seed: u64,
-}
-
-impl Default for Sampling {
-    fn default() -> Self {
-        Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 }
-    }
-}
+/// Distances from the largest logit within which tokens are put in order, one after the other: most
+/// draws end among the first, and a vocabulary takes long to sort.
+const DISTANCES: [f32; 4] = [4.0, 12.0, 36.0, f32::INFINITY];
 
 /// Chooses tokens. The same seed and logits lead to the same tokens.
+///
+/// ```
+/// use apr_infer::Sampler;
+///
+/// assert_eq!(Sampler::greedy().choose(&[0.5, 2.0, 1.0]), Some(1));
+/// assert!(Sampler::seeded(7).choose(&[0.5, 2.0, 1.0]).is_some());
+/// ```
 #[derive(Debug, Clone)]
 pub struct Sampler {
-    sampling: Sampling,
-    random: Random,
+    /// `None` takes the likeliest token.
+    random: Option<Random>,
 }
 
 impl Sampler {
-    /// Begins with the seed.
+    /// A sampler that takes the likeliest token, the first of several.
     #[must_use]
-    pub fn new(sampling: Sampling) -> Self {
-        Self { sampling, random: Random::new(sampling.seed) }
+    pub fn greedy() -> Self {
+        Self { random: None }
+    }
+
+    /// A sampler that draws tokens by their probabilities, the softmax of the logits.
+    #[must_use]
+    pub fn seeded(seed: u64) -> Self {
+        Self { random: Some(Random::new(seed)) }
     }
 
     /// The next token; `None` where no logit is a number.
     pub fn choose(&mut self, logits: &[f32]) -> Option<usize> {
-        let numbers = (0..logits.len()).filter(|&at| !logits[at].is_nan());
-        let temperature = self.sampling.temperature;
-        if temperature <= 0.0 {
-            // The first of equal ones, as everybody does.
-            let later = |&at: &usize, &best: &usize| logits[at].total_cmp(&logits[best]).is_gt();
-            return numbers.reduce(|best, at| if later(&at, &best) { at } else { best });
+        let largest = largest(logits);
+        let first = || logits.iter().position(|logit| *logit == largest);
+        match &mut self.random {
+            Some(random) if largest.is_finite() => {
+                let draw = random.number() * sum_of_exponentials(logits, largest);
+                Some(drawn(logits, largest, draw))
+            }
+            _ => first(),
         }
-
-        let mut order: Vec<usize> = numbers.collect();
-        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
-        let &first = order.first()?;
-        if self.sampling.top_k > 0 {
-            order.truncate(self.sampling.top_k);
-        }
-
-        let weight = |&at: &usize| libm::exp(f64::from((logits[at] - logits[first]) / temperature));
-        let mut weights: Vec<f64> = order.iter().map(weight).collect();
-        let total: f64 = weights.iter().sum();
-        let mut sum = 0.0;
-        let enough = weights.iter().position(|weight| {
-            sum += weight / total;
-            sum >= f64::from(self.sampling.top_p)
-        });
-        weights.truncate(enough.map_or(weights.len(), |at| at + 1));
-        let mut left = self.random.number() * weights.iter().sum::<f64>();
-        let chosen = weights.iter().position(|weight| {
-            left -= weight;
-            left < 0.0
-        });
-
-        // Rounding may leave a little after the last weight.
-        Some(order[chosen.unwrap_or(weights.len() - 1)])
     }
+}
+
+/// The token at which the sum of the weights, from the likeliest token down, goes beyond `draw`.
+fn drawn(logits: &[f32], largest: f32, draw: f64) -> usize {
+    let (mut left, mut last, mut before) = (draw, 0, f32::NEG_INFINITY);
+    for distance in DISTANCES {
+        let is_next = |at: &usize| {
+            let from = largest - logits[*at];
+            from > before && from <= distance && logits[*at] > f32::NEG_INFINITY
+        };
+        let mut next: Vec<usize> = (0..logits.len()).filter(is_next).collect();
+        next.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        for at in next {
+            left -= exp_double(f64::from(logits[at] - largest));
+            if left < 0.0 {
+                return at;
+            }
+            last = at;
+        }
+        before = distance;
+    }
+    // Rounding may leave a little after the last weight.
+    last
 }
 
 #[cfg(test)]
@@ -77,34 +76,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_temperature_the_first_of_the_likeliest_is_chosen() {
-        let mut sampler = Sampler::new(Sampling::default());
+    fn without_a_seed_the_first_of_the_likeliest_is_chosen() {
+        let mut sampler = Sampler::greedy();
         assert_eq!(sampler.choose(&[0.0, f32::NAN, 3.0, 3.0]), Some(2));
+        assert_eq!(sampler.choose(&[f32::NEG_INFINITY, f32::NAN]), Some(0));
         assert_eq!(sampler.choose(&[f32::NAN]), None);
+        assert_eq!(sampler.choose(&[]), None);
     }
 
     #[test]
     fn tokens_come_as_often_as_they_are_likely() {
-        let sampling = Sampling { temperature: 1.0, seed: 7, ..Sampling::default() };
-        let mut sampler = Sampler::new(sampling);
-        let logits = [0.0_f32, 3.0_f32.ln()];
-        let second = (0..4000).filter(|_| sampler.choose(&logits) == Some(1)).count();
+        let logits = [0.0_f32, f32::NEG_INFINITY, 3.0_f32.ln()];
+        let drawn = |sampler: &mut Sampler| {
+            let count = (0..4000).filter(|_| sampler.choose(&logits) == Some(2)).count();
+            assert_ne!(sampler.choose(&logits), Some(1));
+            count
+        };
+        let second = drawn(&mut Sampler::seeded(7));
         assert!((2900..3100).contains(&second), "{second} of 4000, not three quarters");
-        let mut again = Sampler::new(sampling);
-        assert_eq!((0..4000).filter(|_| again.choose(&logits) == Some(1)).count(), second);
+        assert_eq!(drawn(&mut Sampler::seeded(7)), second);
     }
 
     #[test]
-    fn bounds_leave_out_what_is_unlikely() {
-        let logits = [1.0_f32, 0.9, -5.0];
-        for sampling in [
-            Sampling { temperature: 1.0, top_k: 2, ..Sampling::default() },
-            Sampling { temperature: 1.0, top_p: 0.9, ..Sampling::default() },
-        ] {
-            let mut sampler = Sampler::new(sampling);
-            let chosen: std::collections::HashSet<_> =
-                (0..300).map(|_| sampler.choose(&logits)).collect();
-            assert_eq!(chosen, [Some(0), Some(1)].into());
+    fn tokens_are_those_of_a_sorted_vocabulary() {
+        // Far apart, near each other, and several alike.
+        let logits: Vec<f32> =
+            (0..5000).map(|at| ((at * 7919) % 997) as f32 / 20.0 - 30.0).collect();
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        let weight = |at: usize| libm::exp(f64::from(logits[at] - logits[order[0]]));
+        let total: f64 = order.iter().map(|&at| weight(at)).sum();
+        let (mut sampler, mut random) = (Sampler::seeded(3), Random::new(3));
+        for _ in 0..500 {
+            let mut left = random.number() * total;
+            let expected = order.iter().find(|&&at| {
+                left -= weight(at);
+                left < 0.0
+            });
+            assert_eq!(sampler.choose(&logits), expected.copied());
         }
     }
 }

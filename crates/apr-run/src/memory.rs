@@ -280,19 +280,22 @@ impl Estimator {
             let past = if keeps(body) { self.context.saturating_sub(1) } else { 0 };
             return vec![RunSize { past, tokens: 1, has_logits: true }];
         }
-        if !keeps(body) {
-            return vec![RunSize { past: 0, tokens: self.context, has_logits: true }];
-        }
-        let lengths = prompt_runs(body, to_usize(self.context));
         let mut past = 0;
-        let mut runs: Vec<RunSize> = Vec::with_capacity(lengths.len());
-        for (at, tokens) in lengths.iter().enumerate() {
-            let (tokens, has_logits) = (*tokens as u64, at + 1 == lengths.len());
-            runs.push(RunSize { past, tokens, has_logits });
+        let mut runs: Vec<RunSize> = Vec::new();
+        let mut last = None;
+        for run in prompt_runs(body, to_usize(self.context)) {
+            let (tokens, logits) = (run.tokens as u64, run.logits as u64);
+            let all_logits = logits == tokens;
+            if !all_logits {
+                runs.push(RunSize { past, tokens, has_logits: false });
+            }
             past += tokens;
+            if logits > 0 {
+                // Behind the last attention, they are all that is computed.
+                last = Some(RunSize { past: past - logits, tokens: logits, has_logits: true });
+            }
         }
         // Of pieces without logits, those with most tokens and with most scores need most.
-        let last = runs.pop();
         let scores = |run: &&RunSize| run.tokens.saturating_mul(run.past + run.tokens);
         let widest = runs.iter().max_by_key(|run| run.tokens).copied();
         let longest = runs.iter().max_by_key(scores).copied();

@@ -4,7 +4,7 @@
 use apr_core::{Error, Result};
 use apr_graph::ValueId;
 
-use super::{LanguageModel, Memory};
+use super::{LanguageModel, Memory, Wants};
 use crate::kv_cache::CachedHeads;
 use crate::tap::Tap;
 use crate::workers::Workers;
@@ -198,7 +198,7 @@ impl LanguageModel<'_, '_> {
         }
         let kept = std::mem::take(values);
         let mut texts = std::mem::take(texts);
-        let outputs = self.outputs(inputs, kept, true, workers, tap)?;
+        let outputs = self.outputs(inputs, kept, Wants::All, workers, tap)?;
         let (logits, kept) = outputs;
         let logits = logits.ok_or_else(|| Error::format("no logits"))?;
         let logits = logits.floats()?;

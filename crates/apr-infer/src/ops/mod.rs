@@ -40,7 +40,7 @@ mod states;
 mod text;
 mod training;
 mod unary;
-mod vector;
+pub(crate) mod vector;
 mod window;
 
 use crate::operator::Operator;

@@ -37,6 +37,42 @@ for_several_targets! {
 }
 
 for_several_targets! {
+    /// The largest element that is a number; NaN where there is none.
+    pub(crate) fn largest(values: &[f32]) -> f32 {
+        const LANES: usize = 16;
+
+        let mut largest = [f32::NAN; LANES];
+        let (groups, rest) = values.as_chunks::<LANES>();
+        for group in groups {
+            for lane in 0..LANES {
+                largest[lane] = largest[lane].max(group[lane]);
+            }
+        }
+        rest.iter().chain(&largest).copied().fold(f32::NAN, f32::max)
+    }
+}
+
+for_several_targets! {
+    /// The sum of `e^(x - offset)` in double precision, over what is a number.
+    pub(crate) fn sum_of_exponentials(values: &[f32], offset: f32) -> f64 {
+        const LANES: usize = 16;
+
+        let mut sums = [0.0_f64; LANES];
+        let term = |value: f32| {
+            let power = exp_double(f64::from(value - offset));
+            if value.is_nan() { 0.0 } else { power }
+        };
+        let (groups, rest) = values.as_chunks::<LANES>();
+        for group in groups {
+            for lane in 0..LANES {
+                sums[lane] += term(group[lane]);
+            }
+        }
+        sums.iter().sum::<f64>() + rest.iter().map(|value| term(*value)).sum::<f64>()
+    }
+}
+
+for_several_targets! {
     /// `e^x`.
     pub(crate) fn exp_all(values: &mut [f32]) {
         values.iter_mut().for_each(|value| *value = exp(*value));
@@ -112,6 +148,39 @@ fn exp(x: f32) -> f32 {
     sum * scale(half) * scale(whole - half)
 }
 
+/// `e^x` of double precision, for what is 0 at most.
+#[inline(always)]
+pub(crate) fn exp_double(x: f64) -> f64 {
+    const ROUND: f64 = 6_755_399_441_055_744.0;
+    const LN2_HIGH: f64 = 0.693_147_180_369_123_8;
+    const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
+
+    // Below, results are no normal numbers, which no sum of weights that begins at 1 sees.
+    let bounded = if x > -700.0 { x } else { -700.0 };
+    let rounded = bounded * std::f64::consts::LOG2_E + ROUND;
+    let power = rounded - ROUND;
+    let rest = bounded - power * LN2_HIGH - power * LN2_LOW;
+
+    // The series to the 13th power.
+    let sum = 1.0 / 6_227_020_800.0;
+    let sum = sum * rest + 1.0 / 479_001_600.0;
+    let sum = sum * rest + 1.0 / 39_916_800.0;
+    let sum = sum * rest + 1.0 / 3_628_800.0;
+    let sum = sum * rest + 1.0 / 362_880.0;
+    let sum = sum * rest + 1.0 / 40_320.0;
+    let sum = sum * rest + 1.0 / 5_040.0;
+    let sum = sum * rest + 1.0 / 720.0;
+    let sum = sum * rest + 1.0 / 120.0;
+    let sum = sum * rest + 1.0 / 24.0;
+    let sum = sum * rest + 1.0 / 6.0;
+    let sum = sum * rest + 0.5;
+    let sum = sum * rest + 1.0;
+    let sum = sum * rest + 1.0;
+
+    let whole = rounded.to_bits().wrapping_sub(ROUND.to_bits());
+    sum * f64::from_bits(whole.wrapping_add(1023) << 52)
+}
+
 /// Near 0 a polynomial, elsewhere by the exponential.
 #[inline(always)]
 fn tanh(x: f32) -> f32 {
@@ -171,6 +240,20 @@ mod tests {
         assert_close(exp, f64::exp, 1e-45, 4e-7);
         assert_close(tanh, f64::tanh, 0.0, 8e-7);
         assert_close(erf, libm::erf, 3e-7, 0.0);
+    }
+
+    #[test]
+    fn exponentials_of_double_precision_are_close_to_the_library_s() {
+        for n in 0..200_000 {
+            let x = f64::from(n) * -3.4e-3;
+            let (ours, exact) = (exp_double(x), libm::exp(x));
+            assert!((ours - exact).abs() <= 4e-16 * exact, "{x}: {ours} and {exact}");
+        }
+        assert!(exp_double(f64::NEG_INFINITY) < 1e-300);
+        let all = [1.0, f32::NAN, 0.0, f32::NEG_INFINITY];
+        assert!((sum_of_exponentials(&all, 1.0) - 1.0 - libm::exp(-1.0)).abs() < 1e-15);
+        assert_eq!(largest(&all), 1.0);
+        assert!(largest(&[f32::NAN]).is_nan());
     }
 
     #[test]

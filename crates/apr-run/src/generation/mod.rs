@@ -4,7 +4,7 @@
 mod processors;
 mod settings;
 
-use apr_infer::{Sampler, Sampling};
+use apr_infer::Sampler;
 use apr_registry::{Error, Result};
 use serde::Serialize;
 
@@ -134,11 +134,9 @@ impl Generation {
             }
         }
 
-        let temperature = if self.samples { 1.0 } else { 0.0 };
-        let sampling = Sampling { temperature, seed: self.seed, ..Sampling::default() };
         Chooser {
             processors,
-            sampler: Sampler::new(sampling),
+            sampler: if self.samples { Sampler::seeded(self.seed) } else { Sampler::greedy() },
             tokens: given.to_vec(),
             given: given.len(),
             encoder: encoder.to_vec(),

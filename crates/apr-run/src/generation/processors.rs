@@ -154,12 +154,11 @@ fn force(logits: &mut [f32], tokens: &[i64]) {
 
 /// Changes the logit of each of the tokens, however often it is there.
 fn each_once(logits: &mut [f32], tokens: &[i64], change: impl Fn(&mut f32)) {
-    let mut tokens = tokens.to_vec();
-    tokens.sort_unstable();
-    tokens.dedup();
-    tokens.into_iter().for_each(|token| {
-        if let Some(logit) = at(logits, token) {
-            change(logit);
+    let mut changed = vec![false; logits.len()];
+    tokens.iter().for_each(|token| {
+        let position = usize::try_from(*token).ok().filter(|at| *at < logits.len());
+        if let Some(at) = position.filter(|at| !std::mem::replace(&mut changed[*at], true)) {
+            change(&mut logits[at]);
         }
     });
 }
@@ -213,45 +212,82 @@ fn single(value: f64) -> f32 {
     value as f32
 }
 
-/// Positions from the smallest value to the largest.
-fn ascending(values: &[f32]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..values.len()).collect();
-    order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
-    order
+/// The largest of the logits; minus infinity where there is none.
+fn largest(logits: &[f32]) -> f32 {
+    logits.iter().copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
 fn top_k(logits: &mut [f32], count: usize) {
-    let order = ascending(logits);
-    let Some(&last) = order.len().checked_sub(count.max(1)).and_then(|at| order.get(at)) else {
+    let count = count.max(1);
+    if count >= logits.len() {
         return;
+    }
+    // The largest so far: few of a vocabulary are among them.
+    let mut kept: Vec<f32> = Vec::new();
+    let mut least = f32::NEG_INFINITY;
+    let shrink = |kept: &mut Vec<f32>| {
+        kept.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a));
+        kept.truncate(count);
+        kept[count - 1]
     };
+    for &logit in &*logits {
+        if logit > least {
+            kept.push(logit);
+            if kept.len() == 2 * count {
+                least = shrink(&mut kept);
+            }
+        }
+    }
+    if kept.len() > count {
+        least = shrink(&mut kept);
+    }
     // Equal ones stay together.
-    let least = logits[last];
     keep(logits, |logit, _| logit >= least);
 }
 
+/// Distances from the largest logit within which [`top_p`] looks for what it keeps.
+const DISTANCES: [f32; 3] = [8.0, 24.0, f32::INFINITY];
+
 fn top_p(logits: &mut [f32], share: f64) {
-    let (order, shares) = (ascending(logits), softmax(logits));
-    let Some((_, others)) = order.split_last() else { return };
-    let mut sum = 0.0;
-    for &at in others {
-        sum += shares[at];
+    let largest = largest(logits);
+    let weight = |logit: &f32| f64::from(logit - largest).exp();
+    let total: f64 = logits.iter().filter(|logit| is_allowed(**logit)).map(weight).sum();
+    for distance in DISTANCES {
+        let is_near = |logit: f32| is_allowed(logit) && largest - logit <= distance;
+        let far = logits.iter().filter(|logit| is_allowed(**logit) && !is_near(**logit));
+        let mut sum = far.map(weight).sum::<f64>() / total;
+        // What is further away goes together, where that is little enough.
         if sum > 1.0 - share {
-            break;
+            continue;
         }
-        logits[at] = f32::NEG_INFINITY;
+        let mut near: Vec<usize> = (0..logits.len()).filter(|at| is_near(logits[*at])).collect();
+        near.sort_by(|&a, &b| logits[a].total_cmp(&logits[b]));
+        keep(logits, |logit, _| is_near(logit));
+        let Some((_, others)) = near.split_last() else { return };
+        for &at in others {
+            sum += weight(&logits[at]) / total;
+            if sum > 1.0 - share {
+                break;
+            }
+            logits[at] = f32::NEG_INFINITY;
+        }
+        return;
     }
 }
 
+/// Whether a token with this logit may come at all.
+fn is_allowed(logit: f32) -> bool {
+    logit > f32::NEG_INFINITY
+}
+
 fn min_p(logits: &mut [f32], share: f64) {
-    let shares = softmax(logits);
-    let bound = share * shares.iter().copied().fold(0.0, f64::max);
-    keep(logits, |_, at| shares[at] >= bound);
+    // The largest probability is that of weight 1, of which both are shares.
+    let largest = largest(logits);
+    keep(logits, |logit, _| f64::from(logit - largest).exp() >= share);
 }
 
 fn cut_off(logits: &mut [f32], bound: f64) {
-    let shares = softmax(logits);
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let (shares, largest) = (softmax(logits), largest(logits));
     keep(logits, |logit, at| shares[at] >= bound || logit >= largest);
 }
 

@@ -3,6 +3,7 @@
 mod batches;
 #[cfg(all(feature = "text", feature = "chat"))]
 mod conversation;
+mod last_rows;
 mod memory;
 mod prompt_cache;
 mod support;
