@@ -7,8 +7,8 @@ use apr_graph::{Body, Dim, ElementType, Meaning, ValueId};
 
 pub use batch::Batch;
 
-use crate::last_rows;
 use crate::kv_cache::{CacheType, CachedHeads, heads_and_size, keeps_others};
+use crate::last_rows;
 use crate::moving::part;
 use crate::session::Session;
 use crate::tap::Tap;
@@ -140,7 +140,8 @@ impl Reading {
     /// Logits that nobody wants take neither time nor memory. Where they can't be told from the
     /// others, the last tokens are a run of their own.
     fn run(&self, past: usize, left: usize, total: usize, least: usize) -> PromptRun {
-        let logits = |tokens: usize| if self.last_rows { tokens.min(last_rows::KEPT) } else { tokens };
+        let logits =
+            |tokens: usize| if self.last_rows { tokens.min(last_rows::KEPT) } else { tokens };
         let all = PromptRun { tokens: left, logits: logits(left) };
         // The last rows of a run are two: so are those of the last one.
         let own = if self.last_rows { 0 } else { last_rows::KEPT };
@@ -518,7 +519,8 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
     ) -> Result<(Option<Tensor>, Vec<Value>)> {
         let body = &self.session.graph.body;
         // The tokens come first.
-        let rows = inputs.first().and_then(|(_, tokens)| tokens.tensor().ok()?.shape().last().copied());
+        let rows =
+            inputs.first().and_then(|(_, tokens)| tokens.tensor().ok()?.shape().last().copied());
         inputs.extend(self.cache.iter().map(|(id, _)| body.value(*id).name.clone()).zip(kept));
         let mut wanted: Vec<&str> =
             self.cache.iter().map(|(_, present)| present.as_str()).collect();

@@ -1,7 +1,7 @@
 //! The rows of the last tokens: where nobody reads the logits of earlier ones, what comes behind
 //! the last attention is computed for the last tokens alone.
 
-use apr_graph::{Body, Constant, Node, ValueId, ValueOrigin};
+use apr_graph::{Body, Node, ValueId, ValueOrigin};
 
 use crate::action::{Action, read_by_bodies};
 use crate::constant;
@@ -133,8 +133,7 @@ fn row_inputs(body: &Body, node: &Node) -> Option<RowInputs> {
                 _ => None,
             });
             let axes = axes.or_else(|| node.ints("axes").map(<[i64]>::to_vec));
-            (keeps && axes.as_deref() == Some(&[-1]))
-                .then_some(RowInputs::First)
+            (keeps && axes.as_deref() == Some(&[-1])).then_some(RowInputs::First)
         }
         "Add" | "Sub" | "Mul" | "Div" | "Pow" | "Min" | "Max" | "Sqrt" | "Reciprocal" | "Neg"
         | "Exp" | "Erf" | "Tanh" | "Sigmoid" | "Relu" | "Gelu" | "Swish" | "Clip" | "Cast"
