@@ -73,7 +73,7 @@ pub use dtype::{DType, DTypeKind};
 pub use due::Due;
 pub use error::{Code, Error, IoCause, Result};
 pub use escape::{Escaped, is_hidden};
-pub use file_name::check_file_name;
+pub use file_name::{check_file_name, relative_path};
 pub use format::{
     Alignments, Computes, Convention, Entries, Format, HEAD_LEN, QuantizedTypes, Sharding, Target,
 };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use apr_core::{ByteSource, DType, Error, FileInfo, Result, SourceSet, StoredRange};
-use apr_core::{Escaped, check_file_name};
+use apr_core::{Escaped, relative_path};
 
 use crate::reader::Shared;
 use crate::tensor::{Bytes, Encoding, Tensor, element_count};
@@ -52,13 +52,12 @@ impl<'a> Files<'a> {
             return Ok(*file);
         }
         let relative = given.strip_prefix(FOLDER).unwrap_or(given);
-        if relative.is_empty() || relative.split('/').any(|part| check_file_name(part).is_err()) {
-            let message = format!(
-                "the weights are in '{}', which leads out of the model's folder",
-                Escaped::short(given)
-            );
-            return Err(Error::format(message));
-        }
+        let relative = relative_path(relative).map_err(|_| {
+            let given = Escaped::short(given);
+            let message =
+                format!("the weights are in '{given}', which leads out of the model's folder");
+            Error::format(message)
+        })?;
         let name = format!("{}{relative}", self.folder);
         let Some(set) = self.set else {
             let message = format!(

@@ -1,7 +1,7 @@
 //! What of a model runs code of the program that loads it, or reads files that are not its own.
 
 use apr_core::protobuf::{Field, Message, Walker};
-use apr_core::{ByteSource, Limits, Result, check_file_name};
+use apr_core::{ByteSource, Limits, Result, relative_path};
 
 use crate::blob::FOLDER;
 use crate::layers::NESTED;
@@ -229,5 +229,5 @@ impl Search<'_> {
 /// Whether a file of weights is not in the model's folder.
 fn is_outside(name: &str) -> bool {
     let relative = name.strip_prefix(FOLDER).unwrap_or(name);
-    !name.is_empty() && relative.split('/').any(|part| check_file_name(part).is_err())
+    !name.is_empty() && relative_path(relative).is_err()
 }

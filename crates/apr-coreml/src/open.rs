@@ -5,7 +5,7 @@ use std::sync::Arc;
 use apr_core::protobuf::Walker;
 use apr_core::{
     ByteSource, Error, Escaped, FileInfo, Format, HEAD_LEN, Limits, Metadata, Result, Shape,
-    SourceSet, TensorInfo, UniqueNames, Unlisted, check_file_name, read_vec,
+    SourceSet, TensorInfo, UniqueNames, Unlisted, relative_path, read_vec,
 };
 use apr_skeleton::Cut;
 use serde_json::{Map, Value};
@@ -93,14 +93,11 @@ fn root_model(json: &[u8]) -> Result<String> {
     let Some(path) = path else {
         return Err(Error::format("the manifest of the package names no model"));
     };
-    if path.is_empty() || path.split('/').any(|part| check_file_name(part).is_err()) {
-        let message = format!(
-            "the manifest names '{}', which leads out of the package",
-            Escaped::short(path)
-        );
-        return Err(Error::format(message));
-    }
-    Ok(path.to_owned())
+    let inside = relative_path(path).map_err(|_| {
+        let path = Escaped::short(path);
+        Error::format(format!("the manifest names '{path}', which leads out of the package"))
+    })?;
+    Ok(inside.to_owned())
 }
 
 fn open_shared(

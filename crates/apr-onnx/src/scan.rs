@@ -6,7 +6,7 @@ use apr_core::protobuf::Walker;
 use apr_core::{ByteSource, Limits, Result};
 
 use crate::proto::{Graph, Model, Node};
-use crate::reader::{ExternalLocation, check_location, each_tensor};
+use crate::reader::{ExternalLocation, checked_location, each_tensor};
 
 /// Domains of operators that everybody knows: ONNX, onnxruntime, PyTorch's exporters.
 const KNOWN: [&str; 11] = [
@@ -124,7 +124,7 @@ impl Scan {
             for property in tensor.external.iter().filter(|property| property.key == "location") {
                 locations.push(property.text(walker)?);
             }
-            let outside = locations.iter().find(|location| check_location(location).is_err());
+            let outside = locations.iter().find(|location| checked_location(location).is_err());
             self.outside.extend(outside.map(|location| (name, location.clone())));
             if outside.is_none() && self.data.len() < MAX_DATA {
                 self.data.extend(locations);

@@ -102,6 +102,12 @@ impl OwnGraphs {
         graph_misfits(self.parts.iter().map(judged))
     }
 
+    /// Whether the graphs are of another program's operators, so that [`in_onnx`](Self::in_onnx)
+    /// translates them.
+    pub(crate) fn is_translated(&self) -> bool {
+        TRANSLATED.contains(&self.format)
+    }
+
     /// Whether the format states shapes for all inputs, or may leave them away.
     pub(crate) fn may_lack_shapes(&self) -> bool {
         [&tensorflow::GRAPH, &tensorflow::SAVED_MODEL].contains(&self.format)
@@ -143,6 +149,17 @@ impl OwnGraphs {
         })
     }
 }
+
+/// Formats whose graphs are translated into operators of ONNX.
+static TRANSLATED: [&Format; 7] = [
+    &tflite::FORMAT,
+    &tensorflow::GRAPH,
+    &tensorflow::SAVED_MODEL,
+    &keras::HDF5,
+    &keras::ARCHIVE,
+    &coreml::MODEL,
+    &coreml::PACKAGE,
+];
 
 /// Whether a layer computes in half precision.
 fn is_half(layer: &Node) -> bool {

@@ -282,7 +282,10 @@ pub(crate) static FORMATS: &[Registration] = &[
     },
     // A JSON, which `open_in` tells apart.
     #[cfg(feature = "tensorflow")]
-    told_apart(&apr_tensorflow::JS),
+    Registration {
+        in_folder: InFolder { rank: 8, names: &["model.json"], ..InFolder::NONE },
+        ..told_apart(&apr_tensorflow::JS)
+    },
     #[cfg(feature = "onnx")]
     Registration {
         open: Some(|source, name, options| {

@@ -39,7 +39,12 @@ const TYPES: [(&str, Option<DType>); 30] = [
     ("uint4", None),
 ];
 
+/// What is added to the number of a type for a reference to elements of it, as variables of
+/// TensorFlow 1 are.
+const REFERENCE: u64 = 100;
+
 fn entry(number: u64) -> Option<&'static (&'static str, Option<DType>)> {
+    let number = if number > REFERENCE { number - REFERENCE } else { number };
     TYPES.get(usize::try_from(number).ok()?.checked_sub(1)?)
 }
 
@@ -56,4 +61,15 @@ pub(crate) fn dtype(number: u64) -> Result<DType> {
     let dtype = entry(number).and_then(|(_, dtype)| *dtype);
     dtype
         .ok_or_else(|| Error::version(format!("no format here holds elements of {}", name(number))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_have_the_type_of_what_they_refer_to() {
+        assert_eq!((name(103), dtype(103).unwrap()), ("int32".to_owned(), DType::I32));
+        assert_eq!((name(100), name(200)), ("type 100".to_owned(), "type 200".to_owned()));
+    }
 }

@@ -7,7 +7,7 @@
 //! group1-shard1of2.bin   bytes; a weight may begin in one shard and end in the next
 //! ```
 
-use apr_core::{DType, Error, Escaped, Limits, Result, SourceSet, StoredRange};
+use apr_core::{DType, Error, Escaped, Limits, Result, SourceSet, StoredRange, relative_path};
 use serde_json::{Map, Value, json};
 
 use crate::JS;
@@ -56,7 +56,7 @@ fn read(json: &[u8], name: &str, set: &dyn SourceSet, limits: &Limits) -> Result
         let mut shards = Vec::new();
         let mut len = 0_u64;
         for path in group.get("paths").and_then(Value::as_array).ok_or_else(damaged)? {
-            let path = path.as_str().ok_or_else(damaged)?;
+            let path = relative_path(path.as_str().ok_or_else(damaged)?)?;
             let file = opened.add_file(set, path.to_owned())?;
             shards.push((len, file));
             len = len.checked_add(opened.file_len(file)).ok_or_else(damaged)?;

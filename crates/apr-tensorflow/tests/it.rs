@@ -252,6 +252,13 @@ fn weights_of_tensorflow_js_have_the_bytes_that_its_converter_reads() {
     for piece in [1, 3, 1 << 20] {
         assert_eq!(found(&reader, piece), expected, "by {piece}");
     }
+    // As a browser saves it, and never out of the folder.
+    let text = String::from_utf8(json.clone()).expect("JSON");
+    let dotted = text.replace("\"group1-", "\"./group1-");
+    assert_eq!(found(&open(&folder, dotted.as_bytes()).expect("a model"), 3), expected);
+    let outside = text.replace("\"group1-", "\"../group1-");
+    assert_eq!(open(&folder, outside.as_bytes()).expect_err("outside").code(), Code::Format);
+
     let entry = reader.metadata().object(METADATA).expect("what the file says");
     assert_eq!(entry["quantized"]["small"]["dtype"], "uint8");
     assert_eq!(reader.left_out(), ["modelTopology"]);

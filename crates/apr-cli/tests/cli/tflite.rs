@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use apr_testkit::locate::fixture;
+use apr_testkit::locate::{fixture, shared_case};
 use serde_json::{Value, json};
 
 use crate::support::Sandbox;
@@ -204,4 +204,22 @@ fn operators_that_onnx_lacks_are_named() {
     assert!(!sandbox.path("kinds.onnx").exists());
     sandbox.write("x.json", "[1]");
     sandbox.apr("run kinds.tflite -i x=x.json").fails(4, &["E003", "Mine"]);
+}
+
+#[test]
+fn the_version_of_operators_is_the_first_that_takes_the_types() {
+    let Some(folder) = shared_case("foreign") else { return };
+    let sandbox = Sandbox::new();
+    let int16 = format!("convert {}", folder.join("int16_add.tflite").display());
+    sandbox.apr(&format!("{int16} -o int16.onnx")).ok();
+    let graph = sandbox.apr("graph int16.onnx --json").ok().json();
+    // DequantizeLinear takes integers of 16 bits since then.
+    assert_eq!(graph["parts"][0]["opsets"][""], 21, "{graph}");
+    sandbox.apr("validate int16.onnx").ok();
+    let invalid = ["E003", "no valid form in operators of ONNX"];
+    sandbox.apr(&format!("{int16} -o old.onnx --opset 18")).fails(3, &invalid);
+
+    // Its only input has no number of dimensions.
+    let squeeze = folder.join("simple_squeeze.tflite");
+    sandbox.apr(&format!("convert {} -o squeeze.onnx", squeeze.display())).fails(3, &invalid);
 }

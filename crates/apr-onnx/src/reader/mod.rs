@@ -33,7 +33,7 @@ use collect::{Collected, Item};
 pub(crate) use content::Narrow;
 use content::{Content, Source};
 use external::Files;
-pub(crate) use external::{ExternalLocation, check_location};
+pub(crate) use external::{ExternalLocation, checked_location};
 use message::Message;
 pub(crate) use paths::{Scope, each_tensor};
 

@@ -164,12 +164,13 @@ impl Job {
         if let Some(own) = own {
             let may_lack_shapes = own.may_lack_shapes();
             let widened = own.widened();
+            let is_translated = own.is_translated();
             match own.in_onnx(source.reader()) {
                 Ok(graphs) => {
                     if may_lack_shapes {
                         check_inputs(&graphs).map_err(|error| error.in_file(source.name()))?;
                     }
-                    let mut made = self.own_computation(source, graphs, storage)?;
+                    let mut made = self.own_computation(source, graphs, is_translated, storage)?;
                     made.warnings.extend(widened);
                     return Ok(made);
                 }
@@ -199,6 +200,7 @@ impl Job {
         &self,
         source: &Source<'v>,
         graphs: Vec<(String, Graph)>,
+        is_translated: bool,
         storage: &Storage,
     ) -> Result<Computation<'v>, JobError> {
         self.graph.check_own()?;
@@ -210,7 +212,10 @@ impl Job {
         for (name, mut graph) in graphs {
             // A graph of other operators alone has no version of ONNX's.
             let own = graph.opset("");
-            let usual = own.or(self.graph.opset).unwrap_or_else(Operator::newest);
+            let usual = match own {
+                Some(own) if is_translated && self.graph.opset.is_none() => fitting(&graph, own),
+                _ => own.or(self.graph.opset).unwrap_or_else(Operator::newest),
+            };
             let is_raised = self.weights.quantize.is_some() && usual < WITH_BLOCKS;
             let usual = if is_raised { WITH_BLOCKS } else { usual };
             let opset = self.graph.at_least(usual, source.reader(), storage)?;
@@ -218,6 +223,9 @@ impl Job {
                 // Some operators are changed by the types of what they read.
                 infer(&mut graph);
                 graph = upgrade(&graph, opset.version)?;
+            }
+            if is_translated && let Some(error) = first_error(&mut graph.clone()) {
+                return Err(inexact(source.name(), &error));
             }
             let name = if is_one { stem.to_owned() } else { name };
             models.push((name, graph));
@@ -295,6 +303,25 @@ fn first_error(graph: &mut Graph) -> Option<String> {
     let checked = check(graph);
     let mut errors = checked.errors().chain(inferred.errors());
     errors.next().map(ToString::to_string)
+}
+
+/// The first version of ONNX's operators from a graph's `own` on in which nothing is wrong with it,
+/// since later ones take more types; its own where there is none.
+fn fitting(graph: &Graph, own: i64) -> i64 {
+    let mut typed = graph.clone();
+    if first_error(&mut typed).is_none() {
+        return own;
+    }
+    let fits = |version: &i64| {
+        upgrade(&typed, *version).is_ok_and(|mut graph| first_error(&mut graph).is_none())
+    };
+    (own + 1..=Operator::newest()).find(fits).unwrap_or(own)
+}
+
+/// What a translation ends with that no runtime would load.
+fn inexact(file: &str, error: &str) -> JobError {
+    let message = format!("the graph has no valid form in operators of ONNX: {error}");
+    Error::version(message).in_file(file).into()
 }
 
 /// What a graph that became invalid ends with.
