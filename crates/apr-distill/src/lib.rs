@@ -39,7 +39,7 @@ pub use importance::{LayerUnits, TensorImportance, WeightImportance, importance,
 pub use options::DistillOptions;
 pub use pairs::{DECODER, ENCODER, Pairs, read_pairs};
 pub use report::{DistillReport, Scores};
-pub use rows::{Row, Tokenize, read_rows};
+pub use rows::{Row, RowsRead, Tokenize, read_rows};
 pub use student::{Cuts, Size, cuts, kept_layers};
 pub use train::{Events, Progress, Student, distill};
 pub use trained::{DISTILLATION, Trained};

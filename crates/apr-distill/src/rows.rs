@@ -56,9 +56,20 @@ pub trait Tokenize {
     fn end(&self) -> Option<i64>;
 }
 
+/// The rows of a file.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RowsRead {
+    /// The rows to learn from.
+    pub rows: Vec<Row>,
+    /// How many of them were cut.
+    pub cut: usize,
+    /// How many others are left out: texts without a character, and rows without a token to
+    /// predict.
+    pub empty: usize,
+}
+
 /// Reads rows: JSON lines with `text`, `text` and `text_pair`, `prompt` and `completion`,
-/// `messages`, or `tokens`; any other file has a text in each line. Rows are cut to `most` tokens;
-/// how many were is told.
+/// `messages`, or `tokens`; any other file has a text in each line. Rows are cut to `most` tokens.
 ///
 /// # Errors
 /// E001 with the number of the line, for what is no JSON object, has none of these fields, or has
@@ -69,30 +80,31 @@ pub fn read_rows(
     tokenize: &dyn Tokenize,
     vocabulary: Option<usize>,
     most: usize,
-) -> Result<(Vec<Row>, usize)> {
-    let mut rows = Vec::new();
-    let mut cut = 0;
+) -> Result<RowsRead> {
+    let mut read = RowsRead::default();
     for (number, line) in text.lines().enumerate() {
         if line.trim().is_empty() {
             continue;
         }
-        let read = || {
+        let of_line = || {
             let line = if is_json { parsed(line)? } else { Line::Text(line.to_owned()) };
-            row(line, tokenize, vocabulary)
+            let is_blank = matches!(&line, Line::Text(text) if text.trim().is_empty());
+            Ok((row(line, tokenize, vocabulary)?, is_blank))
         };
-        let mut row = read().map_err(|error| at_line(&error, number + 1))?;
-        if row.tokens.len() > most {
-            row.tokens.truncate(most);
-            cut += 1;
-        }
-        if row.tokens.len() > 1 || !row.tokens.is_empty() && row.first_label == 0 {
-            rows.push(row);
+        let (mut row, is_blank) = of_line().map_err(|error| at_line(&error, number + 1))?;
+        let is_cut = row.tokens.len() > most;
+        row.tokens.truncate(most);
+        if !is_blank && (row.tokens.len() > 1 || !row.tokens.is_empty() && row.first_label == 0) {
+            read.rows.push(row);
+            read.cut += usize::from(is_cut);
+        } else {
+            read.empty += 1;
         }
     }
-    if rows.is_empty() {
+    if read.rows.is_empty() {
         return Err(Error::format("it has no rows to learn from"));
     }
-    Ok((rows, cut))
+    Ok(read)
 }
 
 fn at_line(error: &Error, number: usize) -> Error {
@@ -218,7 +230,7 @@ mod tests {
         }
     }
 
-    fn read(text: &str) -> Result<(Vec<Row>, usize)> {
+    fn read(text: &str) -> Result<RowsRead> {
         read_rows(text, true, &Bytes, Some(128), 6)
     }
 
@@ -227,8 +239,8 @@ mod tests {
         let text = "{\"text\": \"ab\"}\n\n{\"prompt\": \"a\", \"completion\": \"b\"}\n\
                     {\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, \
                     {\"role\": \"assistant\", \"content\": \"b\"}]}\n{\"tokens\": [5, 6]}\n\
-                    {\"text\": \"abcdefgh\"}\n";
-        let (rows, cut) = read(text).unwrap();
+                    {\"text\": \"abcdefgh\"}\n{\"text\": \" \"}\n{\"tokens\": []}\n";
+        let RowsRead { rows, cut, empty } = read(text).unwrap();
         let row = |tokens: &[i64], first_label| Row { first_label, ..Row::new(tokens.to_vec()) };
         let expected = [
             row(&[1, 97, 98], 0),
@@ -238,14 +250,14 @@ mod tests {
             row(&[1, 97, 98, 99, 100, 101], 0),
         ];
         assert_eq!(rows, expected);
-        assert_eq!(cut, 1);
+        assert_eq!((cut, empty), (1, 2));
         let lines = read_rows("ab\ncd\n", false, &Bytes, None, 9).unwrap();
-        assert_eq!(lines.0, [row(&[1, 97, 98], 0), row(&[1, 99, 100], 0)]);
+        assert_eq!(lines.rows, [row(&[1, 97, 98], 0), row(&[1, 99, 100], 0)]);
     }
 
     #[test]
     fn a_pair_has_two_types_of_tokens() {
-        let (rows, _) = read("{\"text\": \"a\", \"text_pair\": \"b\"}").unwrap();
+        let RowsRead { rows, .. } = read("{\"text\": \"a\", \"text_pair\": \"b\"}").unwrap();
         assert_eq!(rows[0].tokens, [1, 97, 2, 98, 2]);
         assert_eq!(rows[0].second_text, Some(3));
     }

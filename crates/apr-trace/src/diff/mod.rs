@@ -101,7 +101,6 @@ pub struct PassDiff {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nan_in_original: Option<String>,
     /// Operators that add more drift than others of their kind, in the order in which they run.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub divergences: Vec<Divergence>,
     /// The operators that add most drift, whether or not they are out of line.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use apr_arch::FamilyModel;
-use apr_distill::{Pairs, Row, Tokenize, read_pairs, read_rows};
+use apr_core::counted;
+use apr_distill::{Pairs, Row, RowsRead, Tokenize, read_pairs, read_rows};
 use apr_io::io_error;
 use apr_registry::Error;
 use apr_run::{Facts, InputKind, Message, RunError, Runner, TemplateOptions, Tokenizer, chat_text};
@@ -77,7 +78,12 @@ pub(in crate::commands) fn rows(
     let facts = teacher.facts();
     let most = facts.context().unwrap_or(usize::MAX);
     let read = read_rows(text, is_json, &texts, facts.vocabulary(), most);
-    Ok(read.map_err(|error| error.in_file(path.display()))?)
+    let RowsRead { rows, cut, empty } = read.map_err(|error| error.in_file(path.display()))?;
+    if empty > 0 {
+        let empty = counted(empty as u64, "row");
+        teacher.host().warn(&format!("{empty} without a text to learn from: left out"), None);
+    }
+    Ok((rows, cut))
 }
 
 /// Whether each line of a file is an object.

@@ -14,6 +14,7 @@ use apr_view::View;
 use super::asked::{check_loss, tensor_edits};
 use super::report::{EditReport, render};
 use crate::args::EditArgs;
+use crate::commands::run::read_text;
 use crate::commands::tensor_edits::pairs_of;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -237,10 +238,6 @@ fn check_index(path: &Path) -> Outcome {
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
-}
-
-fn read_text(path: &Path) -> Outcome<String> {
-    Ok(std::fs::read_to_string(path).map_err(|error| io_error(&error, path))?)
 }
 
 /// Changes the file itself; every tensor stays where it is.

@@ -205,7 +205,9 @@ fn utf8(bytes: Vec<u8>, path: &Path) -> Outcome<String> {
         let at = error.utf8_error().valid_up_to() as u64;
         Error::format("the text is not UTF-8").at(at).in_file(path.display())
     };
-    Ok(String::from_utf8(bytes).map_err(wrong)?)
+    let text = String::from_utf8(bytes).map_err(wrong)?;
+    // Editors of Windows begin a text with a mark that is not of it.
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 /// The arrays of a file, under their own names or the one that the user gave.
