@@ -5,7 +5,7 @@ use std::sync::Arc;
 use apr_core::protobuf::Walker;
 use apr_core::{
     ByteSource, Error, Escaped, FileInfo, Format, HEAD_LEN, Limits, Metadata, Result, Shape,
-    SourceSet, TensorInfo, UniqueNames, Unlisted, relative_path, read_vec,
+    SourceSet, TensorInfo, UniqueNames, Unlisted, read_vec, relative_path,
 };
 use apr_skeleton::Cut;
 use serde_json::{Map, Value};
