@@ -328,6 +328,10 @@ CASES = {
     "nomic_bert_mlm": ("encoder", "NomicBertForMaskedLM", ENCODER | dict(hidden_act="gelu")),
     "nomic_bert_classifier": ("encoder", "NomicBertForSequenceClassification", ENCODER | dict(num_labels=5)),
     "nomic_bert_tokens": ("encoder", "NomicBertForTokenClassification", ENCODER | dict(num_labels=5)),
+    "lfm2": ("decoder", "Lfm2ForCausalLM", DECODER | dict(full_attn_idxs=[1], conv_bias=True, block_multiple_of=24)),
+    "lfm2_moe": ("decoder", "Lfm2MoeForCausalLM", DECODER | dict(
+        num_hidden_layers=3, layer_types=["full_attention", "conv", "conv"], num_dense_layers=1, num_experts=6,
+        num_experts_per_tok=2, moe_intermediate_size=20, conv_L_cache=4)),
     "exaone4": ("decoder", "Exaone4ForCausalLM", EXAONE4),
     "exaone4_full": ("decoder", "Exaone4ForCausalLM", DECODER | dict(
         num_attention_heads=4, num_key_value_heads=2, head_dim=48, sliding_window=None, layer_types=["full_attention"] * 5,

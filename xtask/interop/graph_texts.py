@@ -87,6 +87,11 @@ class Computed:
         """Adds the differences from the keys and values that the graph made."""
         for outputs, rows in self.parts:
             for layer, kept in enumerate(outputs.past_key_values.layers):
+                if f"present_conv.{layer}" in results:
+                    ours = results[f"present_conv.{layer}"][rows]
+                    # The oldest input that transformers keeps is used no more.
+                    worst.add(f"{where} present_conv.{layer}", ours, kept.conv_states[0][..., -ours.shape[2] :])
+                    continue
                 for kind, theirs in (("key", kept.keys), ("value", kept.values)):
                     ours = results[f"present.{layer}.{kind}"][rows]
                     if ours.shape[1] > theirs.shape[1]:

@@ -278,6 +278,9 @@ def decoder(model, apr, folder, worst):
         past = {
             name: np.zeros((batch, shape[1], 0, shape[3]), np.float32)
             for name, shape in session.shapes.items() if name.startswith("past_key_values")
+        } | {
+            name: np.zeros((batch, *shape[1:]), np.float32)
+            for name, shape in session.shapes.items() if name.startswith("past_conv")
         }
         ours = session(feeds | past)
         theirs.compare(worst, f"prefill, batch {batch}", ours[output], output)
@@ -286,7 +289,10 @@ def decoder(model, apr, folder, worst):
             token = some_tokens(model, batch, 1)
             mask = torch.cat([mask, torch.ones(batch, 1, dtype=torch.long)], 1)
             positions = {name: positions_of(mask)[:, -1:] for name in positions}
-            past = {name.replace("present", "past_key_values"): value for name, value in ours.items() if "present" in name}
+            past = {
+                name.replace("present_conv", "past_conv").replace("present", "past_key_values"): value
+                for name, value in ours.items() if "present" in name
+            }
             feeds = dict(input_ids=token, attention_mask=mask) | positions
             theirs = reference(feeds)
             ours = session(feeds | past)

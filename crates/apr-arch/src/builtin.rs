@@ -11,11 +11,13 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 73] = [
+const TEXTS: [&str; 75] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
     include_str!("../families/qwen3.toml"),
+    include_str!("../families/lfm2.toml"),
+    include_str!("../families/lfm2_moe.toml"),
     include_str!("../families/gemma.toml"),
     include_str!("../families/gemma2.toml"),
     include_str!("../families/gemma3.toml"),

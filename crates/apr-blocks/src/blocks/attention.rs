@@ -18,7 +18,7 @@ pub(crate) struct KeyValue {
     pub(crate) value: ValueId,
 }
 
-/// What attention is given besides the tokens.
+/// What attention, or what a layer has instead, is given besides the tokens.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Given {
     /// Added to the scores.
@@ -26,6 +26,10 @@ pub(crate) struct Given {
     pub(crate) turn: Option<Turn>,
     /// Keys and values of earlier tokens.
     pub(crate) past: Option<KeyValue>,
+    /// The last inputs of a convolution, `[batch, channels, kernel - 1]`.
+    pub(crate) inputs: Option<ValueId>,
+    /// 0 where a token is padding, `[batch, sequence, 1]`, for a convolution.
+    pub(crate) counts: Option<ValueId>,
     /// How far tokens are from each other.
     pub(crate) distances: Option<Distances>,
     /// Factors of the queries, `[batch, 1, sequence, 1]`.

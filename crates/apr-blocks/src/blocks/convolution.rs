@@ -1,8 +1,10 @@
 //! Convolutions, and the norm of channels that goes with them.
 
-use apr_core::Result;
+use apr_core::{Error, Result};
 use apr_graph::ValueId;
 
+use super::activation::Activation;
+use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
 /// How a kernel moves. One entry for each dimension that it moves along.
@@ -15,7 +17,62 @@ pub(crate) struct Convolution {
     pub(crate) groups: u64,
 }
 
+/// A convolution of each channel over its own input and those before.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Causal<'m> {
+    /// Module of the kernel, `[channels, 1, kernel]`.
+    pub(crate) module: &'m str,
+    pub(crate) channels: u64,
+    /// Inputs of a channel that it sees.
+    pub(crate) kernel: u64,
+    pub(crate) activation: Option<Activation>,
+}
+
+/// Inputs of a channel that the convolution of a module sees.
+///
+/// # Errors
+/// E001 for a kernel that sees one alone, and for a tensor that is none.
+pub(crate) fn kernel_of(place: BlockPosition<'_>, module: &str) -> Result<u64> {
+    let tensor = format!("{module}.weight");
+    let dims = place.model.using(&tensor)?;
+    let kernel = dims.last().copied().filter(|kernel| dims.len() == 3 && *kernel > 1);
+    kernel.ok_or_else(|| {
+        Error::format("the kernel of a causal convolution sees two inputs at least").for_tensor(tensor)
+    })
+}
+
 impl Writer<'_> {
+    /// A causal convolution, and its activation. `x` is `[batch, sequence, channels]`; `past` are
+    /// the inputs before, `[batch, channels, kernel - 1]`. Returns the last inputs, too.
+    pub(crate) fn causal_convolution(
+        &mut self,
+        causal: Causal<'_>,
+        x: ValueId,
+        past: Option<ValueId>,
+    ) -> Result<(ValueId, ValueId)> {
+        let Causal { module, channels, kernel, activation } = causal;
+        let before = signed(kernel - 1);
+        self.scope("convolution", |w| {
+            let x = w.transpose("by_channel", x, [0, 2, 1]);
+            let all = match past {
+                Some(past) => w.concat("with_past", &[past, x], 2),
+                None => {
+                    let (pads, zero) = (w.ints(&[0, 0, before, 0, 0, 0]), w.float(0.0));
+                    w.make("Pad", "with_zeros", [x, pads, zero])
+                }
+            };
+            let last = w.slice("last_inputs", all, 2, -before, i64::MAX);
+            let kernel = w.tensor(&format!("{module}.weight"))?;
+            let bias = format!("{module}.bias");
+            let bias = w.model.has(&bias).then(|| w.tensor(&bias)).transpose()?;
+            let node = w.op("Conv", [all, kernel].into_iter().chain(bias));
+            let made = node.attribute("group", signed(channels)).output("convolution");
+            let made = w.transpose("by_token", made, [0, 2, 1]);
+            let made = activation.map_or(made, |it| w.activate("activation", it, made));
+            Ok((made, last))
+        })
+    }
+
     /// The convolution of a module; its bias where the checkpoint has one.
     pub(crate) fn convolution(
         &mut self,

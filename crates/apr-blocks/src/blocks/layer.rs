@@ -9,6 +9,7 @@ use super::heads::Heads;
 use super::latent::is_latent;
 use super::norm::Norm;
 use super::rotary::Rotary;
+use super::short_convolution::ShortConvolution;
 use crate::model::BlockPosition;
 use crate::writer::Writer;
 
@@ -71,16 +72,26 @@ pub(crate) enum Source {
     Made(KeyValue),
 }
 
+/// What a layer keeps of the tokens so far.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kept {
+    /// Of attention.
+    KeyValue(KeyValue),
+    /// The last inputs of a convolution, `[batch, channels, kernel - 1]`.
+    Inputs(ValueId),
+}
+
 /// What comes out of a layer.
 pub(crate) struct Made {
     pub(crate) x: ValueId,
-    pub(crate) cache: KeyValue,
+    pub(crate) cache: Kept,
     /// Keys and values of the encoder's states.
     pub(crate) encoded: Option<KeyValue>,
 }
 
 impl Writer<'_> {
-    /// `x + attention(norm(x))`, then the same with the feed-forward network. Option `norms` says
+    /// `x + attention(norm(x))`, then the same with the feed-forward network. A layer whose
+    /// checkpoint has a `short_convolution` has that instead of attention. Option `norms` says
     /// where the norms `attention_norm`, `cross_norm` and `mlp_norm` stand: `before` their block
     /// (the default), or `after` its sum, `norm(x + attention(x))`. `attention_post_norm` and so on
     /// are between a block and its sum. Option `residual`: `serial`, `parallel` where both blocks
@@ -98,10 +109,15 @@ impl Writer<'_> {
         let residual = Residual::of(place)?;
         let norms = Norms::of(place)?;
         let before = self.norm_of_block(place, norms, "attention", x)?;
-        let (attended, cache) = if is_latent(place)? {
-            self.latent_attention(place, before, rotary, given)?
+        let (attended, cache) = if let Some(sizes) = ShortConvolution::of(place)? {
+            let (made, inputs) = self.short_convolution(place, sizes, before, given)?;
+            (made, Kept::Inputs(inputs))
         } else {
-            self.attention(place, before, rotary, given)?
+            let (made, cache) = match is_latent(place)? {
+                true => self.latent_attention(place, before, rotary, given)?,
+                false => self.attention(place, before, rotary, given)?,
+            };
+            (made, Kept::KeyValue(cache))
         };
         let base = if residual == Residual::Normed { before } else { x };
         let mut middle = self.added(place, norms, "attention", base, attended)?;

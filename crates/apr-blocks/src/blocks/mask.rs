@@ -41,6 +41,21 @@ pub(crate) struct Field {
 }
 
 impl Writer<'_> {
+    /// Which of the tokens are no padding, `[batch, sequence, 1]`. The mask may be of earlier
+    /// tokens, too.
+    pub(crate) fn counts(&mut self, tokens: ValueId, mask: ValueId) -> ValueId {
+        let count = self.length("count", tokens, 1);
+        let start = self.make("Neg", "start", [count]);
+        let (end, axis) = (self.ints(&[i64::MAX]), self.ints(&[1]));
+        let own = self.make("Slice", "last", [mask, start, end, axis]);
+
+        // As many as there are tokens, which the start alone does not show.
+        let shape = self.make("Shape", "shape", [tokens]);
+        let own = self.make("Reshape", "own", [own, shape]);
+        let counts = self.cast("counts", own, ElementType::F32);
+        self.unsqueeze("counts_column", counts, &[-1])
+    }
+
     /// Truths for the keys that are no padding, `[batch, 1, 1, keys]`, from a mask that is 1 where
     /// a token counts.
     pub(crate) fn counting(&mut self, attention_mask: ValueId) -> ValueId {

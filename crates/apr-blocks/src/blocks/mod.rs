@@ -20,6 +20,7 @@ pub(crate) mod mask;
 pub(crate) mod norm;
 pub(crate) mod relative;
 pub(crate) mod rotary;
+pub(crate) mod short_convolution;
 pub(crate) mod sinusoids;
 pub(crate) mod state_space;
 pub(crate) mod windows;

@@ -1,9 +1,10 @@
 //! Selective state spaces (Mamba: Gu and Dao 2023, <https://arxiv.org/abs/2312.00752>).
 
-use apr_core::{Error, Result};
+use apr_core::Result;
 use apr_graph::{BodyBuilder, Meaning, ValueId};
 
 use super::activation::Activation;
+use super::convolution::{Causal, kernel_of};
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
@@ -33,16 +34,10 @@ impl StateSpace {
     /// Options `intermediate`, `state_size` and `time_rank`; the kernel is the one of the
     /// checkpoint.
     pub(crate) fn of(place: BlockPosition<'_>) -> Result<Self> {
-        let tensor = format!("{}.weight", place.module("mixer_convolution")?);
-        let dims = place.model.using(&tensor)?;
-        let kernel = dims.last().copied().filter(|kernel| dims.len() == 3 && *kernel > 1);
-        let kernel = kernel.ok_or_else(|| {
-            Error::format("the kernel of a state space sees two inputs at least").for_tensor(tensor)
-        })?;
         Ok(Self {
             channels: place.size("intermediate")?,
             state: place.size("state_size")?,
-            kernel,
+            kernel: kernel_of(place, &place.module("mixer_convolution")?)?,
             time_rank: place.size("time_rank")?,
         })
     }
@@ -64,8 +59,14 @@ impl Writer<'_> {
             let x = w.make("Mul", "counted", [x, counts]);
             let both = w.linear_part(place, "mixer_in", x)?;
             let [x, gate] = w.split("parts", both, -1, [channels, channels]);
+            let moved = Causal {
+                module: &place.module("mixer_convolution")?,
+                channels,
+                kernel: sizes.kernel,
+                activation: Some(Activation::of(place, "activation")?),
+            };
             let (x, convolution) =
-                w.causal_convolution(place, sizes, x, past.map(|past| past.convolution))?;
+                w.causal_convolution(moved, x, past.map(|past| past.convolution))?;
             let x = w.make("Mul", "convolved_and_counted", [x, counts]);
 
             let (mixed, state) =
@@ -73,38 +74,6 @@ impl Writer<'_> {
             let gate = w.activate("gate", Activation::Silu, gate);
             let gated = w.make("Mul", "gated", [mixed, gate]);
             Ok((w.linear_part(place, "mixer_out", gated)?, States { convolution, state }))
-        })
-    }
-
-    /// A convolution of each channel over itself and the inputs before, and an activation. `x` is
-    /// `[batch, sequence, channels]`. Returns the last inputs, too.
-    fn causal_convolution(
-        &mut self,
-        place: BlockPosition<'_>,
-        sizes: StateSpace,
-        x: ValueId,
-        past: Option<ValueId>,
-    ) -> Result<(ValueId, ValueId)> {
-        let before = signed(sizes.kernel - 1);
-        let module = place.module("mixer_convolution")?;
-        let activation = Activation::of(place, "activation")?;
-        self.scope("convolution", |w| {
-            let x = w.transpose("by_channel", x, [0, 2, 1]);
-            let all = match past {
-                Some(past) => w.concat("with_past", &[past, x], 2),
-                None => {
-                    let (pads, zero) = (w.ints(&[0, 0, before, 0, 0, 0]), w.float(0.0));
-                    w.make("Pad", "with_zeros", [x, pads, zero])
-                }
-            };
-            let last = w.slice("last_inputs", all, 2, -before, i64::MAX);
-            let kernel = w.tensor(&format!("{module}.weight"))?;
-            let bias = format!("{module}.bias");
-            let bias = w.model.has(&bias).then(|| w.tensor(&bias)).transpose()?;
-            let node = w.op("Conv", [all, kernel].into_iter().chain(bias));
-            let made = node.attribute("group", signed(sizes.channels)).output("convolution");
-            let made = w.transpose("by_token", made, [0, 2, 1]);
-            Ok((w.activate("activation", activation, made), last))
         })
     }
 

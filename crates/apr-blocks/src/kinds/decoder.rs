@@ -7,8 +7,10 @@ use super::head;
 use super::stack::{Around, layers};
 use crate::blocks::attention::KeyValue;
 use crate::blocks::latent::cache_dims;
+use crate::blocks::layer::Kept;
 use crate::blocks::mask::{Field, Sight};
 use crate::blocks::norm::Norm;
+use crate::blocks::short_convolution::ShortConvolution;
 use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, PAST, SEQUENCE};
 use crate::writer::Writer;
@@ -21,7 +23,7 @@ struct Inputs {
     tokens: ValueId,
     attention_mask: ValueId,
     positions: Option<ValueId>,
-    past: Vec<KeyValue>,
+    past: Vec<Kept>,
 }
 
 /// Writes the graph of a decoder. Option `causal`: whether a token sees only those before it, as it
@@ -47,9 +49,12 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
         Field { sight, queries, keys, counts: Some(w.counting(inputs.attention_mask)) }
     });
 
+    let counts = has_convolutions(place)?
+        .then(|| w.scope("counts", |w| w.counts(inputs.tokens, inputs.attention_mask)));
     let around = Around {
         field: Some(field),
         position_ids: inputs.positions,
+        counts,
         past: &inputs.past,
         is_cached: with_past,
         ..Around::NOTHING
@@ -102,10 +107,32 @@ fn inputs(w: &mut Writer<'_>, place: BlockPosition<'_>, with_past: bool) -> Resu
     };
     let mut inputs = Inputs { tokens, attention_mask, positions, past: Vec::new() };
     for layer in 0..if with_past { place.layers()? } else { 0 } {
-        inputs.past.push(cache_inputs(w, place.layer(layer), layer, "", &past)?);
+        let place = place.layer(layer);
+        inputs.past.push(match ShortConvolution::of(place)? {
+            Some(sizes) => Kept::Inputs(convolution_input(w, sizes, layer)),
+            None => Kept::KeyValue(cache_inputs(w, place, layer, "", &past)?),
+        });
     }
 
     Ok(inputs)
+}
+
+/// Whether some of the layers have a convolution instead of attention.
+fn has_convolutions(place: BlockPosition<'_>) -> Result<bool> {
+    for layer in 0..place.layers()? {
+        if ShortConvolution::of(place.layer(layer))?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The last inputs of a layer's convolution, under the name that transformers.js gives them.
+fn convolution_input(w: &mut Writer<'_>, sizes: ShortConvolution, layer: u64) -> ValueId {
+    let ShortConvolution { channels, kernel } = sizes;
+    let shape = [Dim::symbol(BATCH), Dim::fixed(channels), Dim::fixed(kernel - 1)];
+    let name = format!("past_conv.{layer}");
+    w.body().input(&name, ElementType::F32, shape, Meaning::PastState)
 }
 
 /// The number of each token among those that count, from 0 on; -1 for padding.
@@ -140,8 +167,16 @@ pub(crate) fn cache_inputs(
     Ok(KeyValue { key, value: input("value", Meaning::PastValue, value_dim) })
 }
 
-/// Keys and values of a layer as outputs: `present.0.key`, or with `of` in between.
-pub(crate) fn outputs_of_cache(w: &mut Writer<'_>, layer: usize, present: KeyValue, of: &str) {
-    w.body().output(&format!("present.{layer}.{of}key"), present.key, Meaning::PresentKey);
-    w.body().output(&format!("present.{layer}.{of}value"), present.value, Meaning::PresentValue);
+/// What a layer keeps as outputs: `present.0.key`, or with `of` in between, and `present_conv.0`.
+pub(crate) fn outputs_of_cache(w: &mut Writer<'_>, layer: usize, present: Kept, of: &str) {
+    let body = w.body();
+    match present {
+        Kept::KeyValue(KeyValue { key, value }) => {
+            body.output(&format!("present.{layer}.{of}key"), key, Meaning::PresentKey);
+            body.output(&format!("present.{layer}.{of}value"), value, Meaning::PresentValue);
+        }
+        Kept::Inputs(inputs) => {
+            body.output(&format!("present_conv.{layer}"), inputs, Meaning::PresentState);
+        }
+    }
 }

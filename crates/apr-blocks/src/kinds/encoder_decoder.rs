@@ -7,7 +7,7 @@ use super::decoder::{cache_inputs, outputs_of_cache};
 use super::stack::{Around, Stacked, layers};
 use super::{encoder, head, sound};
 use crate::blocks::attention::KeyValue;
-use crate::blocks::layer::{Encoded, Source};
+use crate::blocks::layer::{Encoded, Kept, Source};
 use crate::blocks::mask::{Field, Sight};
 use crate::blocks::norm::Norm;
 use crate::model::{BlockPosition, Model};
@@ -65,7 +65,7 @@ pub(crate) fn write_decoder(model: &Model<'_>, w: &mut Writer<'_>, memory: Memor
     for (layer, cache) in made.cache.iter().enumerate() {
         outputs_of_cache(w, layer, *cache, "decoder.");
         if let Some(encoded) = made.encoded.get(layer) {
-            outputs_of_cache(w, layer, *encoded, "encoder.");
+            outputs_of_cache(w, layer, Kept::KeyValue(*encoded), "encoder.");
         }
     }
 
@@ -110,8 +110,14 @@ pub(crate) fn decoded(
         let (queries, keys) = w.positions(queries, keys);
         Field { sight: Sight::Before, queries, keys, counts: None }
     });
-    let around =
-        Around { field: Some(field), past, encoded: &encoded, is_cached, position_ids: None };
+    let past: Vec<Kept> = past.iter().copied().map(Kept::KeyValue).collect();
+    let around = Around {
+        field: Some(field),
+        past: &past,
+        encoded: &encoded,
+        is_cached,
+        ..Around::NOTHING
+    };
     let made = layers(w, place, x, &around)?;
     let x =
         w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))?;

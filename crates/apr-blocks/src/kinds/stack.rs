@@ -6,9 +6,10 @@ use apr_graph::{ElementType, ValueId};
 use crate::blocks::attention::{Given, KeyValue};
 use crate::blocks::disentangled::Distances;
 use crate::blocks::heads::Heads;
-use crate::blocks::layer::{Encoded, Source};
+use crate::blocks::layer::{Encoded, Kept, Source};
 use crate::blocks::mask::{Field, Reach};
 use crate::blocks::rotary::{Rotary, Turn};
+use crate::blocks::short_convolution::ShortConvolution;
 use crate::model::BlockPosition;
 use crate::writer::Writer;
 
@@ -18,8 +19,10 @@ pub(crate) struct Around<'a> {
     pub(crate) field: Option<Field>,
     /// Positions of the tokens for rotations, `[batch, sequence]`.
     pub(crate) position_ids: Option<ValueId>,
-    /// Keys and values of earlier tokens, by layer.
-    pub(crate) past: &'a [KeyValue],
+    /// 0 where a token is padding, `[batch, sequence, 1]`, for layers of convolutions.
+    pub(crate) counts: Option<ValueId>,
+    /// What is kept of earlier tokens, by layer.
+    pub(crate) past: &'a [Kept],
     /// What an encoder made, by layer or the same for all.
     pub(crate) encoded: &'a [Encoded],
     /// Whether keys and values come out.
@@ -28,15 +31,21 @@ pub(crate) struct Around<'a> {
 
 impl Around<'_> {
     /// A stack that is given nothing but its input.
-    pub(crate) const NOTHING: Self =
-        Around { field: None, position_ids: None, past: &[], encoded: &[], is_cached: false };
+    pub(crate) const NOTHING: Self = Around {
+        field: None,
+        position_ids: None,
+        counts: None,
+        past: &[],
+        encoded: &[],
+        is_cached: false,
+    };
 }
 
 /// What a stack makes.
 pub(crate) struct Stacked {
     pub(crate) x: ValueId,
-    /// Keys and values of all tokens so far, by layer.
-    pub(crate) cache: Vec<KeyValue>,
+    /// What is kept of all tokens so far, by layer.
+    pub(crate) cache: Vec<Kept>,
     /// Keys and values of the encoder's states, by layer.
     pub(crate) encoded: Vec<KeyValue>,
     /// The input of each layer.
@@ -110,6 +119,9 @@ fn shared(
     let mut table = None;
     for layer in 0..count {
         let place = place.layer(layer);
+        if ShortConvolution::of(place)?.is_some() {
+            continue;
+        }
         table = place.tensor_or_none("relative").or(table);
         let lens = (reach(place)?, table.clone());
         if !lenses.contains(&lens) {
@@ -240,12 +252,18 @@ fn layer_call(
     stacked: &mut Stacked,
 ) -> Result<()> {
     let at = usize::try_from(layer).unwrap_or(usize::MAX);
-    let mask = shared.masks.iter().find(|(known, _)| known == lens).and_then(|(_, mask)| *mask);
-    let rotary = Rotary::of(place, Heads::of(place)?.head_dim)?;
+    let attends = ShortConvolution::of(place)?.is_none();
+    let mask = shared.masks.iter().find(|(known, _)| attends && known == lens);
+    let mask = mask.and_then(|(_, mask)| *mask);
+    let rotary = Rotary::of(place, Heads::of(place)?.head_dim)?.filter(|_| attends);
     let turn =
         rotary.as_ref().and_then(|rotary| shared.turns.iter().find(|(known, _)| known == rotary));
     let turn = turn.map(|(_, turn)| *turn);
-    let past = around.past.get(at).copied();
+    let (past, past_inputs) = match around.past.get(at) {
+        Some(Kept::KeyValue(past)) => (Some(past), None),
+        Some(Kept::Inputs(inputs)) => (None, Some(*inputs)),
+        None => (None, None),
+    };
     let grows = place.number_or_none("query_growth")?.is_some();
     let encoded = around.encoded.get(at).or(around.encoded.last()).copied();
     let (states, made) = match encoded.map(|encoded| encoded.source) {
@@ -268,19 +286,25 @@ fn layer_call(
         ("distance_vectors", shared.distances.map(|distances| distances.vectors)),
         ("distance_rows", shared.distances.map(|distances| distances.rows)),
         ("query_growth", growth),
+        ("counts", around.counts.filter(|_| !attends)),
+        ("past_conv", past_inputs),
     ];
     let function = place.function_name();
     let results = w.call(&function, &format!("layers.{layer}"), inputs, |w, inputs| {
         layer_body(w, place, rotary.as_ref(), inputs, around.is_cached)
     })?;
     stacked.x = results[0];
+    if let ([_, inputs], false) = (&results[..], attends) {
+        stacked.cache.push(Kept::Inputs(*inputs));
+        return Ok(());
+    }
     let pairs: Vec<KeyValue> = results[1..]
         .as_chunks::<2>()
         .0
         .iter()
         .map(|[key, value]| KeyValue { key: *key, value: *value })
         .collect();
-    stacked.cache.extend(pairs.first());
+    stacked.cache.extend(pairs.first().copied().map(Kept::KeyValue));
     stacked.encoded.extend(pairs.get(1));
     Ok(())
 }
@@ -290,11 +314,11 @@ fn layer_body(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
     rotary: Option<&Rotary>,
-    inputs: [Option<ValueId>; 13],
+    inputs: [Option<ValueId>; 15],
     is_cached: bool,
 ) -> Result<Vec<(&'static str, ValueId)>> {
     let [x, mask, cos, sin, past_key, past_value, states, ref encoder @ ..] = inputs;
-    let [encoder_mask, encoder_key, encoder_value, vectors, rows, growth] = *encoder;
+    let [encoder_mask, encoder_key, encoder_value, vectors, rows, growth, counts, kept] = *encoder;
     let x = x.ok_or_else(|| Error::format("a layer needs an input"))?;
     let pair = |key: Option<ValueId>, value: Option<ValueId>| {
         key.zip(value).map(|(key, value)| KeyValue { key, value })
@@ -304,11 +328,17 @@ fn layer_body(
         states.map(Source::States).or_else(|| pair(encoder_key, encoder_value).map(Source::Made));
     let encoded = source.map(|source| Encoded { source, mask: encoder_mask });
     let distances = vectors.zip(rows).map(|(vectors, rows)| Distances { vectors, rows });
-    let given = Given { mask, turn, past: pair(past_key, past_value), distances, growth };
+    let past = pair(past_key, past_value);
+    let given = Given { mask, turn, past, inputs: kept, counts, distances, growth };
     let made = w.layer(place, x, rotary, given, encoded)?;
     let mut results = vec![("output", made.x)];
     if is_cached {
-        results.extend([("present_key", made.cache.key), ("present_value", made.cache.value)]);
+        match made.cache {
+            Kept::KeyValue(KeyValue { key, value }) => {
+                results.extend([("present_key", key), ("present_value", value)]);
+            }
+            Kept::Inputs(inputs) => results.push(("present_conv", inputs)),
+        }
         // Those that were given don't come out again.
         if let (Some(encoded), Some(_)) = (made.encoded, states) {
             results.extend([

@@ -9,7 +9,7 @@ use crate::blocks::norm::Norm;
 use crate::blocks::state_space::{StateSpace, States};
 use crate::model::{BlockPosition, Model};
 use crate::names::{ALL_SEQUENCE, BATCH, SEQUENCE};
-use crate::writer::{Writer, signed};
+use crate::writer::Writer;
 
 /// Writes the graph. `with_past`: states are inputs, and come out.
 pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> Result<()> {
@@ -26,7 +26,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
     }
 
     let mut x = w.scope("embeddings", |w| w.token_vectors(place, tokens))?;
-    let counts = w.scope("mask", |w| counts(w, tokens, mask));
+    let counts = w.scope("mask", |w| w.counts(tokens, mask));
     let mut presents = Vec::new();
     for layer in 0..count {
         let past = usize::try_from(layer).ok().and_then(|at| past.get(at)).copied();
@@ -57,21 +57,6 @@ fn state_inputs(w: &mut Writer<'_>, place: BlockPosition<'_>, layer: u64) -> Res
         w.body().input(&name, ElementType::F32, shape, Meaning::PastState)
     };
     Ok(States { convolution: input("conv", kernel - 1), state: input("ssm", state) })
-}
-
-/// Which of the tokens are no padding, `[batch, sequence, 1]`. The mask may be of earlier tokens,
-/// too.
-fn counts(w: &mut Writer<'_>, tokens: ValueId, mask: ValueId) -> ValueId {
-    let count = w.length("count", tokens, 1);
-    let start = w.make("Neg", "start", [count]);
-    let (end, axis) = (w.ints(&[i64::MAX]), w.ints(&[signed(1)]));
-    let own = w.make("Slice", "last", [mask, start, end, axis]);
-
-    // As many as there are tokens, which the start alone does not show.
-    let shape = w.make("Shape", "shape", [tokens]);
-    let own = w.make("Reshape", "own", [own, shape]);
-    let counts = w.cast("counts", own, ElementType::F32);
-    w.unsqueeze("counts_column", counts, &[-1])
 }
 
 /// `x + mixer(norm(x))`, as a call of a function.
