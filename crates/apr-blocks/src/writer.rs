@@ -224,7 +224,7 @@ impl<'m> Writer<'m> {
 
     /// Calls a function whose body `write` writes. Bodies that come out the same are one function.
     /// `write` gets what the function is called with, and returns its results with their names:
-    /// one, three or five of them.
+    /// one, two, three or five of them.
     pub(crate) fn call<const IN: usize>(
         &mut self,
         function: &str,
@@ -254,6 +254,7 @@ impl<'m> Writer<'m> {
         let call = self.body.call(&op, arguments);
         Ok(match results.len() {
             1 => call.outputs::<1>(node).to_vec(),
+            2 => call.outputs::<2>(node).to_vec(),
             3 => call.outputs::<3>(node).to_vec(),
             _ => call.outputs::<5>(node).to_vec(),
         })

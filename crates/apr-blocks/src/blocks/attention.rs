@@ -36,6 +36,19 @@ pub(crate) struct Given {
     pub(crate) growth: Option<ValueId>,
 }
 
+impl Given {
+    /// Nothing besides the tokens.
+    pub(crate) const NOTHING: Self = Self {
+        mask: None,
+        turn: None,
+        past: None,
+        inputs: None,
+        counts: None,
+        distances: None,
+        growth: None,
+    };
+}
+
 /// Where the norm of each head's queries and keys stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NormPlace {

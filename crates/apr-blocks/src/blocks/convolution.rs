@@ -37,7 +37,8 @@ pub(crate) fn kernel_of(place: BlockPosition<'_>, module: &str) -> Result<u64> {
     let dims = place.model.using(&tensor)?;
     let kernel = dims.last().copied().filter(|kernel| dims.len() == 3 && *kernel > 1);
     kernel.ok_or_else(|| {
-        Error::format("the kernel of a causal convolution sees two inputs at least").for_tensor(tensor)
+        Error::format("the kernel of a causal convolution sees two inputs at least")
+            .for_tensor(tensor)
     })
 }
 

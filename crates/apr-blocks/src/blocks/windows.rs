@@ -145,8 +145,7 @@ impl Writer<'_> {
             })?,
             None => bias,
         };
-        let given =
-            Given { mask: Some(mask), turn: None, past: None, distances: None, growth: None };
+        let given = Given { mask: Some(mask), ..Given::NOTHING };
         let (made, _) = self.attention(place, cut, None, given)?;
         let made = self.scope("map", |w| w.put_together(windows, made));
         let x = self.make("Add", "attention_sum", [x, made]);

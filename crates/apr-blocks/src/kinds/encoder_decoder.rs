@@ -111,13 +111,8 @@ pub(crate) fn decoded(
         Field { sight: Sight::Before, queries, keys, counts: None }
     });
     let past: Vec<Kept> = past.iter().copied().map(Kept::KeyValue).collect();
-    let around = Around {
-        field: Some(field),
-        past: &past,
-        encoded: &encoded,
-        is_cached,
-        ..Around::NOTHING
-    };
+    let around =
+        Around { field: Some(field), past: &past, encoded: &encoded, is_cached, ..Around::NOTHING };
     let made = layers(w, place, x, &around)?;
     let x =
         w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))?;
