@@ -52,6 +52,22 @@ fn a_model_on_a_hub_is_what_it_is_in_a_folder() {
 }
 
 #[test]
+fn a_baseline_of_a_repository_accepts_its_files_as_they_are() {
+    let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
+    let evil = std::fs::read(locate::fixture("scan/evil_2.pkl")).expect("a fixture");
+    hub.put("tiny/llama", "old/training_args.bin", evil.clone());
+    let line = "scan hf://tiny/llama";
+    at(&hub, &sandbox, line).fails(5, &["dangerous"]);
+    at(&hub, &sandbox, &format!("{line} --write-baseline b.json")).clean();
+    let report = at(&hub, &sandbox, &format!("{line} --baseline b.json --json")).ok().json();
+    assert_eq!((&report["verdict"], &report["accepted"]), (&"clean".into(), &1.into()), "{report}");
+
+    // The same name with other bytes is another file.
+    hub.put("tiny/llama", "old/training_args.bin", [&evil[..], b"\n"].concat());
+    at(&hub, &sandbox, &format!("{line} --baseline b.json")).fails(5, &["dangerous"]);
+}
+
+#[test]
 fn a_repository_is_scanned_file_by_file() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     let evil = std::fs::read(locate::fixture("scan/evil_2.pkl")).expect("a fixture");

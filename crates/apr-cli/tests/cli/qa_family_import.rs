@@ -57,6 +57,13 @@ fn qa_84_every_token_is_imported_and_a_truncated_vocabulary_shows() {
         sandbox.apr(&format!("export {model} -o back -f")).clean();
         assert_eq!(sandbox.read("back/tokenizer.json"), tokenizer(held).into_bytes());
     }
+    // Whoever comes later is told, too.
+    let warning = "the tokenizer has 50 tokens, the embedding 101 rows: is it complete?";
+    sandbox.apr("validate cut.apr").ok().says(&["VALID", warning]);
+    sandbox.apr("validate m").ok().says(&[warning]);
+    sandbox.apr("validate cut.apr --strict").fails(5, &[warning]);
+    sandbox.apr("inspect cut.apr").ok().says(&[warning]);
+    assert!(!sandbox.apr("validate whole.apr").ok().text().contains("is it complete"));
     let run = sandbox.apr("diff whole.apr cut.apr --exit-code");
     run.fails(5, &["Vocab Changes: Added 0 tokens, Removed 51 tokens"]);
 }
