@@ -58,7 +58,7 @@ const INSTEAD: [(&str, &str, &str); 4] = [
 
 /// Refuses an option that the command has no use for. `arguments` are all that it was called with.
 pub(crate) fn check_use<'a>(
-    command: &mut Command,
+    command: &Command,
     matches: &ArgMatches,
     mut arguments: impl Iterator<Item = &'a str>,
 ) -> Result<(), clap::Error> {
@@ -92,7 +92,14 @@ pub(crate) fn check_use<'a>(
         let instead = INSTEAD.iter().find(|(name, of, _)| *name == first && of == id);
         let instead = instead.map_or("", |(_, _, text)| *text);
         let message = format!("--{option} {why}{instead}");
-        return Err(command.error(ErrorKind::ArgumentConflict, message));
+        // The usage is that of the command which was called.
+        let (mut called, mut matched) = (command.clone(), matches);
+        while let Some((name, below)) = matched.subcommand()
+            && let Some(inner) = called.find_subcommand(name).cloned()
+        {
+            (called, matched) = (inner, below);
+        }
+        return Err(called.error(ErrorKind::ArgumentConflict, message));
     }
     Ok(())
 }
@@ -157,7 +164,7 @@ mod tests {
                         .collect();
                 let matches = command.clone().try_get_matches_from(&line).ok()?;
                 let check =
-                    check_use(&mut command.clone(), &matches, line.iter().map(String::as_str));
+                    check_use(&command, &matches, line.iter().map(String::as_str));
                 Some(check.is_err())
             };
             let Some(is_refused) = checked("") else { continue };
@@ -178,7 +185,7 @@ mod tests {
         let refused = |line: &str| {
             let words = || ["apr"].into_iter().chain(line.split(' '));
             let matches = Cli::command().try_get_matches_from(words()).expect(line);
-            check_use(&mut Cli::command(), &matches, words()).err().map(|error| error.to_string())
+            check_use(&Cli::command(), &matches, words()).err().map(|error| error.to_string())
         };
         assert_eq!(refused("convert hf://a/b --exclude x -o m.apr"), None);
         assert_eq!(refused("diff m.apr https://h/m.gguf --timeout 5"), None);

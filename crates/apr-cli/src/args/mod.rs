@@ -101,16 +101,18 @@ impl Cli {
     pub(crate) fn read() -> Result<Self, clap::Error> {
         let arguments: Vec<OsString> = crate::arguments().collect();
         let is_help = |typed: &[OsString]| typed == ["help", "all"] || typed == ["--help", "all"];
+        let mut command = hyphens::with_hyphens(Self::command());
         let matches = if arguments.get(1..).is_some_and(is_help) {
             Self::command_for_help(true).try_get_matches_from(["apr", "--help"])
         } else {
-            Self::command_with_help().try_get_matches_from(arguments)
+            // What help consists of is put together for those who ask for it, or are refused.
+            let matches = command.try_get_matches_from_mut(&arguments);
+            matches.or_else(|_| Self::command_with_help().try_get_matches_from(&arguments))
         };
         let parsed = matches.and_then(|matches| {
-            let texts = crate::arguments().collect::<Vec<_>>();
-            let texts = texts.iter().filter_map(|argument| argument.to_str());
+            let texts = arguments.iter().filter_map(|argument| argument.to_str());
             crate::printer::set_command(words(&matches));
-            check_use(&mut Self::command(), &matches, texts)?;
+            check_use(&command, &matches, texts)?;
             Self::from_arg_matches(&matches)
         });
         parsed.map_err(hints::advised)

@@ -135,7 +135,7 @@ fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Outcome<(ArgMatches, clap:
         .clone()
         .try_get_matches_from(["apr"].into_iter().chain(words.iter().copied()))
         .and_then(|matches| {
-            check_use(&mut command, &matches, words.into_iter())?;
+            check_use(&command, &matches, words.into_iter())?;
             Ok(matches)
         });
     let matches = matches.map_err(|error| {
