@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use apr_core::json::of_python;
 use apr_core::{
     ByteSource, CheckpointReader, Companion, Error, FileInfo, IoCause, Limits, Metadata, Result,
     SourceSet, keys, pass_on, read_vec,
@@ -163,7 +164,7 @@ fn modules(set: &dyn SourceSet, names: &[String], limits: &Limits) -> Result<Vec
     let file = set.open(MODULES).map_err(|error| error.in_file(MODULES))?;
     limits.check_metadata(file.len()).map_err(|error| error.in_file(MODULES))?;
     let bytes = read_vec(&file, 0, file.len()).map_err(|error| error.in_file(MODULES))?;
-    let listed: Vec<Value> = serde_json::from_slice(without_mark(&bytes)).unwrap_or_default();
+    let listed: Vec<Value> = serde_json::from_slice(&of_python(&bytes)).unwrap_or_default();
     let path = |module: &Value| module.get("path").and_then(Value::as_str).map(str::to_owned);
     Ok(listed.iter().filter_map(path).filter(|path| !path.is_empty()).collect())
 }
@@ -183,7 +184,7 @@ pub fn with_config(
 ) -> Result<FolderCheckpoint> {
     limits.check_metadata(config.len())?;
     let bytes = read_vec(&config, 0, config.len())?;
-    Metadata::parse(without_mark(&bytes))?;
+    Metadata::parse(&of_python(&bytes))?;
 
     let mut checkpoint = FolderCheckpoint {
         metadata: inner.metadata().clone(),
@@ -208,11 +209,6 @@ pub fn with_config(
     checkpoint.beside.push(Beside { source: config, kept: OnceLock::from(bytes) });
     checkpoint.describe()?;
     Ok(checkpoint)
-}
-
-/// A text without the mark of its byte order.
-fn without_mark(bytes: &[u8]) -> &[u8] {
-    bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
 }
 
 /// A checkpoint that was opened by itself, with a warning where it is one shard of several; `set`
@@ -314,7 +310,7 @@ impl FolderCheckpoint {
             return Ok(());
         };
         let bytes = self.read_companion(position)?;
-        let config = match Metadata::parse(without_mark(&bytes)) {
+        let config = match Metadata::parse(&of_python(&bytes)) {
             Ok(config) => config,
             Err(error) => {
                 self.warnings.push(error.in_file(CONFIG).to_string());

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use apr_arch::text_task;
 use apr_core::Value;
+use apr_core::json::of_python;
 use apr_registry::{CheckpointReader, Result};
 use apr_source::Source;
 use apr_source::companions::{Learnt, learn_from};
@@ -76,9 +77,8 @@ impl Facts {
             if FILES.contains(&companion.name.as_str()) {
                 let bytes = reader.read_companion(position)?;
                 // A file that is no JSON was named by a warning when the model was opened.
-                facts.files.extend(
-                    serde_json::from_slice(&bytes).ok().map(|json| (companion.name.clone(), json)),
-                );
+                let json = serde_json::from_slice(&of_python(&bytes));
+                facts.files.extend(json.ok().map(|json| (companion.name.clone(), json)));
             }
         }
 

@@ -90,3 +90,32 @@ fn copy(folder: &Path, sandbox: &Sandbox) {
         sandbox.write(&format!("g/{name}"), fs::read(folder.join(name)).expect("the fixture"));
     }
 }
+
+#[test]
+fn a_configuration_is_read_as_python_reads_it() {
+    let sandbox = llama(|_| {});
+    let expected = sandbox.apr(RUN).ok().json();
+    let text = String::from_utf8(sandbox.read("m/config.json")).expect("UTF-8");
+    // As the configurations of Mamba 2 and Nemotron-H have it.
+    let text = text.replacen('{', r#"{"time_step_limit": [0.0, Infinity], "#, 1);
+    let utf16: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for written in [
+        text.clone().into_bytes(),
+        [b"\xef\xbb\xbf", text.as_bytes()].concat(),
+        [&b"\xff\xfe"[..], &utf16].concat(),
+    ] {
+        sandbox.write("m/config.json", &written);
+        let run = sandbox.apr(RUN).ok();
+        assert!(!run.stderr.contains("config.json"), "{run}");
+        assert_eq!(run.json()["added"], expected["added"]);
+        sandbox.apr("import m -o m.apr -f").ok();
+        sandbox.apr("export m.apr -o back -f").ok();
+        assert_eq!(sandbox.read("back/config.json"), written);
+    }
+
+    // A configuration that is written anew keeps the number.
+    sandbox.write("m/config.json", &text);
+    sandbox.apr("export m --precision bf16 -o half -f").ok();
+    let half = String::from_utf8(sandbox.read("half/config.json")).expect("UTF-8");
+    assert!(half.contains("Infinity") && half.contains("bfloat16"), "{half}");
+}
