@@ -80,8 +80,8 @@ pub fn of_python(bytes: &[u8]) -> Cow<'_, [u8]> {
         [0xff, 0xfe, text @ ..] => of_utf16(text, u16::from_le_bytes),
         [0xfe, 0xff, text @ ..] => of_utf16(text, u16::from_be_bytes),
         // JSON begins with a character of ASCII.
-        [0, 1.., ..] => of_utf16(bytes, u16::from_be_bytes),
-        [1.., 0, 1.., ..] => of_utf16(bytes, u16::from_le_bytes),
+        [0, ascii, ..] if *ascii > 0 => of_utf16(bytes, u16::from_be_bytes),
+        [ascii, 0, next, ..] if *ascii > 0 && *next > 0 => of_utf16(bytes, u16::from_le_bytes),
         _ => Cow::Borrowed(bytes),
     };
     let (mut out, mut copied, mut at) = (Vec::new(), 0, 0);

@@ -103,9 +103,8 @@ pub fn adapter_of(reader: &dyn CheckpointReader) -> Result<Option<Adapter>> {
     let position =
         reader.companions().iter().position(|companion| companion.name == ADAPTER_CONFIG);
     let config = position.map(|position| reader.read_companion(position)).transpose()?;
-    let config = config.and_then(|bytes| {
-        serde_json::from_slice::<Map<String, Value>>(&of_python(&bytes)).ok()
-    });
+    let config = config
+        .and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&of_python(&bytes)).ok());
     let pairs = reader.metadata().key_values()?;
     let is_told = pairs.as_ref().is_some_and(|pairs| pairs.text("general.type") == Some("adapter"));
     let says = |key: &str| config.as_ref().is_some_and(|config| config.contains_key(key));

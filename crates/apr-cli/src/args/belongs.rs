@@ -163,8 +163,7 @@ mod tests {
                         .filter(|word| !word.is_empty())
                         .collect();
                 let matches = command.clone().try_get_matches_from(&line).ok()?;
-                let check =
-                    check_use(&command, &matches, line.iter().map(String::as_str));
+                let check = check_use(&command, &matches, line.iter().map(String::as_str));
                 Some(check.is_err())
             };
             let Some(is_refused) = checked("") else { continue };
