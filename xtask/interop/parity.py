@@ -11,7 +11,7 @@ command has to give, the result and the evidence, in columns between tabs:
   can't run here, because it needs a network or a build;
 - the result is `equal`, `runs`, `differs: HOW` or `not here`;
 - the evidence of an `equal` is the file of a test or of an interop step that compares apr with the
-  tool, with the name of a test or another word of the file behind `#`.
+  tool, with the name of a test or another word of the file behind `#`; `-` for other results.
 
 Ends with 1 if a row gives something else, if evidence is missing, or if the page differs. Needs a
 shell, and nothing but Python's own library.
@@ -123,10 +123,11 @@ def read_rows():
 def missing_evidence(row):
     """Why the evidence of a row is none; nothing if it is there, or not needed."""
     if row["result"] != "equal":
-        return f"{row['capability']}: evidence without `equal`" if row["evidence"] else None
+        has_none = row["evidence"] == "-"
+        return None if has_none else f"{row['capability']}: evidence without `equal`"
     file, _, word = row["evidence"].partition("#")
     path = ROOT / file
-    if not file or not path.is_file():
+    if not path.is_file():
         return f"{row['capability']}: no evidence at '{file}'"
     if word and word not in path.read_text(encoding="utf-8"):
         return f"{row['capability']}: {file} does not have '{word}'"
