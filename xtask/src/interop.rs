@@ -19,8 +19,9 @@ use crate::steps::{Outcome, Steps};
 type Part = fn(&mut Steps);
 
 /// The parts, in the order in which they run; each sets up the peers that it asks.
-const PARTS: [(&str, Part); 13] = [
+const PARTS: [(&str, Part); 14] = [
     ("builds", builds::run),
+    ("parity", parity),
     ("candle", candle),
     ("hub", hub),
     ("torch", torch),
@@ -81,6 +82,11 @@ pub(crate) fn list_due() -> Outcome {
 
 fn known() -> [&'static str; PARTS.len()] {
     PARTS.map(|(name, _)| name)
+}
+
+fn parity(steps: &mut Steps) {
+    steps.run("the Python reference environment", reference::set_up_python);
+    steps.run("docs/parity.md has what its commands do", || reference::check_parity(&apr()?));
 }
 
 fn candle(steps: &mut Steps) {

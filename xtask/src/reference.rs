@@ -96,6 +96,11 @@ pub(crate) fn check_perplexity(apr: &Path) -> Outcome {
     run(program(python()).arg("xtask/interop/perplexity_check.py").arg(apr).arg(llama_programs()))
 }
 
+/// Runs the commands of `docs/parity.md`, and compares the page with what they do.
+pub(crate) fn check_parity(apr: &Path) -> Outcome {
+    run(program(python()).arg("xtask/interop/parity.py").arg(apr).arg("--check"))
+}
+
 /// Compares types that `apr quantize --search` finds with llama.cpp's mixes.
 pub(crate) fn check_search(apr: &Path) -> Outcome {
     run(program(python()).arg("xtask/interop/search_check.py").arg(apr))
