@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apr_core::{ByteSource, Result, SourceSet};
-use apr_hub::{Caches, Choice, Holding, Hub, Settings, default_cache};
+use apr_hub::{Caches, Choice, Holding, Hub, ResolvedLocation, Settings, default_cache};
 use apr_io::{Interrupt, RemoteFolder, Sources, is_remote};
 use serde::Serialize;
 
 use crate::args::RemoteArgs;
 use crate::config::Config;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::progress::Bar;
 
 /// What opens files, with a hub client that is made when the first remote model is opened.
@@ -38,6 +38,14 @@ pub(crate) fn sources(args: &RemoteArgs, config: &Config, interrupt: &Interrupt)
     })
 }
 
+/// What is to be said of a location, but for the choice of one model among several.
+pub(crate) fn notes_without_choice(place: &ResolvedLocation) -> Vec<String> {
+    let why = place.chosen().why.as_deref();
+    let mut notes = place.notes().take();
+    notes.retain(|note| why.is_none_or(|why| !note.ends_with(why)));
+    notes
+}
+
 /// A repository of a hub, or a folder of one.
 pub(crate) struct Repository(RemoteFolder);
 
@@ -51,9 +59,23 @@ impl Repository {
         Ok(folder.place().file().is_none().then_some(Self(folder)))
     }
 
-    /// Its files.
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.0.place().files().iter().map(|file| file.name.clone()).collect()
+    /// Its files, as far as --include and --exclude let them through.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] where that is none, E001 for a pattern that can't be read.
+    pub(crate) fn names(&self) -> Outcome<Vec<String>> {
+        let files = self.0.place().matching()?;
+        if files.is_empty() {
+            let location = self.location();
+            let message = format!("{location}: no file matches --include and --exclude");
+            return Err(Failure::Usage(message));
+        }
+        Ok(files.into_iter().map(|file| file.name.clone()).collect())
+    }
+
+    /// What is to be said of it, where all of its files count.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        notes_without_choice(self.0.place())
     }
 
     /// What people write to name it.

@@ -154,7 +154,9 @@ impl GgufReader {
 
     fn describe(&mut self, version: u32, endian: &str, alignment: Option<u64>, pairs: KeyValues) {
         self.metadata = derived(&pairs);
-        if self.metadata.get(keys::MODEL_TYPE).is_none() {
+        // An importance matrix is no model, and has none.
+        let is_model = pairs.text("general.type") != Some("imatrix");
+        if is_model && self.metadata.get(keys::MODEL_TYPE).is_none() {
             let warning = "missing general.architecture; llama.cpp refuses such files";
             self.warn(in_file_warning(&self.files[0].name, warning));
         }

@@ -1,5 +1,7 @@
 //! Formats that are told apart and not read: an error says what a file is, and what to use instead.
 
+use std::collections::BTreeSet;
+
 use apr_core::{Escaped, Format, counted};
 
 /// HDF5, in builds without its reader.
@@ -145,7 +147,29 @@ pub(crate) fn folder(names: &[String]) -> Option<String> {
             use the .mlmodel or .mlpackage that it was compiled from";
         return Some(what.to_owned());
     }
+    if has("model_index.json") {
+        return Some(pipeline(names));
+    }
     deepspeed(names)
+}
+
+/// What is said of a pipeline of diffusers: each of its models has a folder.
+fn pipeline(names: &[String]) -> String {
+    let is_weights =
+        |file: &str| [".safetensors", ".bin", ".onnx"].iter().any(|end| file.ends_with(end));
+    let folders: BTreeSet<&str> = names
+        .iter()
+        .filter_map(|name| name.split_once('/'))
+        .filter(|(_, file)| is_weights(file))
+        .map(|(folder, _)| folder)
+        .collect();
+    let folders: Vec<String> =
+        folders.into_iter().map(|folder| Escaped::short(folder).to_string()).collect();
+    let found = match &folders[..] {
+        [] => "none of its folders is here".to_owned(),
+        _ => format!("name one of its folders: {}", folders.join(", ")),
+    };
+    format!("this is a pipeline of diffusers, which has several models: {found}")
 }
 
 /// What is said of a checkpoint of DeepSpeed whose weights are partitions of flat buffers: the
@@ -203,6 +227,9 @@ mod tests {
             |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         assert!(folder(&names(&["coremldata.bin", "weights"])).is_some());
         assert!(folder(&names(&["a"])).is_none());
+        let pipeline = ["model_index.json", "vae/config.json", "unet/model.safetensors", "b/x.bin"];
+        let said = folder(&names(&pipeline)).expect("a pipeline");
+        assert!(said.ends_with("name one of its folders: b, unet"), "{said}");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 use crate::progress::Bar;
+use crate::remote::notes_without_choice;
 use crate::{human, signals};
 
 #[derive(Serialize)]
@@ -79,17 +80,9 @@ fn fetch(path: &Path, args: &DownloadArgs, context: &Context) -> Outcome<Downloa
     let files = place.download(&names, &bar);
     drop(bar);
 
-    // What is in the report already is not said twice.
-    let why = place.chosen().why.clone();
-    let is_new = |note: &String| why.as_ref().is_none_or(|why| !note.ends_with(why.as_str()));
-
-    // After a download that failed, too: the notes may say why.
-    place
-        .notes()
-        .take()
-        .iter()
-        .filter(|note| is_new(note))
-        .for_each(|note| context.printer.warn(note));
+    // What is in the report already is not said twice. After a download that failed, too: the notes
+    // may say why.
+    notes_without_choice(place).iter().for_each(|note| context.printer.warn(note));
     let mut files: Vec<FetchedFile> = files?.into_iter().map(FetchedFile::from).collect();
     if let Some(folder) = &args.local_dir {
         files.iter_mut().try_for_each(|file| copy(file, folder, args.overwrite, context))?;
@@ -97,7 +90,7 @@ fn fetch(path: &Path, args: &DownloadArgs, context: &Context) -> Outcome<Downloa
     Ok(DownloadReport {
         path: place.location().to_string(),
         revision: place.repository().map(|repository| repository.commit.clone()),
-        why,
+        why: place.chosen().why.clone(),
         folder: args.local_dir.clone().or_else(|| place.snapshot()),
         bytes: files.iter().map(|file| file.bytes).sum(),
         fetched: files.iter().map(|file| file.fetched).sum(),

@@ -45,7 +45,8 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
         // Whoever trusts a repository loads any of its files.
         match Repository::at(path, &context.sources)? {
             Some(repository) => {
-                let names = repository.names();
+                let names = repository.names()?;
+                repository.notes().iter().for_each(|note| context.printer.warn(note));
                 let repository = Arc::new(repository);
                 let file = |name| Target::Remote(Arc::clone(&repository), name);
                 files.extend(names.into_iter().map(file));

@@ -84,6 +84,19 @@ fn a_repository_is_scanned_file_by_file() {
     let old = at(&hub, &sandbox, "scan hf://tiny/llama/old --json").fails(5, &[]).json();
     assert_eq!(old["files"].as_array().map(Vec::len), Some(1));
     at(&hub, &sandbox, "scan hf://tiny/llama/model.safetensors").ok();
+
+    // What is let through is scanned, and nothing is said of a choice of one model.
+    let chosen = at(&hub, &sandbox, "scan hf://tiny/llama --exclude old/* --exclude *.py --json");
+    let chosen = chosen.ok().json();
+    let paths = chosen["files"].to_string();
+    assert!(paths.contains("model.safetensors") && !paths.contains("old/"), "{paths}");
+    at(&hub, &sandbox, "scan hf://tiny/llama --include *.none").fails(2, &["no file matches"]);
+    let quantized = std::fs::read(locate::fixture("edit/digests.gguf")).expect("a fixture");
+    for name in ["m-Q8_0.gguf", "m-Q4_K_M.gguf"] {
+        hub.put("tiny/several", name, quantized.clone());
+    }
+    let several = at(&hub, &sandbox, "scan hf://tiny/several").ok();
+    assert!(!several.text().contains("selected"), "{several}");
 }
 
 #[test]

@@ -239,3 +239,10 @@ fn quantizing_on_the_way_writes_what_quantizing_before_writes() {
     assert!(sandbox.read("small.onnx").len() * 3 < sandbox.read("m.onnx").len());
     sandbox.apr("graph small.onnx").ok().says(&["ai.onnx 21"]);
 }
+
+#[test]
+fn an_export_says_that_no_product_has_blocks() {
+    let sandbox = Sandbox::new();
+    let run = ["export", &*tiny_llama(), "--format", "onnx", "-o", "plain", "--matmul-nbits"];
+    sandbox.run(&run).ok().says(&["--matmul-nbits changed nothing"]);
+}

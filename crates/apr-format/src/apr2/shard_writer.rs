@@ -159,9 +159,9 @@ fn check_several(options: &WriteOptions) -> Result<()> {
 
     if !options.file_name.ends_with(".apr") {
         // Readers know a manifest by its content and this ending.
-        return Err(
-            Error::format("the name of a manifest ends in .apr").in_file(&options.file_name)
-        );
+        let message = "the name of a manifest ends in .apr; an export with `shard_size` writes \
+                       shards of other formats";
+        return Err(Error::format(message).in_file(&options.file_name));
     }
 
     Ok(())

@@ -163,6 +163,8 @@ fn what_is_odd_but_harmless_is_told() {
         "{:?}",
         reader.warnings()
     );
+    let matrix = open(two().text("general.type", "imatrix").build()).expect("a sound file");
+    assert!(matrix.warnings().is_empty(), "{:?}", matrix.warnings());
 }
 
 #[test]

@@ -113,6 +113,7 @@ impl Job {
         let (mut bound, unused) = binder.finish();
         bound.warnings.extend(warnings);
         bound.warnings.extend(self.graph.idle_past(&bound_models));
+        bound.warnings.extend(self.graph.idle_blocks(&bound_models));
         losses.extend(unused);
         losses.extend(lost_metadata(&metadata));
         note(&mut properties, onnx::TRANSPOSED, &bound.transposed);

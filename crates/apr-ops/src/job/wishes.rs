@@ -87,6 +87,18 @@ impl GraphWishes {
         Ok(())
     }
 
+    /// What to say where no product has weights in blocks that onnxruntime multiplies as they are,
+    /// and that was wished for.
+    pub(super) fn idle_blocks(&self, models: &[(String, Graph)]) -> Option<String> {
+        let has = |(_, graph): &(String, Graph)| {
+            graph.body.nodes.iter().any(|node| &*node.op.name == "MatMulNBits")
+        };
+        (self.blocks == Blocks::MatMulNBits && !models.iter().any(has)).then(|| {
+            "`matmul_nbits` changed nothing: no matrix of the model is multiplied in GGUF's blocks"
+                .to_owned()
+        })
+    }
+
     /// What to say where nothing of the model takes earlier keys and values, and they were wished
     /// for.
     pub(super) fn idle_past(&self, models: &[(String, Graph)]) -> Option<String> {
