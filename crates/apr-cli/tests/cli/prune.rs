@@ -48,6 +48,18 @@ fn zeros(bytes: &[u8]) -> usize {
 }
 
 #[test]
+fn a_folder_becomes_a_folder() {
+    let sandbox = Sandbox::new();
+    let folder = apr_testkit::locate::fixture("tiny-llama");
+    let line = format!("prune {} --prune 0.5 -o pruned", folder.display());
+    sandbox.apr(&line).ok();
+    assert!(sandbox.path("pruned/config.json").is_file());
+    sandbox.apr("inspect pruned --json").ok().says(&["safetensors"]);
+    sandbox.apr("convert pruned -o again").ok();
+    assert_eq!(sandbox.read("again/config.json"), sandbox.read("pruned/config.json"));
+}
+
+#[test]
 fn qa_63_pruning_sets_exactly_the_weights_to_zero_that_numpy_does() {
     let (sandbox, expected) = (with_llama(), expected());
     let before = tensors(&sandbox.read("llama/model.safetensors"));

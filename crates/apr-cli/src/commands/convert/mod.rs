@@ -196,9 +196,18 @@ fn origin(
     Ok(Some((job.clone(), again)))
 }
 
+/// The format of a folder that is made of a folder: safetensors. Of another type of weights there
+/// are several formats.
+fn folder_format(args: &ConvertArgs) -> Option<&'static Format> {
+    let output = args.write.output.as_deref().filter(|output| !Output::is_stdout(output))?;
+    let is_folder = output.extension().is_none() && args.model.is_dir();
+    let keeps_types = args.requantize.quantize.is_none();
+    (is_folder && keeps_types).then_some(&apr_registry::safetensors::FORMAT)
+}
+
 /// What a conversion does to a model whose weights nothing changes before.
 pub(super) fn unchanged_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
-    let target = target(&args.model, args.format, &args.write)?;
+    let target = target(&args.model, args.format.or_else(|| folder_format(args)), &args.write)?;
     let external_data = args.graph.external_data();
     let target = PlanOptions { streaming: args.streaming, external_data, ..target };
     let target = layout(target, args.align, args.shard_size)?;
