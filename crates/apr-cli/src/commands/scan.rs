@@ -28,6 +28,7 @@ use crate::failure::{Failure, Outcome};
 use crate::model;
 use crate::options::in_options;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
+use crate::progress::Bar;
 use crate::remote::Repository;
 
 /// Findings of one file shown before the rest is only counted.
@@ -57,6 +58,8 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
     let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
     let mut new = args.write_baseline.as_ref().map(|_| Baseline::default());
     let mut digests = BTreeMap::new();
+    let bar = Bar::counting(&context.printer, files.len() as u64);
+    let mut scanned = 0;
     let summary = scan_each(
         &files,
         Target::name,
@@ -72,6 +75,8 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
             if args.sbom.is_some() {
                 digests.insert(report.path.clone(), digest()?);
             }
+            scanned += 1;
+            bar.reached(scanned);
             Ok(report)
         },
         |failure| match failure {
@@ -79,6 +84,7 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
             _ => None,
         },
     )?;
+    drop(bar);
     if let (Some(path), Some(new)) = (&args.write_baseline, &new) {
         new.write(path, context)?;
     }
