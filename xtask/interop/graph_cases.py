@@ -96,6 +96,7 @@ OPT = dict(
 BLOOM = dict(hidden_size=320, n_layer=3, n_head=5, vocab_size=1003, bos_token_id=1, eos_token_id=2, pad_token_id=3)
 GPTJ = GPT2 | dict(rotary_dim=24)
 OLMOE = DECODER | dict(num_experts=6, num_experts_per_tok=2)
+PEGASUS = BART | dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
 EXAONE4 = DECODER | dict(num_hidden_layers=5, sliding_window=5, sliding_window_pattern=4)
 # transformers has no class for these: another one computes the same, and its configuration is changed.
 RENAMED = {
@@ -337,6 +338,12 @@ CASES = {
         num_attention_heads=4, num_key_value_heads=2, head_dim=48, sliding_window=None, layer_types=["full_attention"] * 5,
         num_hidden_layers=5, tie_word_embeddings=True)),
     "exaone4_classifier": ("classifier", "Exaone4ForSequenceClassification", EXAONE4 | dict(num_labels=5)),
+    "pegasus": ("seq2seq", "PegasusForConditionalGeneration", PEGASUS | dict(scale_embedding=True, activation_function="relu")),
+    "pegasus_untied": ("seq2seq", "PegasusForConditionalGeneration", PEGASUS | dict(tie_word_embeddings=False)),
+    "pegasus_model": ("seq2seq", "PegasusModel", PEGASUS),
+    "blenderbot": ("seq2seq", "BlenderbotForConditionalGeneration", BART | dict(scale_embedding=True)),
+    "blenderbot_untied": ("seq2seq", "BlenderbotForConditionalGeneration", BART | dict(tie_word_embeddings=False)),
+    "blenderbot_model": ("seq2seq", "BlenderbotModel", BART),
     # Of config.json only what stands here is left: the rest is as the classes have it.
     "resnet_defaults": ("vision", "ResNetModel", dict(depths=[1, 1, 2, 1])),
     "resnet_default_depths": ("vision", "ResNetModel", dict(hidden_sizes=[24, 40, 56, 64])),

@@ -96,7 +96,7 @@ TEST_OF_FAMILY = dict(wav2vec2="sound", hubert="sound", clip="dual", siglip="dua
     family: "encoder" for family in (
         "bert", "roberta", "distilbert", "modernbert", "electra", "albert", "mpnet", "deberta_v2", "nomic_bert",
     )
-} | {family: "seq2seq" for family in ("t5", "whisper", "bart", "mbart", "marian")} | {
+} | {family: "seq2seq" for family in ("t5", "whisper", "bart", "mbart", "marian", "pegasus", "blenderbot")} | {
     family: "vision" for family in ("vit", "resnet", "convnext", "dinov2", "swin")
 }
 # Those that take pictures of any size.
