@@ -97,6 +97,7 @@ BLOOM = dict(hidden_size=320, n_layer=3, n_head=5, vocab_size=1003, bos_token_id
 GPTJ = GPT2 | dict(rotary_dim=24)
 OLMOE = DECODER | dict(num_experts=6, num_experts_per_tok=2)
 PEGASUS = BART | dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
+GLM4_MOE_LITE = {name: value for name, value in DEEPSEEK.items() if name not in ("first_k_dense_replace", "n_group", "topk_group")}
 EXAONE4 = DECODER | dict(num_hidden_layers=5, sliding_window=5, sliding_window_pattern=4)
 # transformers has no class for these: another one computes the same, and its configuration is changed.
 RENAMED = {
@@ -350,6 +351,10 @@ CASES = {
     "blenderbot": ("seq2seq", "BlenderbotForConditionalGeneration", BART | dict(scale_embedding=True)),
     "blenderbot_untied": ("seq2seq", "BlenderbotForConditionalGeneration", BART | dict(tie_word_embeddings=False)),
     "blenderbot_model": ("seq2seq", "BlenderbotModel", BART),
+    "glm4_moe_lite": ("decoder", "Glm4MoeLiteForCausalLM", GLM4_MOE_LITE),
+    "glm4_moe_lite_groups": ("decoder", "Glm4MoeLiteForCausalLM", GLM4_MOE_LITE | dict(
+        n_group=3, topk_group=2, attention_bias=True, q_lora_rank=None, rope_interleave=False, norm_topk_prob=False,
+        mlp_layer_types=["dense", "dense", "sparse"], tie_word_embeddings=True)),
     # Of config.json only what stands here is left: the rest is as the classes have it.
     "resnet_defaults": ("vision", "ResNetModel", dict(depths=[1, 1, 2, 1])),
     "resnet_default_depths": ("vision", "ResNetModel", dict(hidden_sizes=[24, 40, 56, 64])),

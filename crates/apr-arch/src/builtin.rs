@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 78] = [
+const TEXTS: [&str; 79] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -90,6 +90,7 @@ const TEXTS: [&str; 78] = [
     include_str!("../families/eurobert.toml"),
     include_str!("../families/pegasus.toml"),
     include_str!("../families/blenderbot.toml"),
+    include_str!("../families/glm4_moe_lite.toml"),
 ];
 
 /// The families as far as they have been read: most runs need one of them.
