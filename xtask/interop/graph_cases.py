@@ -98,6 +98,12 @@ GPTJ = GPT2 | dict(rotary_dim=24)
 OLMOE = DECODER | dict(num_experts=6, num_experts_per_tok=2)
 PEGASUS = BART | dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
 GLM4_MOE_LITE = {name: value for name, value in DEEPSEEK.items() if name not in ("first_k_dense_replace", "n_group", "topk_group")}
+ERNIE4_5_MOE = DECODER | dict(
+    num_hidden_layers=5, head_dim=48, moe_intermediate_size=96, moe_num_experts=6, moe_k=2, moe_num_shared_experts=2,
+)
+EXAONE_MOE = DECODER | dict(
+    num_hidden_layers=5, head_dim=48, sliding_window=5, moe_intermediate_size=96, num_experts=6, num_experts_per_tok=2,
+)
 EXAONE4 = DECODER | dict(num_hidden_layers=5, sliding_window=5, sliding_window_pattern=4)
 # transformers has no class for these: another one computes the same, and its configuration is changed.
 RENAMED = {
@@ -355,6 +361,15 @@ CASES = {
     "glm4_moe_lite_groups": ("decoder", "Glm4MoeLiteForCausalLM", GLM4_MOE_LITE | dict(
         n_group=3, topk_group=2, attention_bias=True, q_lora_rank=None, rope_interleave=False, norm_topk_prob=False,
         mlp_layer_types=["dense", "dense", "sparse"], tie_word_embeddings=True)),
+    "ernie4_5_moe": ("decoder", "Ernie4_5_MoeForCausalLM", ERNIE4_5_MOE),
+    "ernie4_5_moe_bias": ("decoder", "Ernie4_5_MoeForCausalLM", ERNIE4_5_MOE | dict(
+        use_bias=True, tie_word_embeddings=False, moe_layer_start_index=0, moe_layer_end_index=2, moe_layer_interval=2,
+        moe_num_shared_experts=0)),
+    "exaone_moe": ("decoder", "ExaoneMoeForCausalLM", EXAONE_MOE),
+    "exaone_moe_groups": ("decoder", "ExaoneMoeForCausalLM", EXAONE_MOE | dict(
+        n_group=3, topk_group=2, num_shared_experts=2, norm_topk_prob=False, num_key_value_heads=5,
+        layer_types=["full_attention", "sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+        mlp_layer_types=["dense", "dense", "sparse", "sparse", "sparse"])),
     # Of config.json only what stands here is left: the rest is as the classes have it.
     "resnet_defaults": ("vision", "ResNetModel", dict(depths=[1, 1, 2, 1])),
     "resnet_default_depths": ("vision", "ResNetModel", dict(hidden_sizes=[24, 40, 56, 64])),
