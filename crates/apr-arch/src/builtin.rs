@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 81] = [
+const TEXTS: [&str; 82] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -87,6 +87,7 @@ const TEXTS: [&str; 81] = [
     include_str!("../families/glm4_moe.toml"),
     include_str!("../families/dots1.toml"),
     include_str!("../families/llama4.toml"),
+    include_str!("../families/ernie.toml"),
     include_str!("../families/eurobert.toml"),
     include_str!("../families/pegasus.toml"),
     include_str!("../families/blenderbot.toml"),
