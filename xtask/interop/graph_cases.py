@@ -97,6 +97,7 @@ BLOOM = dict(hidden_size=320, n_layer=3, n_head=5, vocab_size=1003, bos_token_id
 GPTJ = GPT2 | dict(rotary_dim=24)
 OLMOE = DECODER | dict(num_experts=6, num_experts_per_tok=2)
 PEGASUS = BART | dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
+PRELAYERNORM = ROBERTA | dict(type_vocab_size=2)
 GLM4_MOE_LITE = {name: value for name, value in DEEPSEEK.items() if name not in ("first_k_dense_replace", "n_group", "topk_group")}
 ERNIE4_5_MOE = DECODER | dict(
     num_hidden_layers=5, head_dim=48, moe_intermediate_size=96, moe_num_experts=6, moe_k=2, moe_num_shared_experts=2,
@@ -345,10 +346,21 @@ CASES = {
         num_attention_heads=4, num_key_value_heads=2, head_dim=48, sliding_window=None, layer_types=["full_attention"] * 5,
         num_hidden_layers=5, tie_word_embeddings=True)),
     "exaone4_classifier": ("classifier", "Exaone4ForSequenceClassification", EXAONE4 | dict(num_labels=5)),
+    "data2vec_text": ("encoder", "Data2VecTextModel", ROBERTA),
+    "data2vec_text_mlm": ("encoder", "Data2VecTextForMaskedLM", ROBERTA | dict(type_vocab_size=2)),
+    "data2vec_text_classifier": ("encoder", "Data2VecTextForSequenceClassification", ROBERTA | dict(num_labels=5)),
     "ernie": ("encoder", "ErnieModel", ENCODER),
     "ernie_mlm": ("encoder", "ErnieForMaskedLM", ENCODER | dict(hidden_act="relu")),
     "ernie_classifier": ("encoder", "ErnieForSequenceClassification", ENCODER | dict(num_labels=5)),
     "ernie_qa": ("encoder", "ErnieForQuestionAnswering", ENCODER),
+    "xlm_roberta_xl": ("encoder", "XLMRobertaXLModel", ROBERTA),
+    "xlm_roberta_xl_mlm": ("encoder", "XLMRobertaXLForMaskedLM", ROBERTA | dict(tie_word_embeddings=False)),
+    "xlm_roberta_xl_classifier": ("encoder", "XLMRobertaXLForSequenceClassification", ROBERTA | dict(num_labels=5)),
+    "xlm_roberta_xl_qa": ("encoder", "XLMRobertaXLForQuestionAnswering", ROBERTA),
+    "roberta_prelayernorm": ("encoder", "RobertaPreLayerNormModel", PRELAYERNORM),
+    "roberta_prelayernorm_mlm": ("encoder", "RobertaPreLayerNormForMaskedLM", PRELAYERNORM),
+    "roberta_prelayernorm_tokens": ("encoder", "RobertaPreLayerNormForTokenClassification", PRELAYERNORM | dict(num_labels=5)),
+    "roberta_prelayernorm_choices": ("choices", "RobertaPreLayerNormForMultipleChoice", PRELAYERNORM),
     "eurobert": ("encoder", "EuroBertModel", DECODER),
     "eurobert_mlm": ("encoder", "EuroBertForMaskedLM", DECODER | dict(mlp_bias=True, attention_bias=True, head_dim=48)),
     "eurobert_tied": ("encoder", "EuroBertForMaskedLM", DECODER | dict(tie_word_embeddings=True)),

@@ -95,7 +95,7 @@ def saved(case, kind, settings, folder):
 TEST_OF_FAMILY = dict(wav2vec2="sound", hubert="sound", clip="dual", siglip="dual", mamba="recurrent") | {
     family: "encoder" for family in (
         "bert", "roberta", "distilbert", "modernbert", "electra", "albert", "mpnet", "deberta_v2", "nomic_bert",
-        "eurobert", "ernie",
+        "eurobert", "ernie", "data2vec_text", "roberta_prelayernorm", "xlm_roberta_xl",
     )
 } | {family: "seq2seq" for family in ("t5", "whisper", "bart", "mbart", "marian", "pegasus", "blenderbot")} | {
     family: "vision" for family in ("vit", "resnet", "convnext", "dinov2", "swin")

@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 82] = [
+const TEXTS: [&str; 85] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -87,7 +87,10 @@ const TEXTS: [&str; 82] = [
     include_str!("../families/glm4_moe.toml"),
     include_str!("../families/dots1.toml"),
     include_str!("../families/llama4.toml"),
+    include_str!("../families/data2vec_text.toml"),
     include_str!("../families/ernie.toml"),
+    include_str!("../families/xlm_roberta_xl.toml"),
+    include_str!("../families/roberta_prelayernorm.toml"),
     include_str!("../families/eurobert.toml"),
     include_str!("../families/pegasus.toml"),
     include_str!("../families/blenderbot.toml"),
