@@ -373,6 +373,11 @@ CASES = {
     "blenderbot": ("seq2seq", "BlenderbotForConditionalGeneration", BART | dict(scale_embedding=True)),
     "blenderbot_untied": ("seq2seq", "BlenderbotForConditionalGeneration", BART | dict(tie_word_embeddings=False)),
     "blenderbot_model": ("seq2seq", "BlenderbotModel", BART),
+    "vaultgemma": ("decoder", "VaultGemmaForCausalLM", DECODER | dict(
+        head_dim=48, sliding_window=5, query_pre_attn_scalar=100, attn_logit_softcapping=3.0, final_logit_softcapping=2.0)),
+    "vaultgemma_plain": ("decoder", "VaultGemmaForCausalLM", DECODER | dict(
+        head_dim=64, num_key_value_heads=5, attn_logit_softcapping=None, final_logit_softcapping=None, attention_bias=True,
+        tie_word_embeddings=False, layer_types=["full_attention", "sliding_attention", "full_attention"], sliding_window=4)),
     "glm4_moe_lite": ("decoder", "Glm4MoeLiteForCausalLM", GLM4_MOE_LITE),
     "glm4_moe_lite_groups": ("decoder", "Glm4MoeLiteForCausalLM", GLM4_MOE_LITE | dict(
         n_group=3, topk_group=2, attention_bias=True, q_lora_rank=None, rope_interleave=False, norm_topk_prob=False,
