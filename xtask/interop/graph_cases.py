@@ -391,6 +391,11 @@ CASES = {
         n_group=3, topk_group=2, num_shared_experts=2, norm_topk_prob=False, num_key_value_heads=5,
         layer_types=["full_attention", "sliding_attention", "full_attention", "full_attention", "sliding_attention"],
         mlp_layer_types=["dense", "dense", "sparse", "sparse", "sparse"])),
+    "modernbert_decoder": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(local_attention=10)),
+    "modernbert_decoder_bias": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(
+        norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True, decoder_bias=False, classifier_activation="relu",
+        tie_word_embeddings=False, layer_types=["sliding_attention", "full_attention"] * 2)),
+    "modernbert_decoder_model": ("decoder", "ModernBertDecoderModel", MODERNBERT),
     # Of config.json only what stands here is left: the rest is as the classes have it.
     "resnet_defaults": ("vision", "ResNetModel", dict(depths=[1, 1, 2, 1])),
     "resnet_default_depths": ("vision", "ResNetModel", dict(hidden_sizes=[24, 40, 56, 64])),

@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 86] = [
+const TEXTS: [&str; 87] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -98,6 +98,7 @@ const TEXTS: [&str; 86] = [
     include_str!("../families/glm4_moe_lite.toml"),
     include_str!("../families/ernie4_5_moe.toml"),
     include_str!("../families/exaone_moe.toml"),
+    include_str!("../families/modernbert_decoder.toml"),
 ];
 
 /// The families as far as they have been read: most runs need one of them.
