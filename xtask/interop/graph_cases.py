@@ -96,6 +96,11 @@ OPT = dict(
 BLOOM = dict(hidden_size=320, n_layer=3, n_head=5, vocab_size=1003, bos_token_id=1, eos_token_id=2, pad_token_id=3)
 GPTJ = GPT2 | dict(rotary_dim=24)
 OLMOE = DECODER | dict(num_experts=6, num_experts_per_tok=2)
+GPT_BIGCODE = dict(GPT2)
+GPT_NEO = dict(
+    hidden_size=320, num_layers=4, num_heads=5, vocab_size=1003, max_position_embeddings=64, window_size=5,
+    attention_types=[[["global", "local"], 2]], bos_token_id=1, eos_token_id=2,
+)
 PEGASUS = BART | dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
 PRELAYERNORM = ROBERTA | dict(type_vocab_size=2)
 GLM4_MOE_LITE = {name: value for name, value in DEEPSEEK.items() if name not in ("first_k_dense_replace", "n_group", "topk_group")}
@@ -391,6 +396,18 @@ CASES = {
         n_group=3, topk_group=2, num_shared_experts=2, norm_topk_prob=False, num_key_value_heads=5,
         layer_types=["full_attention", "sliding_attention", "full_attention", "full_attention", "sliding_attention"],
         mlp_layer_types=["dense", "dense", "sparse", "sparse", "sparse"])),
+    "gpt_bigcode": ("decoder", "GPTBigCodeForCausalLM", GPT_BIGCODE),
+    "gpt_bigcode_heads": ("decoder", "GPTBigCodeForCausalLM", GPT_BIGCODE | dict(
+        multi_query=False, n_inner=444, scale_attn_weights=False, activation_function="gelu", tie_word_embeddings=False)),
+    "gpt_bigcode_tokens": ("classifier", "GPTBigCodeForTokenClassification", GPT_BIGCODE | dict(num_labels=5, pad_token_id=0)),
+    "gpt_neo": ("decoder", "GPTNeoForCausalLM", GPT_NEO),
+    "gpt_neo_untied": ("decoder", "GPTNeoForCausalLM", GPT_NEO | dict(
+        attention_types=[[["global"], 1], [["local"], 3]], intermediate_size=444, tie_word_embeddings=False, activation_function="relu")),
+    "gpt_neo_classifier": ("classifier", "GPTNeoForSequenceClassification", GPT_NEO | dict(num_labels=5, pad_token_id=0)),
+    "openai_gpt": ("uncached", "OpenAIGPTLMHeadModel", GPT2),
+    "openai_gpt_untied": ("uncached", "OpenAIGPTLMHeadModel", GPT2 | dict(tie_word_embeddings=False, afn="silu")),
+    "openai_gpt_model": ("uncached", "OpenAIGPTModel", GPT2 | dict(afn="relu")),
+    "openai_gpt_classifier": ("classifier", "OpenAIGPTForSequenceClassification", GPT2 | dict(num_labels=5, pad_token_id=0)),
     "modernbert_decoder": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(local_attention=10)),
     "modernbert_decoder_bias": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(
         norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True, decoder_bias=False, classifier_activation="relu",
