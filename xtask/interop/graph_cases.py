@@ -408,6 +408,11 @@ CASES = {
     "openai_gpt_untied": ("uncached", "OpenAIGPTLMHeadModel", GPT2 | dict(tie_word_embeddings=False, afn="silu")),
     "openai_gpt_model": ("uncached", "OpenAIGPTModel", GPT2 | dict(afn="relu")),
     "openai_gpt_classifier": ("classifier", "OpenAIGPTForSequenceClassification", GPT2 | dict(num_labels=5, pad_token_id=0)),
+    "persimmon": ("decoder", "PersimmonForCausalLM", UNGROUPED),
+    "persimmon_plain": ("decoder", "PersimmonForCausalLM", UNGROUPED | dict(
+        qk_layernorm=False, hidden_act="gelu", tie_word_embeddings=True, num_attention_heads=4)
+        | rope("default", partial_rotary_factor=0.25)),
+    "persimmon_tokens": ("classifier", "PersimmonForTokenClassification", UNGROUPED | dict(num_labels=5)),
     "modernbert_decoder": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(local_attention=10)),
     "modernbert_decoder_bias": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(
         norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True, decoder_bias=False, classifier_activation="relu",
