@@ -101,6 +101,7 @@ GPT_NEO = dict(
     hidden_size=320, num_layers=4, num_heads=5, vocab_size=1003, max_position_embeddings=64, window_size=5,
     attention_types=[[["global", "local"], 2]], bos_token_id=1, eos_token_id=2,
 )
+BIOGPT = UNGROUPED | dict(pad_token_id=1, bos_token_id=0)
 PEGASUS = BART | dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
 PRELAYERNORM = ROBERTA | dict(type_vocab_size=2)
 GLM4_MOE_LITE = {name: value for name, value in DEEPSEEK.items() if name not in ("first_k_dense_replace", "n_group", "topk_group")}
@@ -413,6 +414,11 @@ CASES = {
         qk_layernorm=False, hidden_act="gelu", tie_word_embeddings=True, num_attention_heads=4)
         | rope("default", partial_rotary_factor=0.25)),
     "persimmon_tokens": ("classifier", "PersimmonForTokenClassification", UNGROUPED | dict(num_labels=5)),
+    "biogpt": ("decoder", "BioGptForCausalLM", BIOGPT),
+    "biogpt_untied": ("decoder", "BioGptForCausalLM", BIOGPT | dict(
+        tie_word_embeddings=False, scale_embedding=False, hidden_act="relu", layer_norm_eps=0.01)),
+    "biogpt_classifier": ("classifier", "BioGptForSequenceClassification", BIOGPT | dict(num_labels=5)),
+    "biogpt_tokens": ("classifier", "BioGptForTokenClassification", BIOGPT | dict(num_labels=5)),
     "modernbert_decoder": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(local_attention=10)),
     "modernbert_decoder_bias": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(
         norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True, decoder_bias=False, classifier_activation="relu",

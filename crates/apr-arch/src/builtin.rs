@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 91] = [
+const TEXTS: [&str; 92] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -102,6 +102,7 @@ const TEXTS: [&str; 91] = [
     include_str!("../families/gpt_neo.toml"),
     include_str!("../families/openai_gpt.toml"),
     include_str!("../families/persimmon.toml"),
+    include_str!("../families/biogpt.toml"),
     include_str!("../families/modernbert_decoder.toml"),
 ];
 
