@@ -96,6 +96,21 @@ OPT = dict(
 BLOOM = dict(hidden_size=320, n_layer=3, n_head=5, vocab_size=1003, bos_token_id=1, eos_token_id=2, pad_token_id=3)
 GPTJ = GPT2 | dict(rotary_dim=24)
 OLMOE = DECODER | dict(num_experts=6, num_experts_per_tok=2)
+GPT_BIGCODE = dict(GPT2)
+GPT_NEO = dict(
+    hidden_size=320, num_layers=4, num_heads=5, vocab_size=1003, max_position_embeddings=64, window_size=5,
+    attention_types=[[["global", "local"], 2]], bos_token_id=1, eos_token_id=2,
+)
+BIOGPT = UNGROUPED | dict(pad_token_id=1, bos_token_id=0)
+PEGASUS = BART | dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
+PRELAYERNORM = ROBERTA | dict(type_vocab_size=2)
+GLM4_MOE_LITE = {name: value for name, value in DEEPSEEK.items() if name not in ("first_k_dense_replace", "n_group", "topk_group")}
+ERNIE4_5_MOE = DECODER | dict(
+    num_hidden_layers=5, head_dim=48, moe_intermediate_size=96, moe_num_experts=6, moe_k=2, moe_num_shared_experts=2,
+)
+EXAONE_MOE = DECODER | dict(
+    num_hidden_layers=5, head_dim=48, sliding_window=5, moe_intermediate_size=96, num_experts=6, num_experts_per_tok=2,
+)
 EXAONE4 = DECODER | dict(num_hidden_layers=5, sliding_window=5, sliding_window_pattern=4)
 # transformers has no class for these: another one computes the same, and its configuration is changed.
 RENAMED = {
@@ -337,6 +352,78 @@ CASES = {
         num_attention_heads=4, num_key_value_heads=2, head_dim=48, sliding_window=None, layer_types=["full_attention"] * 5,
         num_hidden_layers=5, tie_word_embeddings=True)),
     "exaone4_classifier": ("classifier", "Exaone4ForSequenceClassification", EXAONE4 | dict(num_labels=5)),
+    "data2vec_text": ("encoder", "Data2VecTextModel", ROBERTA),
+    "data2vec_text_mlm": ("encoder", "Data2VecTextForMaskedLM", ROBERTA | dict(type_vocab_size=2)),
+    "data2vec_text_classifier": ("encoder", "Data2VecTextForSequenceClassification", ROBERTA | dict(num_labels=5)),
+    "ernie": ("encoder", "ErnieModel", ENCODER),
+    "ernie_mlm": ("encoder", "ErnieForMaskedLM", ENCODER | dict(hidden_act="relu")),
+    "ernie_classifier": ("encoder", "ErnieForSequenceClassification", ENCODER | dict(num_labels=5)),
+    "ernie_qa": ("encoder", "ErnieForQuestionAnswering", ENCODER),
+    "xlm_roberta_xl": ("encoder", "XLMRobertaXLModel", ROBERTA),
+    "xlm_roberta_xl_mlm": ("encoder", "XLMRobertaXLForMaskedLM", ROBERTA | dict(tie_word_embeddings=False)),
+    "xlm_roberta_xl_classifier": ("encoder", "XLMRobertaXLForSequenceClassification", ROBERTA | dict(num_labels=5)),
+    "xlm_roberta_xl_qa": ("encoder", "XLMRobertaXLForQuestionAnswering", ROBERTA),
+    "roberta_prelayernorm": ("encoder", "RobertaPreLayerNormModel", PRELAYERNORM),
+    "roberta_prelayernorm_mlm": ("encoder", "RobertaPreLayerNormForMaskedLM", PRELAYERNORM),
+    "roberta_prelayernorm_tokens": ("encoder", "RobertaPreLayerNormForTokenClassification", PRELAYERNORM | dict(num_labels=5)),
+    "roberta_prelayernorm_choices": ("choices", "RobertaPreLayerNormForMultipleChoice", PRELAYERNORM),
+    "eurobert": ("encoder", "EuroBertModel", DECODER),
+    "eurobert_mlm": ("encoder", "EuroBertForMaskedLM", DECODER | dict(mlp_bias=True, attention_bias=True, head_dim=48)),
+    "eurobert_tied": ("encoder", "EuroBertForMaskedLM", DECODER | dict(tie_word_embeddings=True)),
+    "eurobert_mean": ("encoder", "EuroBertForSequenceClassification", DECODER | dict(num_labels=5, classifier_pooling="mean")),
+    "eurobert_first": ("encoder", "EuroBertForSequenceClassification", DECODER | dict(num_labels=5, classifier_pooling="bos")),
+    "eurobert_tokens": ("encoder", "EuroBertForTokenClassification", DECODER | dict(num_labels=5)),
+    "pegasus": ("seq2seq", "PegasusForConditionalGeneration", PEGASUS | dict(scale_embedding=True, activation_function="relu")),
+    "pegasus_untied": ("seq2seq", "PegasusForConditionalGeneration", PEGASUS | dict(tie_word_embeddings=False)),
+    "pegasus_model": ("seq2seq", "PegasusModel", PEGASUS),
+    "blenderbot": ("seq2seq", "BlenderbotForConditionalGeneration", BART | dict(scale_embedding=True)),
+    "blenderbot_untied": ("seq2seq", "BlenderbotForConditionalGeneration", BART | dict(tie_word_embeddings=False)),
+    "blenderbot_model": ("seq2seq", "BlenderbotModel", BART),
+    "vaultgemma": ("decoder", "VaultGemmaForCausalLM", DECODER | dict(
+        head_dim=48, sliding_window=5, query_pre_attn_scalar=100, attn_logit_softcapping=3.0, final_logit_softcapping=2.0)),
+    "vaultgemma_plain": ("decoder", "VaultGemmaForCausalLM", DECODER | dict(
+        head_dim=64, num_key_value_heads=5, attn_logit_softcapping=None, final_logit_softcapping=None, attention_bias=True,
+        tie_word_embeddings=False, layer_types=["full_attention", "sliding_attention", "full_attention"], sliding_window=4)),
+    "glm4_moe_lite": ("decoder", "Glm4MoeLiteForCausalLM", GLM4_MOE_LITE),
+    "glm4_moe_lite_groups": ("decoder", "Glm4MoeLiteForCausalLM", GLM4_MOE_LITE | dict(
+        n_group=3, topk_group=2, attention_bias=True, q_lora_rank=None, rope_interleave=False, norm_topk_prob=False,
+        mlp_layer_types=["dense", "dense", "sparse"], tie_word_embeddings=True)),
+    "ernie4_5_moe": ("decoder", "Ernie4_5_MoeForCausalLM", ERNIE4_5_MOE),
+    "ernie4_5_moe_bias": ("decoder", "Ernie4_5_MoeForCausalLM", ERNIE4_5_MOE | dict(
+        use_bias=True, tie_word_embeddings=False, moe_layer_start_index=0, moe_layer_end_index=2, moe_layer_interval=2,
+        moe_num_shared_experts=0)),
+    "exaone_moe": ("decoder", "ExaoneMoeForCausalLM", EXAONE_MOE),
+    "exaone_moe_groups": ("decoder", "ExaoneMoeForCausalLM", EXAONE_MOE | dict(
+        n_group=3, topk_group=2, num_shared_experts=2, norm_topk_prob=False, num_key_value_heads=5,
+        layer_types=["full_attention", "sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+        mlp_layer_types=["dense", "dense", "sparse", "sparse", "sparse"])),
+    "gpt_bigcode": ("decoder", "GPTBigCodeForCausalLM", GPT_BIGCODE),
+    "gpt_bigcode_heads": ("decoder", "GPTBigCodeForCausalLM", GPT_BIGCODE | dict(
+        multi_query=False, n_inner=444, scale_attn_weights=False, activation_function="gelu", tie_word_embeddings=False)),
+    "gpt_bigcode_tokens": ("classifier", "GPTBigCodeForTokenClassification", GPT_BIGCODE | dict(num_labels=5, pad_token_id=0)),
+    "gpt_neo": ("decoder", "GPTNeoForCausalLM", GPT_NEO),
+    "gpt_neo_untied": ("decoder", "GPTNeoForCausalLM", GPT_NEO | dict(
+        attention_types=[[["global"], 1], [["local"], 3]], intermediate_size=444, tie_word_embeddings=False, activation_function="relu")),
+    "gpt_neo_classifier": ("classifier", "GPTNeoForSequenceClassification", GPT_NEO | dict(num_labels=5, pad_token_id=0)),
+    "openai_gpt": ("uncached", "OpenAIGPTLMHeadModel", GPT2),
+    "openai_gpt_untied": ("uncached", "OpenAIGPTLMHeadModel", GPT2 | dict(tie_word_embeddings=False, afn="silu")),
+    "openai_gpt_model": ("uncached", "OpenAIGPTModel", GPT2 | dict(afn="relu")),
+    "openai_gpt_classifier": ("classifier", "OpenAIGPTForSequenceClassification", GPT2 | dict(num_labels=5, pad_token_id=0)),
+    "persimmon": ("decoder", "PersimmonForCausalLM", UNGROUPED),
+    "persimmon_plain": ("decoder", "PersimmonForCausalLM", UNGROUPED | dict(
+        qk_layernorm=False, hidden_act="gelu", tie_word_embeddings=True, num_attention_heads=4)
+        | rope("default", partial_rotary_factor=0.25)),
+    "persimmon_tokens": ("classifier", "PersimmonForTokenClassification", UNGROUPED | dict(num_labels=5)),
+    "biogpt": ("decoder", "BioGptForCausalLM", BIOGPT),
+    "biogpt_untied": ("decoder", "BioGptForCausalLM", BIOGPT | dict(
+        tie_word_embeddings=False, scale_embedding=False, hidden_act="relu", layer_norm_eps=0.01)),
+    "biogpt_classifier": ("classifier", "BioGptForSequenceClassification", BIOGPT | dict(num_labels=5)),
+    "biogpt_tokens": ("classifier", "BioGptForTokenClassification", BIOGPT | dict(num_labels=5)),
+    "modernbert_decoder": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(local_attention=10)),
+    "modernbert_decoder_bias": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(
+        norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True, decoder_bias=False, classifier_activation="relu",
+        tie_word_embeddings=False, layer_types=["sliding_attention", "full_attention"] * 2)),
+    "modernbert_decoder_model": ("decoder", "ModernBertDecoderModel", MODERNBERT),
     # Of config.json only what stands here is left: the rest is as the classes have it.
     "resnet_defaults": ("vision", "ResNetModel", dict(depths=[1, 1, 2, 1])),
     "resnet_default_depths": ("vision", "ResNetModel", dict(hidden_sizes=[24, 40, 56, 64])),

@@ -4,6 +4,9 @@ import copy
 
 import torch
 
+# Models of transformers whose padding, which nothing reads, sees padding before itself alone.
+PADDING_SEES_PADDING = ("gpt_neo",)
+
 
 def some_tokens(model, *shape):
     """Random tokens, none of which is a special one."""
@@ -68,20 +71,31 @@ class Reference:
             with torch.no_grad():
                 outputs.append(model(**own, use_cache=True, past_key_values=self.caches[at]))
             self.caches[at] = outputs[-1].past_key_values
-        return Computed(outputs, [rows for _, rows, _ in self.parts])
+        kind = self.parts[0][0].config.model_type
+        counts = feeds["attention_mask"] if kind in PADDING_SEES_PADDING else None
+        return Computed(outputs, [rows for _, rows, _ in self.parts], counts)
 
 
 class Computed:
-    """What was computed of some rows at a time."""
+    """What was computed of some rows at a time. With `counts`, what is computed of padding is not compared."""
 
-    def __init__(self, outputs, rows):
+    def __init__(self, outputs, rows, counts=None):
         self.parts = list(zip(outputs, rows))
+        self.counts = counts
+
+    def add(self, worst, where, ours, theirs, rows, axis):
+        if self.counts is not None:
+            shape = [1] * theirs.dim()
+            shape[0], shape[axis] = theirs.shape[0], theirs.shape[axis]
+            counts = self.counts[rows][:, -theirs.shape[axis] :].reshape(shape)
+            ours, theirs = ours * counts.numpy(), theirs * counts
+        worst.add(where, ours, theirs)
 
     def compare(self, worst, where, ours, name):
         """Adds the differences from an output of the graph, but for padding in front that the reference has not."""
         for outputs, rows in self.parts:
             theirs = outputs[name]
-            worst.add(where, ours[rows][:, -theirs.shape[1] :], theirs)
+            self.add(worst, where, ours[rows][:, -theirs.shape[1] :], theirs, rows, 1)
 
     def compare_cache(self, worst, where, results):
         """Adds the differences from the keys and values that the graph made."""
@@ -100,4 +114,5 @@ class Computed:
                         continue
                     # transformers forgets what is outside of a window, and repeats Falcon's shared heads.
                     theirs = theirs[:, :: theirs.shape[1] // ours.shape[1]]
-                    worst.add(f"{where} present.{layer}.{kind}", ours[:, :, ours.shape[2] - theirs.shape[2] :], theirs)
+                    ours = ours[:, :, ours.shape[2] - theirs.shape[2] :]
+                    self.add(worst, f"{where} present.{layer}.{kind}", ours, theirs, rows, 2)

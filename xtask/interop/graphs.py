@@ -92,11 +92,14 @@ def saved(case, kind, settings, folder):
 
 
 # Tasks and kinds of models of fixtures/families, by the end of the class's name and by the family.
-TEST_OF_FAMILY = dict(wav2vec2="sound", hubert="sound", clip="dual", siglip="dual", mamba="recurrent") | {
+TEST_OF_FAMILY = dict(
+    wav2vec2="sound", hubert="sound", clip="dual", siglip="dual", mamba="recurrent", openai_gpt="uncached",
+) | {
     family: "encoder" for family in (
         "bert", "roberta", "distilbert", "modernbert", "electra", "albert", "mpnet", "deberta_v2", "nomic_bert",
+        "eurobert", "ernie", "data2vec_text", "roberta_prelayernorm", "xlm_roberta_xl",
     )
-} | {family: "seq2seq" for family in ("t5", "whisper", "bart", "mbart", "marian")} | {
+} | {family: "seq2seq" for family in ("t5", "whisper", "bart", "mbart", "marian", "pegasus", "blenderbot")} | {
     family: "vision" for family in ("vit", "resnet", "convnext", "dinov2", "swin")
 }
 # Those that take pictures of any size.
@@ -117,7 +120,7 @@ def test_of(family, name):
         return "vision"
     if family in ("clip", "siglip") and "Text" in name:
         return "text"
-    if family not in TEST_OF_FAMILY and name.endswith(CLASSIFIERS):
+    if TEST_OF_FAMILY.get(family, "uncached") == "uncached" and name.endswith(CLASSIFIERS):
         return "classifier"
     if family in ("bart", "mbart") and name.endswith(CLASSIFIERS):
         return "ended"
@@ -297,6 +300,41 @@ def decoder(model, apr, folder, worst):
             theirs = reference(feeds)
             ours = session(feeds | past)
             theirs.compare(worst, f"step {step}, batch {batch}", ours[output], output)
+
+
+def uncached(model, apr, folder, worst):
+    """A decoder that keeps nothing in transformers, which reads all of a text at each step.
+
+    What is computed of padding, which nothing reads, is not compared: OpenAI's GPT lets it see what comes later.
+    """
+    session = sessions(apr, folder)["model"]
+    plain = sessions(apr, folder, past=False)["model"]
+    output = session.outputs[0]
+    for batch, length, pads in ((1, 9, [0]), (3, 11, [0, 4, 1])):
+        tokens, mask = left_padded(model, batch, length, pads)
+        past = {
+            name: np.zeros((batch, shape[1], 0, shape[3]), np.float32)
+            for name, shape in session.shapes.items() if name.startswith("past_key_values")
+        }
+        fresh = tokens
+        for step in range(STEPS):
+            feeds = dict(input_ids=tokens, attention_mask=mask, position_ids=positions_of(mask))
+            with torch.no_grad():
+                theirs = model(**feeds)[output]
+            counts = mask[:, :, None]
+            worst.add(f"without past, step {step}, batch {batch}", plain(feeds)[output] * counts.numpy(), theirs * counts)
+            count = fresh.shape[1]
+            feeds |= dict(input_ids=fresh, position_ids=positions_of(mask)[:, -count:])
+            ours = session(feeds | past)
+            counts = counts[:, -count:]
+            worst.add(f"step {step}, batch {batch}", ours[output] * counts.numpy(), theirs[:, -count:] * counts)
+            past = {
+                name.replace("present", "past_key_values"): value
+                for name, value in ours.items() if "present" in name
+            }
+            fresh = some_tokens(model, batch, 1)
+            tokens = torch.cat([tokens, fresh], 1)
+            mask = torch.cat([mask, torch.ones(batch, 1, dtype=torch.long)], 1)
 
 
 def classifier(model, apr, folder, worst):
@@ -541,7 +579,7 @@ def add_states(worst, where, results, cache):
 
 TESTS = dict(
     decoder=decoder, classifier=classifier, encoder=encoder, ended=ended, text=text, vision=vision, dual=dual,
-    sound=sound, seq2seq=seq2seq, recurrent=recurrent, choices=choices, mel=mel,
+    sound=sound, seq2seq=seq2seq, recurrent=recurrent, choices=choices, mel=mel, uncached=uncached,
 )
 
 

@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 75] = [
+const TEXTS: [&str; 92] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -87,6 +87,23 @@ const TEXTS: [&str; 75] = [
     include_str!("../families/glm4_moe.toml"),
     include_str!("../families/dots1.toml"),
     include_str!("../families/llama4.toml"),
+    include_str!("../families/data2vec_text.toml"),
+    include_str!("../families/ernie.toml"),
+    include_str!("../families/xlm_roberta_xl.toml"),
+    include_str!("../families/roberta_prelayernorm.toml"),
+    include_str!("../families/eurobert.toml"),
+    include_str!("../families/pegasus.toml"),
+    include_str!("../families/blenderbot.toml"),
+    include_str!("../families/vaultgemma.toml"),
+    include_str!("../families/glm4_moe_lite.toml"),
+    include_str!("../families/ernie4_5_moe.toml"),
+    include_str!("../families/exaone_moe.toml"),
+    include_str!("../families/gpt_bigcode.toml"),
+    include_str!("../families/gpt_neo.toml"),
+    include_str!("../families/openai_gpt.toml"),
+    include_str!("../families/persimmon.toml"),
+    include_str!("../families/biogpt.toml"),
+    include_str!("../families/modernbert_decoder.toml"),
 ];
 
 /// The families as far as they have been read: most runs need one of them.
