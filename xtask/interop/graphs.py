@@ -97,7 +97,7 @@ TEST_OF_FAMILY = dict(wav2vec2="sound", hubert="sound", clip="dual", siglip="dua
         "bert", "roberta", "distilbert", "modernbert", "electra", "albert", "mpnet", "deberta_v2", "nomic_bert",
     )
 } | {family: "seq2seq" for family in ("t5", "whisper", "bart", "mbart", "marian")} | {
-    family: "vision" for family in ("vit", "resnet", "convnext", "dinov2", "swin")
+    family: "vision" for family in ("vit", "vit_msn", "ijepa", "vit_mae", "resnet", "convnext", "dinov2", "swin")
 }
 # Those that take pictures of any size.
 ANY_SIZE = ("resnet", "convnext", "dinov2")
@@ -387,8 +387,13 @@ def vision(model, apr, folder, worst):
         shapes += [(2, 61, 76), (1, 75, 50)]
     for batch, height, width in shapes:
         pixels = torch.randn(batch, config.num_channels, height, width)
+        extra = {}
+        if config.model_type == "vit_mae":
+            # It would shuffle the patches.
+            patches = model.embeddings.patch_embeddings.num_patches
+            extra["noise"] = torch.arange(patches, dtype=torch.float32).expand(batch, patches)
         with torch.no_grad():
-            theirs = model(pixels)
+            theirs = model(pixels, **extra)
         compare_all(worst, f"{batch} of {height} x {width}", parts["model"](dict(pixel_values=pixels)), theirs)
 
 

@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 75] = [
+const TEXTS: [&str; 78] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -34,6 +34,9 @@ const TEXTS: [&str; 75] = [
     include_str!("../families/t5.toml"),
     include_str!("../families/whisper.toml"),
     include_str!("../families/vit.toml"),
+    include_str!("../families/vit_msn.toml"),
+    include_str!("../families/ijepa.toml"),
+    include_str!("../families/vit_mae.toml"),
     include_str!("../families/clip.toml"),
     include_str!("../families/wav2vec2.toml"),
     include_str!("../families/granite.toml"),
