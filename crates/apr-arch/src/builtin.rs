@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 78] = [
+const TEXTS: [&str; 79] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -39,6 +39,7 @@ const TEXTS: [&str; 78] = [
     include_str!("../families/vit_mae.toml"),
     include_str!("../families/clip.toml"),
     include_str!("../families/wav2vec2.toml"),
+    include_str!("../families/unispeech_sat.toml"),
     include_str!("../families/granite.toml"),
     include_str!("../families/smollm3.toml"),
     include_str!("../families/minicpm.toml"),
