@@ -243,6 +243,8 @@ CASES = {
     "siglip_text": ("text", "SiglipTextModel", SIGLIP_TEXT),
     "siglip_vision": ("vision", "SiglipVisionModel", SIGLIP_VISION),
     "siglip_classifier": ("vision", "SiglipForImageClassification", dict(text_config=SIGLIP_TEXT, vision_config=SIGLIP_VISION, num_labels=5)),
+    "chinese_clip": ("dual", "ChineseCLIPModel", dict(
+        text_config={name: value for name, value in ENCODER.items() if name != "eos_token_id"}, vision_config=CLIP_VISION, projection_dim=36)),
     "wav2vec2": ("sound", "Wav2Vec2Model", WAV2VEC2),
     "wav2vec2_ctc": ("sound", "Wav2Vec2ForCTC", WAV2VEC2),
     "wav2vec2_layer": ("sound", "Wav2Vec2ForCTC", WAV2VEC2 | dict(feat_extract_norm="layer", do_stable_layer_norm=True, conv_bias=True, num_conv_pos_embeddings=7)),

@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 79] = [
+const TEXTS: [&str; 80] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -51,6 +51,7 @@ const TEXTS: [&str; 79] = [
     include_str!("../families/starcoder2.toml"),
     include_str!("../families/modernbert.toml"),
     include_str!("../families/siglip.toml"),
+    include_str!("../families/chinese_clip.toml"),
     include_str!("../families/falcon.toml"),
     include_str!("../families/deepseek_v2.toml"),
     include_str!("../families/deepseek_v3.toml"),
