@@ -100,10 +100,12 @@ TEST_OF_FAMILY = dict(
         "bert", "roberta", "distilbert", "modernbert", "electra", "albert", "mpnet", "deberta_v2", "nomic_bert",
     )
 } | {family: "seq2seq" for family in ("t5", "whisper", "bart", "mbart", "marian")} | {
-    family: "vision" for family in ("vit", "vit_msn", "ijepa", "vit_mae", "resnet", "convnext", "dinov2", "swin")
+    family: "vision" for family in (
+        "vit", "deit", "vit_msn", "ijepa", "vit_mae", "resnet", "convnext", "dinov2", "dinov2_with_registers", "swin",
+    )
 }
 # Those that take pictures of any size.
-ANY_SIZE = ("resnet", "convnext", "dinov2")
+ANY_SIZE = ("resnet", "convnext", "dinov2", "dinov2_with_registers")
 
 
 def test_of(family, name):

@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 80] = [
+const TEXTS: [&str; 82] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -34,6 +34,7 @@ const TEXTS: [&str; 80] = [
     include_str!("../families/t5.toml"),
     include_str!("../families/whisper.toml"),
     include_str!("../families/vit.toml"),
+    include_str!("../families/deit.toml"),
     include_str!("../families/vit_msn.toml"),
     include_str!("../families/ijepa.toml"),
     include_str!("../families/vit_mae.toml"),
@@ -59,6 +60,7 @@ const TEXTS: [&str; 80] = [
     include_str!("../families/resnet.toml"),
     include_str!("../families/convnext.toml"),
     include_str!("../families/dinov2.toml"),
+    include_str!("../families/dinov2_with_registers.toml"),
     include_str!("../families/mamba.toml"),
     include_str!("../families/swin.toml"),
     include_str!("../families/hubert.toml"),
