@@ -239,6 +239,7 @@ const WEIGHTS: &[&str] = &[
     "query_up",
     "registers",
     "relative",
+    "response_norm",
     "router",
     "router_bias",
     "score",

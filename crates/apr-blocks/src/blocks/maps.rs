@@ -150,6 +150,32 @@ impl Writer<'_> {
         Ok(self.make("Add", "sum", [x, made]))
     }
 
+    /// `x + gamma x n + beta`, where `n` is the length of each channel over its map, divided by the
+    /// mean of those of all channels (Woo et al. 2023, <https://arxiv.org/abs/2301.00808>). `x` is
+    /// `[batch, height, width, channels]`, and comes back as it is where the checkpoint has no
+    /// `response_norm`.
+    pub(crate) fn response_norm(
+        &mut self,
+        place: BlockPosition<'_>,
+        x: ValueId,
+    ) -> Result<ValueId> {
+        let Some(module) = place.module_or_none("response_norm") else { return Ok(x) };
+        let gamma = self.tensor(&format!("{module}.weight"))?;
+        let beta = self.tensor(&format!("{module}.bias"))?;
+        Ok(self.scope("response_norm", |w| {
+            let length = w.euclidean("length", x, [1, 2]);
+            let mean = w.mean("mean_length", length);
+            // The epsilon is a constant of transformers' class.
+            let eps = w.float(1e-6);
+            let mean = w.make("Add", "mean_above_zero", [mean, eps]);
+            let share = w.make("Div", "share", [length, mean]);
+            let normal = w.make("Mul", "normal", [x, share]);
+            let scaled = w.make("Mul", "scaled", [normal, gamma]);
+            let moved = w.make("Add", "moved", [scaled, beta]);
+            w.make("Add", "sum", [moved, x])
+        }))
+    }
+
     /// The mean of each channel of a map, `[batch, channels, 1, 1]`.
     pub(crate) fn map_mean(&mut self, name: &str, x: ValueId) -> ValueId {
         self.make("GlobalAveragePool", name, [x])
