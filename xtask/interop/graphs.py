@@ -101,12 +101,12 @@ TEST_OF_FAMILY = dict(
     )
 } | {family: "seq2seq" for family in ("t5", "whisper", "bart", "mbart", "marian")} | {
     family: "vision" for family in (
-        "vit", "deit", "vit_msn", "ijepa", "vit_mae", "resnet", "convnext", "convnextv2", "dinov2",
+        "vit", "deit", "vit_msn", "ijepa", "vit_mae", "resnet", "regnet", "convnext", "convnextv2", "dinov2",
         "dinov2_with_registers", "swin",
     )
 }
 # Those that take pictures of any size.
-ANY_SIZE = ("resnet", "convnext", "convnextv2", "dinov2", "dinov2_with_registers")
+ANY_SIZE = ("resnet", "regnet", "convnext", "convnextv2", "dinov2", "dinov2_with_registers")
 
 
 def test_of(family, name):

@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 83] = [
+const TEXTS: [&str; 84] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -58,6 +58,7 @@ const TEXTS: [&str; 83] = [
     include_str!("../families/deepseek_v3.toml"),
     include_str!("../families/gpt_oss.toml"),
     include_str!("../families/resnet.toml"),
+    include_str!("../families/regnet.toml"),
     include_str!("../families/convnext.toml"),
     include_str!("../families/convnextv2.toml"),
     include_str!("../families/dinov2.toml"),
