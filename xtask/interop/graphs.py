@@ -94,7 +94,7 @@ def saved(case, kind, settings, folder):
 # Tasks and kinds of models of fixtures/families, by the end of the class's name and by the family.
 TEST_OF_FAMILY = dict(
     wav2vec2="sound", unispeech_sat="sound", hubert="sound", clip="dual", siglip="dual", chinese_clip="dual",
-    mamba="recurrent",
+    data2vec_audio="sound", mamba="recurrent",
 ) | {
     family: "encoder" for family in (
         "bert", "roberta", "distilbert", "modernbert", "electra", "albert", "mpnet", "deberta_v2", "nomic_bert",

@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 84] = [
+const TEXTS: [&str; 85] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -41,6 +41,7 @@ const TEXTS: [&str; 84] = [
     include_str!("../families/clip.toml"),
     include_str!("../families/wav2vec2.toml"),
     include_str!("../families/unispeech_sat.toml"),
+    include_str!("../families/data2vec_audio.toml"),
     include_str!("../families/granite.toml"),
     include_str!("../families/smollm3.toml"),
     include_str!("../families/minicpm.toml"),

@@ -96,6 +96,7 @@ const OPTIONS: &[&str] = &[
     "pooler_activation",
     "position_groups",
     "position_input",
+    "position_layers",
     "position_norm",
     "position_numbers",
     "position_offset",
