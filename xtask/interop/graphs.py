@@ -93,17 +93,21 @@ def saved(case, kind, settings, folder):
 
 # Tasks and kinds of models of fixtures/families, by the end of the class's name and by the family.
 TEST_OF_FAMILY = dict(
-    wav2vec2="sound", hubert="sound", clip="dual", siglip="dual", mamba="recurrent", openai_gpt="uncached",
+    wav2vec2="sound", unispeech_sat="sound", hubert="sound", clip="dual", siglip="dual", chinese_clip="dual",
+    data2vec_audio="sound", mamba="recurrent", openai_gpt="uncached",
 ) | {
     family: "encoder" for family in (
         "bert", "roberta", "distilbert", "modernbert", "electra", "albert", "mpnet", "deberta_v2", "nomic_bert",
         "eurobert", "ernie", "data2vec_text", "roberta_prelayernorm", "xlm_roberta_xl",
     )
 } | {family: "seq2seq" for family in ("t5", "whisper", "bart", "mbart", "marian", "pegasus", "blenderbot")} | {
-    family: "vision" for family in ("vit", "resnet", "convnext", "dinov2", "swin")
+    family: "vision" for family in (
+        "vit", "deit", "vit_msn", "ijepa", "vit_mae", "resnet", "regnet", "convnext", "convnextv2", "dinov2",
+        "dinov2_with_registers", "swin",
+    )
 }
 # Those that take pictures of any size.
-ANY_SIZE = ("resnet", "convnext", "dinov2")
+ANY_SIZE = ("resnet", "regnet", "convnext", "convnextv2", "dinov2", "dinov2_with_registers")
 
 
 def test_of(family, name):
@@ -425,8 +429,13 @@ def vision(model, apr, folder, worst):
         shapes += [(2, 61, 76), (1, 75, 50)]
     for batch, height, width in shapes:
         pixels = torch.randn(batch, config.num_channels, height, width)
+        extra = {}
+        if config.model_type == "vit_mae":
+            # It would shuffle the patches.
+            patches = model.embeddings.patch_embeddings.num_patches
+            extra["noise"] = torch.arange(patches, dtype=torch.float32).expand(batch, patches)
         with torch.no_grad():
-            theirs = model(pixels)
+            theirs = model(pixels, **extra)
         compare_all(worst, f"{batch} of {height} x {width}", parts["model"](dict(pixel_values=pixels)), theirs)
 
 

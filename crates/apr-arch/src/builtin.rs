@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 92] = [
+const TEXTS: [&str; 102] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -34,8 +34,14 @@ const TEXTS: [&str; 92] = [
     include_str!("../families/t5.toml"),
     include_str!("../families/whisper.toml"),
     include_str!("../families/vit.toml"),
+    include_str!("../families/deit.toml"),
+    include_str!("../families/vit_msn.toml"),
+    include_str!("../families/ijepa.toml"),
+    include_str!("../families/vit_mae.toml"),
     include_str!("../families/clip.toml"),
     include_str!("../families/wav2vec2.toml"),
+    include_str!("../families/unispeech_sat.toml"),
+    include_str!("../families/data2vec_audio.toml"),
     include_str!("../families/granite.toml"),
     include_str!("../families/smollm3.toml"),
     include_str!("../families/minicpm.toml"),
@@ -47,13 +53,17 @@ const TEXTS: [&str; 92] = [
     include_str!("../families/starcoder2.toml"),
     include_str!("../families/modernbert.toml"),
     include_str!("../families/siglip.toml"),
+    include_str!("../families/chinese_clip.toml"),
     include_str!("../families/falcon.toml"),
     include_str!("../families/deepseek_v2.toml"),
     include_str!("../families/deepseek_v3.toml"),
     include_str!("../families/gpt_oss.toml"),
     include_str!("../families/resnet.toml"),
+    include_str!("../families/regnet.toml"),
     include_str!("../families/convnext.toml"),
+    include_str!("../families/convnextv2.toml"),
     include_str!("../families/dinov2.toml"),
+    include_str!("../families/dinov2_with_registers.toml"),
     include_str!("../families/mamba.toml"),
     include_str!("../families/swin.toml"),
     include_str!("../families/hubert.toml"),

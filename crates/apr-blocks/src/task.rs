@@ -40,7 +40,7 @@ const TASKS: [Task; 15] = [
     task("token-classification", &["TokenClassification"], false),
     task("question-answering", &["QuestionAnswering"], false),
     task("multiple-choice", &["MultipleChoice"], false),
-    task("image-classification", &["ImageClassification"], false),
+    task("image-classification", &["ImageClassification", "ImageClassificationWithTeacher"], false),
     task(COMPARES, &[""], false),
     task("automatic-speech-recognition", &["ConditionalGeneration", "CTC"], true),
     task("audio-classification", &["AudioClassification", "SequenceClassification"], false),

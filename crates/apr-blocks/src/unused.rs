@@ -14,7 +14,7 @@ use crate::Graphs;
 use crate::model::Model;
 
 /// Parts of heads: other tasks have others.
-const HEAD_PARTS: [&str; 8] = [
+const HEAD_PARTS: [&str; 9] = [
     "head",
     "head_bias",
     "head_dense",
@@ -23,6 +23,7 @@ const HEAD_PARTS: [&str; 8] = [
     "layer_weights",
     "pooler",
     "score",
+    "second_score",
 ];
 
 /// Names that a message lists.

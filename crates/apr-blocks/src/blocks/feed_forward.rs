@@ -20,8 +20,8 @@ impl Writer<'_> {
     ///   <https://arxiv.org/abs/2002.05202>);
     /// - `gated_fused`: the same, `gate_up` being the rows of the gate and then those of `up`.
     ///
-    /// `inner_norm` is a norm before `down`. The activation `xielu` has numbers of its own, and is
-    /// known to `plain` alone.
+    /// `inner_norm` and `response_norm` are norms before `down`. The activation `xielu` has numbers
+    /// of its own, and is known to `plain` alone.
     pub(crate) fn feed_forward(
         &mut self,
         place: BlockPosition<'_>,
@@ -58,6 +58,7 @@ impl Writer<'_> {
             };
             let module = place.module_or_none("inner_norm");
             let inner = w.norm_part(Norm::of(place)?, "inner_norm", inner, module)?;
+            let inner = w.response_norm(place, inner)?;
             w.linear_part(place, "down", inner)
         })
     }

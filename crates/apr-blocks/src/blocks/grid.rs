@@ -1,7 +1,7 @@
 //! Learned positions on a grid, and means over it.
 
 use apr_core::{Error, Result};
-use apr_graph::{ValueId, View};
+use apr_graph::{ElementType, ValueId, View};
 
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
@@ -10,18 +10,20 @@ impl Writer<'_> {
     /// Positions of the patches of a picture of any size, `[1, 1 + patches, hidden]`: those of the
     /// checkpoint, the first of which is the class's, as a map that is brought to as many places
     /// as `patches`, `[batch, hidden, rows, columns]`, has. Option `position_resize`: `cubic`, as
-    /// `torch.nn.functional.interpolate` with `bicubic` (Keys 1981, with a = -0.75). A picture of
-    /// the size that the model was trained with gets them as they are.
+    /// `torch.nn.functional.interpolate` with `bicubic` (Keys 1981, with a = -0.75), or
+    /// `smooth_cubic`, with `antialias` as well. A picture of the size that the model was trained
+    /// with gets them as they are.
     pub(crate) fn resized_positions(
         &mut self,
         place: BlockPosition<'_>,
         tensor: &str,
         patches: ValueId,
     ) -> Result<ValueId> {
-        match place.text("position_resize")?.as_str() {
-            "cubic" => {}
+        let is_smooth = match place.text("position_resize")?.as_str() {
+            "cubic" => false,
+            "smooth_cubic" => true,
             other => return Err(place.unknown("position_resize", other)),
-        }
+        };
 
         let dims = self.model.using(tensor)?;
         let &[1, count, hidden] = dims.as_slice() else {
@@ -43,17 +45,94 @@ impl Writer<'_> {
         ];
         let map = self.viewed(tensor, views, vec![1, hidden, side, side])?;
         Ok(self.scope("positions", |w| {
-            let shape = w.op("Shape", [patches]).attribute("start", 2).output("sides");
-            let front = w.ints(&[1, signed(hidden)]);
-            let shape = w.concat("shape", &[front, shape], 0);
-            let node = w.op("Resize", [map]).optional(None).optional(None).optional(Some(shape));
-            let node = node.attribute("mode", "cubic").attribute("cubic_coeff_a", -0.75_f32);
-            let node = node.attribute("coordinate_transformation_mode", "half_pixel");
-            let map = node.output("resized");
+            let map = match is_smooth {
+                true => w.smoothly_resized(map, patches, side),
+                false => w.resized(map, patches, hidden),
+            };
             let rows = w.reshape("rows", map, &[0, signed(hidden), -1]);
             let rows = w.transpose("by_patch", rows, [0, 2, 1]);
             w.concat("with_class", &[class, rows], 1)
         }))
+    }
+
+    /// A map with as many places as `patches` has.
+    fn resized(&mut self, map: ValueId, patches: ValueId, hidden: u64) -> ValueId {
+        let shape = self.op("Shape", [patches]).attribute("start", 2).output("sides");
+        let front = self.ints(&[1, signed(hidden)]);
+        let shape = self.concat("shape", &[front, shape], 0);
+        let node = self.op("Resize", [map]).optional(None).optional(None).optional(Some(shape));
+        let node = node.attribute("mode", "cubic").attribute("cubic_coeff_a", -0.75_f32);
+        let node = node.attribute("coordinate_transformation_mode", "half_pixel");
+        node.output("resized")
+    }
+
+    /// The same with a kernel that is wider where the map gets smaller. It is a product with a
+    /// matrix on either side, since `Resize` smooths from opset 18 on alone.
+    fn smoothly_resized(&mut self, map: ValueId, patches: ValueId, side: u64) -> ValueId {
+        let rows = self.length("rows_of_patches", patches, 2);
+        let rows = self.scope("row_weights", |w| w.smooth_weights(rows, side));
+        let columns = self.length("columns_of_patches", patches, 3);
+        let columns = self.scope("column_weights", |w| w.smooth_weights(columns, side));
+        let columns = self.transpose("columns_transposed", columns, [1, 0]);
+        let map = self.make("MatMul", "by_row", [rows, map]);
+        self.make("MatMul", "resized", [map, columns])
+    }
+
+    /// What each of `side` places weighs for each of `count` places along the same line,
+    /// `[count, side]` (Keys 1981, with a = -0.5): a cubic function of the distance between their
+    /// middles. A distance of 1 is that of neighbours among the fewer places.
+    fn smooth_weights(&mut self, count: ValueId, side: u64) -> ValueId {
+        // Range takes numbers without dimensions.
+        let scalar = self.ints(&[]);
+        let count = self.make("Reshape", "count", [count, scalar]);
+        let side = self.int(signed(side));
+        let to = self.middles("to", count);
+        let from = self.middles("from", side);
+        let count = self.cast("count_as_number", count, ElementType::F32);
+        let side = self.cast("side_as_number", side, ElementType::F32);
+        let ratio = self.make("Div", "ratio", [side, count]);
+        let to = self.make("Mul", "to_in_places", [to, ratio]);
+        let to = self.unsqueeze("to_by_row", to, &[1]);
+        let one = self.float(1.0);
+        let reach = self.make("Max", "reach", [ratio, one]);
+        let distance = self.make("Sub", "difference", [from, to]);
+        let distance = self.make("Abs", "distance", [distance]);
+        let distance = self.make("Div", "distance_in_reach", [distance, reach]);
+
+        let near = self.polynomial("near", distance, [1.5, -2.5, 0.0, 1.0]);
+        let far = self.polynomial("far", distance, [-0.5, 2.5, -4.0, 2.0]);
+        let (two, zero) = (self.float(2.0), self.float(0.0));
+        let is_near = self.make("Less", "is_near", [distance, one]);
+        let is_seen = self.make("Less", "is_seen", [distance, two]);
+        let far = self.make("Where", "far_or_unseen", [is_seen, far, zero]);
+        let weights = self.make("Where", "weights", [is_near, near, far]);
+        let sum = self.sum("sum", weights, 1);
+        self.make("Div", "shares", [weights, sum])
+    }
+
+    /// Middles of places in a row, 0.5 and so on.
+    fn middles(&mut self, name: &str, count: ValueId) -> ValueId {
+        self.scope(name, |w| {
+            let (zero, one) = (w.int(0), w.int(1));
+            let row = w.make("Range", "row", [zero, count, one]);
+            let row = w.cast("row_as_numbers", row, ElementType::F32);
+            let half = w.float(0.5);
+            w.make("Add", "middles", [row, half])
+        })
+    }
+
+    /// A polynomial of each element; its factors from that of the highest power on.
+    fn polynomial(&mut self, name: &str, x: ValueId, factors: [f64; 4]) -> ValueId {
+        self.scope(name, |w| {
+            let [first, others @ ..] = factors;
+            let mut value = w.float(first);
+            for factor in others {
+                let factor = w.float(factor);
+                let product = w.make("Mul", "product", [value, x]);
+                value = w.make("Add", "sum", [product, factor]);
+            }
+            value
+        })
     }
 
     /// The mean of the vectors of a picture's patches, `[batch, hidden]`.

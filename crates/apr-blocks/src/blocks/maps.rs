@@ -23,6 +23,19 @@ impl Writer<'_> {
         stride: Option<u64>,
         padding: Option<u64>,
     ) -> Result<ValueId> {
+        self.grouped_map_convolution(name, x, module, stride, padding, 1)
+    }
+
+    /// The same with as many groups of channels that are computed apart.
+    fn grouped_map_convolution(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        module: &str,
+        stride: Option<u64>,
+        padding: Option<u64>,
+        groups: u64,
+    ) -> Result<ValueId> {
         let weight = format!("{module}.weight");
         let dims = self.model.using(&weight)?;
         let &[_, _, height, width] = dims.as_slice() else {
@@ -32,7 +45,7 @@ impl Writer<'_> {
         let convolution = Convolution {
             strides: vec![stride.unwrap_or(height), stride.unwrap_or(width)],
             padding: vec![around(height), around(width)],
-            groups: 1,
+            groups,
         };
         self.convolution(name, &convolution, x, module)
     }
@@ -76,8 +89,9 @@ impl Writer<'_> {
 
     /// `activation(x' + convolutions(x))`, each convolution with its norm and all but the last with
     /// an activation (He et al. 2015, <https://arxiv.org/abs/1512.03385>). Options: `convolutions`,
-    /// how many; `stride` of the one that is `strided`; `inner_activation`, `activation`;
-    /// `shortcut`, whether `x'` is a convolution of `x` with the same stride, or `x` itself.
+    /// how many; `stride` of the one that is `strided`, and its `groups`, if it has several;
+    /// `inner_activation`, `activation`; `shortcut`, whether `x'` is a convolution of `x` with the
+    /// same stride, or `x` itself. Channels may be weighed before the last one (`squeeze_down`).
     pub(crate) fn residual_convolutions(
         &mut self,
         place: BlockPosition<'_>,
@@ -85,6 +99,7 @@ impl Writer<'_> {
     ) -> Result<ValueId> {
         let (count, stride) = (place.size("convolutions")?, place.size("stride")?);
         let strided = place.size("strided")?;
+        let groups = place.size_or_none("groups")?.unwrap_or(1);
         let inner = Activation::of(place, "inner_activation")?;
         if count > MAX_CONVOLUTIONS {
             return Err(Error::memory(format!("a layer has {count} convolutions")));
@@ -97,9 +112,14 @@ impl Writer<'_> {
                 name.ok_or_else(|| Error::format("a convolution has no name"))
             };
             let (module, norm) = (part("convolution")?, part("convolution_norm")?);
-            let step = if number == strided { stride } else { 1 };
+            let (step, groups) = if number == strided { (stride, groups) } else { (1, 1) };
+            if number + 1 == count {
+                made = self.squeezed(place, made)?;
+            }
             made = self.scope(&format!("convolution.{number}"), |w| -> Result<ValueId> {
-                let made = w.map_convolution("convolution", made, &module, Some(step), None)?;
+                let step = Some(step);
+                let made =
+                    w.grouped_map_convolution("convolution", made, &module, step, None, groups)?;
                 let made = w.map_norm(place, "norm", made, &norm)?;
                 let is_last = number + 1 == count;
                 Ok(if is_last { made } else { w.activate("activation", inner, made) })
@@ -117,6 +137,22 @@ impl Writer<'_> {
         };
         let sum = self.make("Add", "sum", [made, kept]);
         Ok(self.activate("activation", Activation::of(place, "activation")?, sum))
+    }
+
+    /// `x sigmoid(up(relu(down(mean(x)))))`: each channel times a number that all of them make of
+    /// their means over the map (Hu et al. 2017, <https://arxiv.org/abs/1709.01507>); `x` itself
+    /// where the checkpoint has no `squeeze_down`.
+    fn squeezed(&mut self, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
+        let Some(down) = place.module_or_none("squeeze_down") else { return Ok(x) };
+        let up = place.module("squeeze_up")?;
+        self.scope("squeeze", |w| {
+            let mean = w.map_mean("mean", x);
+            let made = w.map_convolution("down", mean, &down, Some(1), Some(0))?;
+            let made = w.activate("activation", Activation::Relu, made);
+            let made = w.map_convolution("up", made, &up, Some(1), Some(0))?;
+            let share = w.activate("share", Activation::Sigmoid, made);
+            Ok(w.make("Mul", "squeezed", [x, share]))
+        })
     }
 
     /// `x + scale * down(activation(up(norm(convolution(x)))))`: a convolution of each channel by
@@ -148,6 +184,32 @@ impl Writer<'_> {
         }
         let made = self.transpose("channels_first", made, [0, 3, 1, 2]);
         Ok(self.make("Add", "sum", [x, made]))
+    }
+
+    /// `x + gamma x n + beta`, where `n` is the length of each channel over its map, divided by the
+    /// mean of those of all channels (Woo et al. 2023, <https://arxiv.org/abs/2301.00808>). `x` is
+    /// `[batch, height, width, channels]`, and comes back as it is where the checkpoint has no
+    /// `response_norm`.
+    pub(crate) fn response_norm(
+        &mut self,
+        place: BlockPosition<'_>,
+        x: ValueId,
+    ) -> Result<ValueId> {
+        let Some(module) = place.module_or_none("response_norm") else { return Ok(x) };
+        let gamma = self.tensor(&format!("{module}.weight"))?;
+        let beta = self.tensor(&format!("{module}.bias"))?;
+        Ok(self.scope("response_norm", |w| {
+            let length = w.euclidean("length", x, [1, 2]);
+            let mean = w.mean("mean_length", length);
+            // The epsilon is a constant of transformers' class.
+            let eps = w.float(1e-6);
+            let mean = w.make("Add", "mean_above_zero", [mean, eps]);
+            let share = w.make("Div", "share", [length, mean]);
+            let normal = w.make("Mul", "normal", [x, share]);
+            let scaled = w.make("Mul", "scaled", [normal, gamma]);
+            let moved = w.make("Add", "moved", [scaled, beta]);
+            w.make("Add", "sum", [moved, x])
+        }))
     }
 
     /// The mean of each channel of a map, `[batch, channels, 1, 1]`.

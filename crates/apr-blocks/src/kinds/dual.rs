@@ -109,9 +109,9 @@ fn text_mask(w: &mut Writer<'_>, place: BlockPosition<'_>, batch: &str) -> Resul
         .then(|| w.body().input("attention_mask", ElementType::I64, shape, Meaning::AttentionMask)))
 }
 
-/// Vectors of a text. Option `pool` says which is that of the whole: `highest` (that of the token
-/// with the highest id), `end` (that of the first token `end_id`), `last`; then through the module
-/// `pooler`, where the family has one.
+/// Vectors of a text. Option `pool` says which is that of the whole: `first`, `highest` (that of
+/// the token with the highest id), `end` (that of the first token `end_id`), `last`; then through
+/// the module `pooler`, where the family has one.
 fn text(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
@@ -121,6 +121,7 @@ fn text(
     let states = encoder::encoded(w, place, tokens, None, mask)?;
     let pooled = w.scope("pooler", |w| -> Result<ValueId> {
         let pooled = match place.text("pool")?.as_str() {
+            "first" => w.first_vector(states),
             "last" => {
                 let last = w.int(-1);
                 w.op("Gather", [states, last]).attribute("axis", 1).output("last")

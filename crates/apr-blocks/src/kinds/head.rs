@@ -3,6 +3,7 @@
 use apr_core::Result;
 use apr_graph::{ElementType, Meaning, ValueId, View};
 
+use super::vision;
 use crate::blocks::activation::Activation;
 use crate::blocks::norm::Norm;
 use crate::model::BlockPosition;
@@ -37,7 +38,9 @@ impl From<ValueId> for Tokens {
 ///   dense layer where the checkpoint has it;
 /// - `mean_token`: scores of classes, from the mean of all vectors;
 /// - `first_and_mean`: scores of classes, from the first vector and the mean of the others in a
-///   row;
+///   row, without the registers of an image;
+/// - `first_and_second`: the mean of the scores of two classifiers, of the first vector and of the
+///   second;
 /// - `each_token`: scores of classes for each token;
 /// - `one_of_each_token`: one score for each token, through a dense layer where the checkpoint has
 ///   it;
@@ -116,14 +119,16 @@ fn logits(
             scores(w, place, mean)?
         }
         ("first_and_mean", _) => {
+            let first_patch = 1 + signed(vision::registers(place)?);
             let both = w.scope("pooler", |w| {
                 let first = w.first_vector(x);
-                let others = w.slice("others", x, 1, 1, i64::MAX);
+                let others = w.slice("others", x, 1, first_patch, i64::MAX);
                 let mean = w.mean_vector(others);
                 w.concat("first_and_mean", &[first, mean], -1)
             });
             scores(w, place, both)?
         }
+        ("first_and_second", _) => first_and_second(w, place, x)?,
         ("each_token", _) => {
             let x = w.scope("head", |w| dense(w, place, x))?;
             scores(w, place, x)?
@@ -211,6 +216,21 @@ fn first_token(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Resu
         dense(w, place, first)
     })?;
     scores(w, place, x)
+}
+
+/// The mean of the scores of two classifiers: of the first vector, by the module `score`, and of
+/// the second, by `second_score`.
+fn first_and_second(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
+    let first = w.scope("pooler", |w| w.first_vector(x));
+    let first = scores(w, place, first)?;
+    let module = place.module("second_score")?;
+    w.scope("head", |w| {
+        let one = w.int(1);
+        let second = w.op("Gather", [x, one]).attribute("axis", 1).output("second");
+        let second = w.outer_linear("second_scores", second, &module)?;
+        let sum = w.make("Add", "sum", [first, second]);
+        Ok(w.scaled("logits", sum, 0.5))
+    })
 }
 
 fn counted_mean(

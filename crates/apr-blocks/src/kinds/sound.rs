@@ -175,6 +175,9 @@ fn features(w: &mut Writer<'_>, place: BlockPosition<'_>, samples: ValueId) -> R
 /// Adds what a wide, grouped convolution makes of the frames around each. Option `position_norm`:
 /// `batch` where a norm stands before it, and the kernel is stored as it is.
 fn with_positions(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
+    if let Some(count) = place.size_or_none("position_layers")? {
+        return with_deep_positions(w, place, x, count);
+    }
     let (kernel, width) = position_kernel(w, place)?;
     let activation = Activation::of(place, "feature_activation")?;
     let mut frames = w.transpose("by_channel", x, [0, 2, 1]);
@@ -194,6 +197,49 @@ fn with_positions(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> R
     let made = if width % 2 == 0 { w.slice("same_length", made, 2, 0, -1) } else { made };
     let made = w.activate("activation", activation, made);
     let made = w.transpose("by_frame", made, [0, 2, 1]);
+    Ok(w.make("Add", "with_positions", [x, made]))
+}
+
+/// The same by as many convolutions in a row as option `position_layers` says, each with a norm
+/// without weights and an activation (data2vec: Baevski et al. 2022,
+/// <https://arxiv.org/abs/2202.03555>).
+fn with_deep_positions(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    x: ValueId,
+    count: u64,
+) -> Result<ValueId> {
+    let activation = Activation::of(place, "feature_activation")?;
+    let (groups, hidden) = (place.size("position_groups")?, place.size("hidden")?);
+    if count > MAX_CONVOLUTIONS {
+        return Err(Error::memory(format!("{count} convolutions are more than a model has")));
+    }
+
+    let mut frames = w.transpose("by_channel", x, [0, 2, 1]);
+    for number in 0..count {
+        let module = place
+            .numbered("position_convolution", &[("position", number)])
+            .ok_or_else(|| Error::format("a convolution has no name"))?;
+        let kernel = format!("{module}.weight");
+        let dims = w.model.using(&kernel)?;
+        let &[_, _, width] = dims.as_slice() else {
+            return Err(Error::format("a kernel over time has three dimensions").for_tensor(kernel));
+        };
+        frames = w.scope(&format!("positions.{number}"), |w| -> Result<ValueId> {
+            let convolution = Convolution { strides: vec![1], padding: vec![width / 2], groups };
+            let made = w.convolution("convolution", &convolution, frames, &module)?;
+
+            // An even kernel makes one frame too many.
+            let made = if width % 2 == 0 { w.slice("same_length", made, 2, 0, -1) } else { made };
+            let made = w.transpose("by_frame", made, [0, 2, 1]);
+            // The epsilon is PyTorch's default, since transformers states none here.
+            let made = w.bare_layer_norm("norm", 1e-5, made, hidden);
+            let made = w.transpose("by_channel", made, [0, 2, 1]);
+            Ok(w.activate("activation", activation, made))
+        })?;
+    }
+
+    let made = w.transpose("by_frame", frames, [0, 2, 1]);
     Ok(w.make("Add", "with_positions", [x, made]))
 }
 

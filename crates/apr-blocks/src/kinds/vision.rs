@@ -49,22 +49,17 @@ pub(crate) fn encoded(
     w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))
 }
 
-/// A vector for each patch, by a convolution whose kernel is as large as its step; one for the
-/// whole in front, learned positions, and a norm, where the family has them. Option `patch`:
-/// the side of one that is square, or no value.
+/// A vector for each patch, by a convolution whose kernel is as large as its step; one or two for
+/// the whole in front, learned positions, registers, and a norm, where the family has them. Option
+/// `patch`: the side of one that is square, or no value.
 fn embeddings(w: &mut Writer<'_>, place: BlockPosition<'_>, pixels: ValueId) -> Result<ValueId> {
     let (patch, hidden) = (place.size_or_none("patch")?, signed(place.size("hidden")?));
     let module = place.module("patches")?;
     let patches = w.map_convolution("patches", pixels, &module, patch, Some(0))?;
     let rows = w.reshape("rows", patches, &[0, hidden, -1]);
     let mut x = w.transpose("by_patch", rows, [0, 2, 1]);
-    if let Some(class) = place.tensor_or_none("class_vector") {
-        let class = reshaped(w, &class, vec![1, 1, place.size("hidden")?])?;
-        let batch = w.length("batch", x, 0);
-        let rest = w.ints(&[1, hidden]);
-        let shape = w.concat("class_shape", &[batch, rest], 0);
-        let class = w.make("Expand", "class", [class, shape]);
-        x = w.concat("with_class", &[class, x], 1);
+    for name in ["distillation", "class"] {
+        x = behind_vector(w, place, name, x)?;
     }
 
     if let Some(positions) = place.tensor_or_none("positions") {
@@ -76,7 +71,52 @@ fn embeddings(w: &mut Writer<'_>, place: BlockPosition<'_>, pixels: ValueId) -> 
         x = w.make("Add", "with_positions", [x, positions]);
     }
 
+    let x = with_registers(w, place, x)?;
     w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
+}
+
+/// `x` behind the vector `NAME_vector` of the checkpoint, where the family has it: that of the
+/// `class`, or of what a teacher says about the image (`distillation`: Touvron et al. 2020,
+/// <https://arxiv.org/abs/2012.12877>).
+fn behind_vector(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    name: &str,
+    x: ValueId,
+) -> Result<ValueId> {
+    let Some(vector) = place.tensor_or_none(&format!("{name}_vector")) else { return Ok(x) };
+    let hidden = place.size("hidden")?;
+    let vector = reshaped(w, &vector, vec![1, 1, hidden])?;
+    let batch = w.length("batch", x, 0);
+    let rest = w.ints(&[1, signed(hidden)]);
+    let shape = w.concat(&format!("{name}_shape"), &[batch, rest], 0);
+    let vector = w.make("Expand", name, [vector, shape]);
+    Ok(w.concat(&format!("with_{name}"), &[vector, x], 1))
+}
+
+/// Puts the vectors `registers` of the checkpoint between that of the class and those of the
+/// patches, where the family has them (Darcet et al. 2023, <https://arxiv.org/abs/2309.16588>).
+fn with_registers(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
+    let Some(tensor) = place.tensor_or_none("registers") else { return Ok(x) };
+    let (count, hidden) = (signed(registers(place)?), signed(place.size("hidden")?));
+    let registers = w.tensor(&tensor)?;
+    let batch = w.length("batch", x, 0);
+    let rest = w.ints(&[count, hidden]);
+    let shape = w.concat("registers_shape", &[batch, rest], 0);
+    let registers = w.make("Expand", "registers", [registers, shape]);
+    let class = w.slice("class_alone", x, 1, 0, 1);
+    let patches = w.slice("patches_alone", x, 1, 1, i64::MAX);
+    Ok(w.concat("with_registers", &[class, registers, patches], 1))
+}
+
+/// How many registers the checkpoint has.
+pub(crate) fn registers(place: BlockPosition<'_>) -> Result<u64> {
+    let Some(tensor) = place.tensor_or_none("registers") else { return Ok(0) };
+    let dims = place.model.using(&tensor)?;
+    let &[1, count, _] = dims.as_slice() else {
+        return Err(Error::format("registers have three dimensions").for_tensor(tensor));
+    };
+    Ok(count)
 }
 
 /// A tensor with other dimensions.
