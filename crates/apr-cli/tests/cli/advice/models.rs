@@ -20,7 +20,7 @@ pub(super) const OUTPUTS: &[Advice] = &[
     ),
     ("apr import llama -o m.gguf", 2, "`apr convert` writes .gguf", "apr convert llama -o m.gguf"),
     (
-        "apr convert llama -o out",
+        "apr convert llama -o out.x",
         2,
         "pass --format apr, apr1, aprn, gguf, onnx, pytorch, safetensors or torchscript",
         // APR1 and APRN are for models of a few types, which their errors say.
