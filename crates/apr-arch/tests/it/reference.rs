@@ -123,14 +123,9 @@ fn canonical_names_lead_back_to_the_source() {
         let model = families.identify(&tensors, &metadata).expect("identified");
         // A side of a model of two, saved alone by transformers 5, and its ViT-MSN, whose layers
         // lack the prefix.
-        let is_bare = [
-            "siglip_text",
-            "siglip_vision",
-            "clip_text_5",
-            "clip_vision_5",
-            "vit_msn_classifier",
-        ]
-        .contains(&name.as_str());
+        let is_bare =
+            ["siglip_text", "siglip_vision", "clip_text_5", "clip_vision_5", "vit_msn_classifier"]
+                .contains(&name.as_str());
         assert_eq!(
             model.naming().convention == HUGGING_FACE,
             !is_bare,

@@ -25,10 +25,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "--rename, --drop and --keep don't combine with pruning",
         "a_conversion_chooses_and_renames_tensors_of_its_source",
     ),
-    (
-        "{location}: no file matches --include and --exclude",
-        "a_repository_is_scanned_file_by_file",
-    ),
+    ("{location}: no file matches --include and --exclude", "a_repository_is_scanned_file_by_file"),
     (
         "no file matches --include and --exclude; --all chooses",
         "files_are_copied_into_a_folder_and_chosen_among_all",
