@@ -102,8 +102,8 @@ TEST_OF_FAMILY = dict(
     )
 } | {family: "seq2seq" for family in ("t5", "whisper", "bart", "mbart", "marian", "pegasus", "blenderbot")} | {
     family: "vision" for family in (
-        "vit", "deit", "vit_msn", "ijepa", "vit_mae", "resnet", "regnet", "convnext", "convnextv2", "dinov2",
-        "dinov2_with_registers", "swin",
+        "vit", "beit", "data2vec_vision", "deit", "vit_msn", "ijepa", "vit_mae", "resnet", "regnet", "convnext",
+        "convnextv2", "dinov2", "dinov2_with_registers", "swin",
     )
 }
 # Those that take pictures of any size.

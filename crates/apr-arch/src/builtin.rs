@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 102] = [
+const TEXTS: [&str; 104] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -38,6 +38,8 @@ const TEXTS: [&str; 102] = [
     include_str!("../families/vit_msn.toml"),
     include_str!("../families/ijepa.toml"),
     include_str!("../families/vit_mae.toml"),
+    include_str!("../families/beit.toml"),
+    include_str!("../families/data2vec_vision.toml"),
     include_str!("../families/clip.toml"),
     include_str!("../families/wav2vec2.toml"),
     include_str!("../families/unispeech_sat.toml"),

@@ -6,7 +6,42 @@ use apr_graph::{ElementType, ValueId, View};
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
+/// Most patches along a side whose pairs are a constant; models have up to 24.
+const MAX_SIDE: u64 = 32;
+
 impl Writer<'_> {
+    /// For each pair of vectors of a picture the row of the table of distances, `[vectors,
+    /// vectors]`. Of two patches, it is how far the first is below and to the right of the second.
+    /// The last three rows are of the class and a patch, of a patch and the class, and of the class
+    /// and itself. `sides`: patches below each other, and next to each other.
+    pub(crate) fn grid_distances(&mut self, sides: [u64; 2], table: &str) -> Result<ValueId> {
+        let [rows, columns] = sides.map(signed);
+        if !sides.iter().all(|side| (1..=MAX_SIDE).contains(side)) {
+            let message = format!("distances of {rows} x {columns} patches are not supported");
+            return Err(Error::version(message).for_tensor(table));
+        }
+        let per_row = 2 * columns - 1;
+        let count = (2 * rows - 1) * per_row;
+        let dims = self.model.using(table)?;
+        if dims.first().copied().map(signed) != Some(count + 3) {
+            let message = format!("these are no distances of {rows} x {columns} patches");
+            return Err(Error::format(message).for_tensor(table));
+        }
+
+        let places = || (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
+        let mut distances = vec![count + 2];
+        distances.extend(places().map(|_| count));
+        for (row, column) in places() {
+            distances.push(count + 1);
+            distances.extend(places().map(|(other_row, other_column)| {
+                (row - other_row + rows - 1) * per_row + column - other_column + columns - 1
+            }));
+        }
+        let vectors = rows * columns + 1;
+        let distances = self.ints(&distances);
+        Ok(self.reshape("distances", distances, &[vectors, vectors]))
+    }
+
     /// Positions of the patches of a picture of any size, `[1, 1 + patches, hidden]`: those of the
     /// checkpoint, the first of which is the class's, as a map that is brought to as many places
     /// as `patches`, `[batch, hidden, rows, columns]`, has. Option `position_resize`: `cubic`, as

@@ -27,7 +27,8 @@ impl From<ValueId> for Tokens {
 /// Writes the head that option `head` names, and its outputs:
 ///
 /// - `states`: the vectors themselves, and one for the whole where the checkpoint has a `pooler`,
-///   or option `pool` says which it is: the `first`, or the `mean`;
+///   or option `pool` says which it is: the `first`, the `mean`, or the `normed_mean` of all but
+///   the first;
 /// - `language`: scores of the next token;
 /// - `masked_language`: scores of each token, from its vector through a dense layer and a norm;
 /// - `last_token`: scores of classes, from the last token that is no padding;
@@ -41,6 +42,8 @@ impl From<ValueId> for Tokens {
 ///   row, without the registers of an image;
 /// - `first_and_second`: the mean of the scores of two classifiers, of the first vector and of the
 ///   second;
+/// - `normed_mean`: scores of classes, from the mean of all vectors but the first, through the norm
+///   `pooler_norm`;
 /// - `each_token`: scores of classes for each token;
 /// - `one_of_each_token`: one score for each token, through a dense layer where the checkpoint has
 ///   it;
@@ -129,6 +132,10 @@ fn logits(
             scores(w, place, both)?
         }
         ("first_and_second", _) => first_and_second(w, place, x)?,
+        ("normed_mean", _) => {
+            let mean = w.scope("pooler", |w| w.normed_mean(place, x))?;
+            scores(w, place, mean)?
+        }
         ("each_token", _) => {
             let x = w.scope("head", |w| dense(w, place, x))?;
             scores(w, place, x)?
@@ -147,6 +154,7 @@ fn states(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<()
         let pooled = w.scope("pooler", |w| match pool.as_str() {
             "first" => Ok(w.first_vector(x)),
             "mean" => Ok(w.mean_vector(x)),
+            "normed_mean" => w.normed_mean(place, x),
             other => Err(place.unknown("pool", other)),
         })?;
         w.body().output("pooler_output", pooled, Meaning::Pooled);
@@ -159,6 +167,13 @@ impl Writer<'_> {
     pub(crate) fn first_vector(&mut self, x: ValueId) -> ValueId {
         let first = self.int(0);
         self.op("Gather", [x, first]).attribute("axis", 1).output("first")
+    }
+
+    /// The norm `pooler_norm` of the mean of all vectors but the first, `[batch, hidden]`.
+    fn normed_mean(&mut self, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
+        let patches = self.slice("patches", x, 1, 1, i64::MAX);
+        let mean = self.mean_vector(patches);
+        self.norm("norm", Norm::of(place)?, mean, &place.module("pooler_norm")?)
     }
 
     /// `activation(W x[0] + b)`, option `pooler_activation` or the hyperbolic tangent.

@@ -3,6 +3,7 @@
 use apr_core::{Error, Result};
 use apr_graph::{ElementType, ValueId};
 
+use super::vision;
 use crate::blocks::attention::{Given, KeyValue};
 use crate::blocks::disentangled::Distances;
 use crate::blocks::heads::Heads;
@@ -134,7 +135,7 @@ fn shared(
     let distances = w.distances(place, around.field)?;
     let masks = match around.field {
         Some(field) => w.scope("mask", |w| masks(w, place, field, &lenses))?,
-        None => vec![None; lenses.len()],
+        None => grid_biases(w, place, &lenses)?,
     };
     let several = rotaries.len() > 1;
     let mut turns = Vec::new();
@@ -148,6 +149,33 @@ fn shared(
 
     let masks = lenses.into_iter().zip(masks).collect();
     Ok(Shared { masks, turns, distances, growth: growth(w, place, count, around)? })
+}
+
+/// Terms of the scores by how far two patches of a picture are apart, from the table of each lens
+/// that has one (BEiT: Bao et al. 2021, <https://arxiv.org/abs/2106.08254>).
+fn grid_biases(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    lenses: &[Lens],
+) -> Result<Vec<Option<ValueId>>> {
+    let mut distances = None;
+    let mut biases = Vec::new();
+    for (_, table) in lenses {
+        let Some(table) = table else {
+            biases.push(None);
+            continue;
+        };
+        let known = match distances {
+            Some(known) => known,
+            None => {
+                let sides = vision::sides_in_patches(place)?;
+                w.scope("mask", |w| w.grid_distances(sides, table))?
+            }
+        };
+        distances = Some(known);
+        biases.push(Some(w.scope("mask", |w| w.relative_bias(known, table))?));
+    }
+    Ok(biases)
 }
 
 /// `1 + b log(1 + floor(position / step))`, `[batch, 1, sequence, 1]`: what queries of long texts

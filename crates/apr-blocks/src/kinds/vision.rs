@@ -38,6 +38,15 @@ pub(crate) fn size_of(place: BlockPosition<'_>) -> Result<Option<(u64, u64)>> {
     Ok(Some((height, place.size_or_none("image_width")?.unwrap_or(height))))
 }
 
+/// Patches of a picture below each other and next to each other, of options `image` and `patch`.
+pub(crate) fn sides_in_patches(place: BlockPosition<'_>) -> Result<[u64; 2]> {
+    let patch = place.size("patch")?;
+    let Some((height, width)) = size_of(place)? else {
+        return Err(Error::format("distances of patches need the size of the image"));
+    };
+    Ok([height, width].map(|side| side.checked_div(patch).unwrap_or(0)))
+}
+
 /// Vectors of the patches, after that of the whole where the family has one.
 pub(crate) fn encoded(
     w: &mut Writer<'_>,
