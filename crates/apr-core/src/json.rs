@@ -62,14 +62,14 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
 pub const INFINITY: f64 = f64::MAX;
 
 /// Returns a JSON text of Python as one that others read: without the mark of its byte order, in
-/// UTF-8 where it is in UTF-16, with [`INFINITY`] and null where Python writes `Infinity` and `NaN`.
+/// UTF-8 where it is in UTF-16, with [`INFINITY`] for `Infinity` and null for `NaN`.
 ///
 /// ```
 /// use apr_core::json::of_python;
 ///
-/// let text = of_python(b"{\"time_step_limit\": [0.0, Infinity], \"of\": \"Infinity\"}");
+/// let text = of_python(b"{\"limit\": [0.0, Infinity], \"of\": \"Infinity\"}");
 /// let value: serde_json::Value = serde_json::from_slice(&text)?;
-/// assert_eq!(value["time_step_limit"][1], f64::MAX);
+/// assert_eq!(value["limit"][1], f64::MAX);
 /// assert_eq!(value["of"], "Infinity");
 /// # Ok::<(), serde_json::Error>(())
 /// ```

@@ -1,5 +1,5 @@
-//! Gated convolutions over the last tokens, which layers of hybrids have instead of attention (LFM2:
-//! Amini et al. 2025, <https://arxiv.org/abs/2511.23404>).
+//! Gated convolutions over the last tokens, which layers of hybrids have instead of attention
+//! (LFM2: <https://arxiv.org/abs/2511.23404>).
 
 use apr_core::{Error, Result};
 use apr_graph::ValueId;
