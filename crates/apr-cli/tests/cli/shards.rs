@@ -40,6 +40,15 @@ fn shards_join_to_the_very_file_they_were_cut_from() {
 
 #[cfg(unix)]
 #[test]
+fn a_manifest_has_the_ending_by_which_readers_know_it() {
+    let sandbox = sharded();
+    let advice = "the name of a manifest ends in .apr; an export with --shard-size writes";
+    sandbox.apr("shard whole.apr --size 130 -o cut").fails(4, &["E001", advice]);
+    sandbox.apr("export whole.apr --format safetensors --shard-size 130 -o folder").ok();
+    assert!(sandbox.path("folder/model.safetensors.index.json").is_file());
+}
+
+#[test]
 fn a_model_from_a_pipe_is_cut_too() {
     let sandbox = sharded();
     for model in ["m.safetensors", "whole.apr"] {

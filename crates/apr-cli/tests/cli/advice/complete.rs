@@ -22,6 +22,10 @@ const FOLLOWED: [&[Advice]; 7] = [
 /// Parts of texts whose advice other tests follow, and those tests.
 const ELSEWHERE: &[(&str, &str)] = &[
     (
+        "the name of a manifest ends in .apr; an export with --shard-size",
+        "a_manifest_has_the_ending_by_which_readers_know_it",
+    ),
+    (
         "--rename, --drop and --keep don't combine with pruning",
         "a_conversion_chooses_and_renames_tensors_of_its_source",
     ),
