@@ -27,7 +27,11 @@ impl Repository {
         Ok(None)
     }
 
-    pub(crate) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Outcome<Vec<String>> {
+        match *self {}
+    }
+
+    pub(crate) fn notes(&self) -> Vec<String> {
         match *self {}
     }
 
