@@ -33,13 +33,14 @@ struct UseOrder {
 }
 
 /// What is in the names of heads.
-const HEADS: [&str; 10] = [
+const HEADS: [&str; 11] = [
     "predictions",
     "head",
     "embed_out",
     "qa_outputs",
     "vocab_",
     "proj_out",
+    "output_projection",
     "pooler",
     "classifier",
     "score",

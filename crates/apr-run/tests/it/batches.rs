@@ -109,7 +109,7 @@ fn texts_of_every_family_grow_side_by_side() {
         });
     }
     // Bloom's graph has no positions, and states have no rows that could be masked.
-    assert_eq!(alone, ["bloom", "mamba", "mamba_bias"]);
+    assert_eq!(alone, ["bloom", "lfm2", "lfm2_moe", "mamba", "mamba_bias"]);
 }
 
 #[test]
