@@ -16,7 +16,7 @@
 //! | `length(list)` `largest(list)` | how many elements it has, and the largest of its numbers |
 //!
 //! What can't be computed (an unknown name, text times a number, division by zero) is not an error
-//! but no value: a family then simply expects less.
+//! but no value: a family then simply expects less. `true || x` and `x && false` need no `x`.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -185,9 +185,9 @@ impl Operator {
         ("%", Self::Remainder, 5),
     ];
 
-    /// Whether the left side alone gives the result.
-    fn is_decided_by(self, left: &Value) -> bool {
-        matches!((self, left), (Self::Or, Value::Truth(true)) | (Self::And, Value::Truth(false)))
+    /// Returns `true` if one side alone gives the result.
+    fn is_decided_by(self, side: &Value) -> bool {
+        matches!((self, side), (Self::Or, Value::Truth(true)) | (Self::And, Value::Truth(false)))
     }
 
     fn apply(self, left: &Value, right: &Value) -> Option<Value> {
@@ -244,12 +244,19 @@ impl Expression {
             Self::Not(inner) => Some(Value::Truth(!inner.value(lookup)?.as_truth()?)),
             Self::Negative(inner) => Some(Value::Number(-inner.value(lookup)?.as_number()?)),
             Self::Binary(operator, left, right) => {
-                let left = left.value(lookup)?;
-                if operator.is_decided_by(&left) {
-                    Some(left)
-                } else {
-                    operator.apply(&left, &right.value(lookup)?)
+                let decided = |side: &Option<Value>| {
+                    side.as_ref().is_some_and(|side| operator.is_decided_by(side))
+                };
+                let left = left.value(lookup);
+                if decided(&left) {
+                    return left;
                 }
+                // A side without a value leaves the other one to decide.
+                let right = right.value(lookup);
+                if decided(&right) {
+                    return right;
+                }
+                operator.apply(&left?, &right?)
             }
             Self::Conditional(when, then, otherwise) => {
                 let is_so = when.value(lookup)?.as_truth()?;
@@ -454,6 +461,9 @@ mod tests {
         assert_eq!(truth("heads > 6 || act != 'gelu'"), Some(false));
         assert_eq!(truth("!(heads <= 5)"), Some(true));
         assert_eq!(truth("act == 'relu' || heads >= 6"), Some(true));
+        assert_eq!(truth("nothing > 6 || heads == 6"), Some(true));
+        assert_eq!(truth("nothing > 6 && heads == 7"), Some(false));
+        assert_eq!(truth("nothing > 6 || heads == 7"), None);
     }
 
     #[test]
