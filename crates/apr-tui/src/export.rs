@@ -4,7 +4,7 @@ use std::path::Path;
 
 use apr_core::{Escaped, IoCause, Sink};
 use apr_io::{AtomicOutput, Target};
-use apr_ops::document::write_json;
+use apr_ops::document::{Headed, write_json};
 use apr_registry::Result;
 use serde::Serialize;
 
@@ -17,6 +17,11 @@ pub(crate) fn json<R: Serialize>(report: &R) -> Result<Vec<u8>> {
         .map_err(|error| apr_io::io_error(&error, Path::new("the report")))?;
     bytes.push(b'\n');
     Ok(bytes)
+}
+
+/// A report with the keys that it has in the `--json` of its command, whose name is its kind.
+pub(crate) fn headed<'r, R>(command: &'r str, report: &'r R) -> Headed<'r, R> {
+    Headed::new(command, 1, command, report)
 }
 
 /// What came of writing.

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use apr_core::Escaped;
 use apr_graph::draw;
+use apr_ops::document::Headed;
 use apr_ops::tensors::TensorsReport;
 
 use super::{Asks, Explorer, Loaded, View};
-use crate::export::{Written, json, overwrites, write};
+use crate::export::{Written, headed, json, overwrites, write};
 use crate::prompt::Prompt;
 use crate::screen::drawn;
 use crate::svg::svg;
@@ -47,25 +48,37 @@ impl Explorer<'_> {
 
     /// The report that a file of this name has.
     fn report(&self, file: &str) -> Content {
-        fn of<R: serde::Serialize>(report: Option<&R>) -> Content {
-            let report = report.ok_or("there is no report yet")?;
+        fn ready<R>(report: Option<R>) -> Result<R, String> {
+            report.ok_or_else(|| "there is no report yet".to_owned())
+        }
+        fn text<R: serde::Serialize>(report: &R) -> Content {
             json(report).map_err(|error| error.to_string())
         }
+        fn of<R: serde::Serialize>(command: &str, report: Option<&R>) -> Content {
+            text(&headed(command, ready(report)?))
+        }
         let found = match file {
-            "lint.json" => of(self.checks.ready().map(|checks| &checks.lint)),
-            "scan.json" => of(self.scan.ready()),
-            "scores.json" => of(self.scores.ready()),
-            "quality.json" => of(self.outputs.ready()),
+            "lint.json" => of("lint", self.checks.ready().map(|checks| &checks.lint)),
+            "scan.json" => of("scan", self.scan.ready()),
+            "scores.json" => ready(self.scores.ready())
+                .and_then(|both| text(&both.each_ref().map(|report| headed("validate", report)))),
+            "quality.json" => ready(self.outputs.ready())
+                .and_then(|report| text(&Headed::new("compare.outputs", 1, "validate", report))),
             _ => match self.view {
-                View::Tensors => of(self.list.ready()),
-                View::Stats => of(Some(&self.statistics_report()?)),
-                View::Histogram => of(self.histogram.ready().map(|found| &found.report)),
-                View::Values => of(self.values.ready()),
-                View::Graph => of(self.graph.ready()),
-                View::Compare => of(self.diff.ready()),
-                View::Checks => of(self.checks.ready().map(|checks| &checks.validation)),
-                View::Vocabulary => of(self.vocabulary.ready().and_then(Option::as_ref)),
-                View::Trace => of(self.trace.ready().map(|walk| walk.trace())),
+                View::Tensors => of("tensors", self.list.ready()),
+                View::Stats => of("tensors", Some(&self.statistics_report()?)),
+                View::Histogram => of("tensors", self.histogram.ready().map(|found| &found.report)),
+                View::Values => of("tensors", self.values.ready()),
+                View::Graph => of("graph", self.graph.ready()),
+                View::Compare => of("diff", self.diff.ready()),
+                View::Checks => {
+                    of("validate", self.checks.ready().map(|checks| &checks.validation))
+                }
+                // A part of the report of `inspect`, not a report.
+                View::Vocabulary => {
+                    ready(self.vocabulary.ready().and_then(Option::as_ref)).and_then(text)
+                }
+                View::Trace => of("trace", self.trace.ready().map(|walk| walk.trace())),
             },
         };
         found.map_err(|error| self.worded(&error))

@@ -21,7 +21,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, MouseEvent};
 use ratatui::text::Line;
 
 pub(crate) use self::walk::Walk;
-use crate::export::{Written, json, overwrites, write};
+use crate::export::{Written, headed, json, overwrites, write};
 use crate::prompt::{Prompt, Typed};
 use crate::screen::{Flow, Frames, Key, KeyLine, Screen, ScreenOptions, drawn, help, key_line};
 use crate::svg::svg;
@@ -127,7 +127,7 @@ impl<'o> TraceScreen<'o> {
     fn export(&mut self, path: &str, overwrite: bool) {
         let bytes = match path.ends_with(".svg") {
             true => Ok(self.image()),
-            false => json(self.walk.trace()),
+            false => json(&headed("trace", self.walk.trace())),
         };
         match bytes.and_then(|bytes| write(Path::new(path), &bytes, overwrite)) {
             Ok(Written::Told(message)) => self.message = Some(message),

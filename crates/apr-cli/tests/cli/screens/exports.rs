@@ -6,9 +6,16 @@ use apr_testkit::tmux::Tmux;
 use serde_json::Value;
 
 use super::{LLAMA, on_terminal, with_llama, without_measurements};
-use crate::support::Sandbox;
+use crate::support::{Sandbox, reports};
 
+/// The report that a view wrote, without its envelope.
+#[track_caller]
 fn json(sandbox: &Sandbox, name: &str) -> Value {
+    reports(&sandbox.read(name)).remove(0)
+}
+
+#[track_caller]
+fn bare_json(sandbox: &Sandbox, name: &str) -> Value {
     serde_json::from_slice(&sandbox.read(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
@@ -57,7 +64,7 @@ fn views_of_tensors_and_of_the_graph_write_the_reports_of_the_commands() {
         format!("{}[{}]", values["tensor"]["name"].as_str().expect("a name"), ranges.join(","));
     assert_eq!(values, report(&format!("tensors {LLAMA} --values {slice}")));
     let inspect = report(&format!("inspect {LLAMA} --vocab --full"));
-    assert_eq!(json(&sandbox, "vocabulary.json"), inspect["vocabulary"]);
+    assert_eq!(bare_json(&sandbox, "vocabulary.json"), inspect["vocabulary"]);
     let image = sandbox.apr(&format!("graph {LLAMA} --format svg")).ok().stdout;
     assert!(sandbox.read("graph.svg") == image, "the graph is drawn otherwise");
     let image = String::from_utf8(sandbox.read("histogram.svg")).expect("text");
@@ -109,9 +116,12 @@ fn scores_and_outputs_of_two_models_are_those_of_the_commands() {
     tmux.keys(&["q"]);
     let _ = tmux.shows(&["code 0"]);
 
-    let reports = [LLAMA, "q4.gguf"]
+    let expected = [LLAMA, "q4.gguf"]
         .map(|model| sandbox.apr(&format!("validate {model} --json")).ok().json());
-    assert_eq!(json(&sandbox, "scores.json"), Value::from(reports.to_vec()));
+    let scores = bare_json(&sandbox, "scores.json");
+    let scores = scores.as_array().expect("two reports").iter();
+    let scores: Vec<_> = scores.map(|score| reports(score.to_string().as_bytes())).collect();
+    assert_eq!(scores.concat(), expected);
     let report = sandbox.apr(&format!("validate {LLAMA} q4.gguf --quality --json")).ok().json();
     let written = json(&sandbox, "quality.json");
     for (field, value) in written.as_object().expect("fields") {

@@ -15,7 +15,7 @@ use apr_testkit::onnx::cyclic;
 use apr_testkit::tmux::Tmux;
 use serde_json::Value;
 
-use crate::support::{Sandbox, binary};
+use crate::support::{Sandbox, binary, reports};
 
 /// A model in each sandbox: screens leave out what a longer path has no room for.
 const LLAMA: &str = "tiny-llama";
@@ -137,7 +137,7 @@ fn the_trace_of_the_screen_is_exported_as_the_report_is() {
     tmux.keys(&["n", "q"]);
     let _ = tmux.shows(&["code 0"]);
 
-    let mut written: Value = serde_json::from_slice(&sandbox.read("trace.json")).expect("JSON");
+    let mut written = reports(&sandbox.read("trace.json")).remove(0);
     for trace in [&mut report, &mut written] {
         without_measurements(trace);
     }
