@@ -77,6 +77,19 @@ impl Sources {
 }
 
 impl Sources {
+    /// Takes over the files that another one remembers, which then remembers none:
+    /// [`check_unchanged`](Self::check_unchanged) checks them, too.
+    pub fn take_over(&self, other: &Self) {
+        if Arc::ptr_eq(&self.opened, &other.opened) {
+            return;
+        }
+        let taken =
+            std::mem::take(&mut *other.opened.lock().unwrap_or_else(PoisonError::into_inner));
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner).extend(taken);
+    }
+}
+
+impl Sources {
     /// The state of all files that were opened, as a text that is another one where one of them was
     /// changed or replaced. `None` where none was opened, or some are on servers.
     #[must_use]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use apr_arch::Families;
-use apr_core::Progress;
+use apr_core::{Error, Progress};
 use apr_io::{Interrupt, Sources, Threads};
 use apr_llama::describe;
 use apr_ops::convert::ConvertReport;
@@ -19,16 +19,16 @@ use apr_registry::codec::Choice;
 #[cfg(feature = "signing")]
 use apr_registry::crypto::SigningKey;
 use apr_registry::{DType, Format, OpenOptions, PlanOptions, apr2, target_by_extension};
-use apr_source::{Architecture, Source};
+use apr_source::Architecture;
 
 use crate::output::Output;
-use crate::{ProgressFn, Step};
+use crate::{Model, ProgressFn, Step};
 
 /// Bytes of memory that a conversion may use for its buffers by default.
 const MEMORY: u64 = 1 << 28;
 
-/// Begins the conversion of the model at `source`: a file, a folder, or an index or manifest of
-/// shards.
+/// Begins the conversion of a model: of the one at a path (a file, a folder, an index or manifest of
+/// shards, or a location on a hub), or of one that is open.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -42,7 +42,24 @@ const MEMORY: u64 = 1 << 28;
 /// assert!(output.exists());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn convert(source: impl Into<PathBuf>) -> Convert {
+///
+/// A model that is open is converted as it is, so that steps follow each other:
+///
+/// ```
+/// # #[cfg(feature = "prune")] {
+/// use apr::prune::{Amount, Pruning, Scope};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let output = folder.path().join("small.gguf");
+/// # let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+/// let half = Pruning::new(Amount::Share { share: 0.5, scope: Scope::Tensor });
+/// let (pruned, _) = apr::Model::open(source)?.prune(half)?;
+/// apr::convert(pruned).quantize(apr::Scheme::Q8_0).write(&output)?;
+/// # assert!(output.exists());
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn convert(source: impl Into<ConvertSource>) -> Convert {
     Convert {
         source: source.into(),
         job: Job::new(PlanOptions::new(&apr2::FORMAT, "model.apr")),
@@ -51,6 +68,7 @@ pub fn convert(source: impl Into<PathBuf>) -> Convert {
         families: Families::builtin(),
         architecture: Architecture::Auto,
         with_companions: false,
+        opened_by: None,
         replace: false,
         threads: None,
         max_memory: None,
@@ -66,13 +84,15 @@ pub fn convert(source: impl Into<PathBuf>) -> Convert {
 /// and nothing that exists is replaced unless asked to.
 #[must_use = "nothing is written until `write` or `to_bytes`"]
 pub struct Convert {
-    source: PathBuf,
+    source: ConvertSource,
     job: Job,
     format: Option<&'static Format>,
     open: OpenOptions,
     families: Families,
     architecture: Architecture,
     with_companions: bool,
+    /// The method that set how the source is opened.
+    opened_by: Option<&'static str>,
     replace: bool,
     threads: Option<NonZeroUsize>,
     max_memory: Option<u64>,
@@ -91,24 +111,28 @@ impl Convert {
     /// Limits, keys, and whatever else opening the source takes.
     pub fn open_with(mut self, options: OpenOptions) -> Self {
         self.open = options;
+        self.opened_by = Some("open_with");
         self
     }
 
     /// Opens the model's files by these, which say how remote ones are fetched.
     pub fn sources(mut self, sources: Sources) -> Self {
         self.sources = sources;
+        self.opened_by = Some("sources");
         self
     }
 
     /// Takes the model for one of this family, instead of the one that is detected.
     pub fn architecture(mut self, architecture: Architecture) -> Self {
         self.architecture = architecture;
+        self.opened_by = Some("architecture");
         self
     }
 
     /// The families that are known, instead of the built-in ones.
     pub fn families(mut self, families: Families) -> Self {
         self.families = families;
+        self.opened_by = Some("families");
         self
     }
 
@@ -116,6 +140,7 @@ impl Convert {
     /// folder are.
     pub fn with_companions(mut self) -> Self {
         self.with_companions = true;
+        self.opened_by = Some("with_companions");
         self
     }
 
@@ -338,28 +363,74 @@ impl Convert {
         layout: PlanOptions,
         then: impl FnOnce(Planned<'_>, Option<Gate<'_>>, &Self, &Sources) -> Result<R, JobError>,
     ) -> Result<R, JobError> {
+        let model = self.open(layout.format)?;
+        let path = Path::new(&model.name);
+        self.job.target = layout;
+        self.job.title = title(path);
+        self.job.provenance = model.sources.provenance(path);
+        let source = model.source();
+        then(self.job.plan(&source)?, self.job.gate(&source)?, &self, &model.sources)
+    }
+
+    /// Opens the source for a target of this format.
+    fn open(&mut self, format: &Format) -> Result<Model, JobError> {
+        let path = match std::mem::take(&mut self.source) {
+            ConvertSource::Path(path) => path,
+            ConvertSource::Model(model) => {
+                return match self.opened_by {
+                    None => Ok(*model),
+                    Some(method) => {
+                        let message = format!("{method} has no effect on a model that is open");
+                        Err(Error::format(message).in_file(model.name).into())
+                    }
+                };
+            }
+        };
+
         let sources = self.sources.clone();
         if let Some(bytes) = self.max_memory {
-            self.open = self.open.within(bytes);
+            self.open = self.open.clone().within(bytes);
         }
         if self.job.prefix.is_none() {
             sources.expect_whole();
         }
-        let reader = if self.with_companions || wants_companions(layout.format) {
+        let reader = if self.with_companions || wants_companions(format) {
             sources.expect_companions();
-            sources.open_model_with_companions(&self.source, &self.open)?
+            sources.open_model_with_companions(&path, &self.open)?
         } else {
-            sources.open_model(&self.source, &self.open)?
+            sources.open_model(&path, &self.open)?
         };
-
-        self.job.target = layout;
-        self.job.title = title(&self.source);
-        self.job.provenance = sources.provenance(&self.source);
-        let name = self.source.display().to_string();
         let reader = describe(reader, &self.families, &self.architecture);
-        let source =
-            Source::new(&*reader, &self.families).named(&name).taken_for(&self.architecture);
-        then(self.job.plan(&source)?, self.job.gate(&source)?, &self, &sources)
+        let mut model = Model::over(reader, path.display().to_string(), sources);
+        model.families = self.families.clone();
+        model.architecture = self.architecture.clone();
+        Ok(model)
+    }
+}
+
+/// Input of [`convert`]: a path, or a model that is open.
+pub enum ConvertSource {
+    /// A path or a location on a hub.
+    Path(PathBuf),
+    /// A model that is open.
+    Model(Box<Model>),
+}
+
+impl Default for ConvertSource {
+    fn default() -> Self {
+        Self::Path(PathBuf::new())
+    }
+}
+
+impl<P: Into<PathBuf>> From<P> for ConvertSource {
+    fn from(path: P) -> Self {
+        Self::Path(path.into())
+    }
+}
+
+impl From<Model> for ConvertSource {
+    fn from(model: Model) -> Self {
+        Self::Model(Box::new(model))
     }
 }
 

@@ -216,7 +216,7 @@ pub use apr_registry::{
 #[cfg(feature = "ops")]
 pub use apr_source::Architecture;
 #[cfg(all(feature = "native", feature = "ops"))]
-pub use convert::{Convert, convert};
+pub use convert::{Convert, ConvertSource, convert};
 #[cfg(all(feature = "native", feature = "ops"))]
 pub use import::{AprConverter, ImportOptions, apr_import};
 #[cfg(feature = "native")]

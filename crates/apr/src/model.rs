@@ -97,9 +97,8 @@ impl Model {
         let (path, sources) = (path.as_ref(), Sources::default());
         let reader = sources.open_model_with_companions(path, options)?;
         let reader = apr_llama::describe(reader, &families, &architecture);
-        let name = path.display().to_string();
-        let (knowledge, graphs) = (Knowledge::default(), Graphs::default());
-        Ok(Self { reader, name, families, architecture, sources, knowledge, graphs })
+        let model = Self::over(reader, path.display().to_string(), sources);
+        Ok(Self { families, architecture, ..model })
     }
 
     /// Opens a model whose bytes come from elsewhere than a path; `name` is that of the file, which
@@ -121,12 +120,55 @@ impl Model {
         name: impl Into<String>,
         options: &OpenOptions,
     ) -> Result<Self> {
-        let (name, families, architecture) = (name.into(), Families::builtin(), Architecture::Auto);
+        let name = name.into();
         let reader = apr_registry::open(source, &name, options)?;
-        let reader = apr_llama::describe(reader, &families, &architecture);
-        let (sources, knowledge) = (Sources::default(), Knowledge::default());
-        let graphs = Graphs::default();
-        Ok(Self { reader, name, sources, families, architecture, knowledge, graphs })
+        let reader = apr_llama::describe(reader, &Families::builtin(), &Architecture::Auto);
+        Ok(Self::over(reader, name, Sources::default()))
+    }
+
+    /// Makes a model of a reader of your own, or of a checkpoint that is computed from others;
+    /// `name` is that of the model in reports and errors.
+    ///
+    /// ```
+    /// use apr::{Limits, Model};
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+    /// # let bytes = std::fs::read(format!("{path}/model.safetensors"))?;
+    /// let reader = apr::open(bytes, "model.safetensors", &Limits::default())?;
+    /// let model = Model::from_reader(reader, "mine");
+    /// assert_eq!(model.inspect()?.tensors, 21);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "ops")]
+    pub fn from_reader(reader: Box<dyn CheckpointReader>, name: impl Into<String>) -> Self {
+        Self::over(reader, name.into(), Sources::default())
+    }
+
+    /// A model of the built-in families, whose files `sources` opened.
+    #[cfg(feature = "ops")]
+    pub(crate) fn over(reader: Box<dyn CheckpointReader>, name: String, sources: Sources) -> Self {
+        Self {
+            reader,
+            name,
+            sources,
+            families: Families::builtin(),
+            architecture: Architecture::Auto,
+            knowledge: Knowledge::default(),
+            graphs: Graphs::default(),
+        }
+    }
+
+    /// The same model with weights that are computed from its own.
+    #[cfg(feature = "ops")]
+    pub(crate) fn changed<R>(
+        mut self,
+        change: impl FnOnce(Box<dyn CheckpointReader>) -> Result<(Box<dyn CheckpointReader>, R)>,
+    ) -> Result<(Self, R)> {
+        let (reader, report) = change(self.reader)?;
+        self.reader = reader;
+        let model = Self { knowledge: Knowledge::default(), graphs: Graphs::default(), ..self };
+        model.sources.check_unchanged()?;
+        Ok((model, report))
     }
 
     /// Metadata, files and companions, and bytes on demand.

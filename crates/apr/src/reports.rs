@@ -110,7 +110,8 @@ impl Model {
     }
 }
 
-fn threads() -> Result<Threads> {
+/// Workers on all cores.
+pub(crate) fn threads() -> Result<Threads> {
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     Threads::new(threads, MEMORY, Interrupt::default())
 }

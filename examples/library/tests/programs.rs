@@ -11,12 +11,14 @@ fn run(program: &str, args: &[&str]) -> Output {
 /// The page is `docs/start/program.md`; the tests below run the programs.
 #[test]
 fn programs_of_the_documentation_are_these() {
-    const PROGRAMS: [&str; 8] = [
+    const PROGRAMS: [&str; 10] = [
+        include_str!("../src/bin/average.rs"),
         include_str!("../src/bin/check.rs"),
         include_str!("../src/bin/convert.rs"),
         include_str!("../src/bin/embed.rs"),
         include_str!("../src/bin/generate.rs"),
         include_str!("../src/bin/list.rs"),
+        include_str!("../src/bin/prune_quantize.rs"),
         include_str!("../src/bin/read.rs"),
         include_str!("../src/bin/shrink.rs"),
         include_str!("../src/bin/write.rs"),
@@ -42,6 +44,27 @@ fn a_model_shrinks_and_is_still_sound() {
     assert!(output.status.success(), "{output:?}");
     // What is there is not replaced.
     assert!(!run(env!("CARGO_BIN_EXE_shrink"), &[MODEL, small]).status.success());
+}
+
+#[test]
+fn models_are_pruned_and_quantized_and_merged_in_one_program() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("a plain name").to_owned();
+    let small = path("small.gguf");
+    let output = run(env!("CARGO_BIN_EXE_prune_quantize"), &[MODEL, &small]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with("weights are zero\n"), "{output:?}");
+    let output = run(env!("CARGO_BIN_EXE_check"), &[&small]);
+    assert!(output.status.success(), "{output:?}");
+
+    let merged = path("merged.safetensors");
+    let output = run(env!("CARGO_BIN_EXE_average"), &[MODEL, MODEL, &merged]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("100"), "{output:?}");
+    // Models whose tensors are named by different conventions.
+    let output = run(env!("CARGO_BIN_EXE_average"), &[MODEL, &small, &path("x.safetensors")]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("one format first"), "{output:?}");
 }
 
 #[test]
