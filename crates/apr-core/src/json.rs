@@ -1,12 +1,11 @@
 //! JSON texts that lie in a file: objects read strictly, errors that point at the byte, and maps
 //! written in the order of their keys.
 
+mod python;
 mod sorted;
 
-use alloc::borrow::Cow;
 use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
+use alloc::string::ToString;
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -16,6 +15,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 
 use crate::{Error, Escaped, Result};
 
+pub use python::{INFINITY, from_python, of_python, to_python};
 pub use sorted::{Sorted, entries, text, to_string, to_string_pretty, to_vec, to_vec_pretty};
 
 /// A `T` written as an object; derived implementations alone would accept an array of the fields as
@@ -58,72 +58,6 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
     }
 }
 
-/// The number that stands for `Infinity` in a text of Python, which JSON has no number for.
-pub const INFINITY: f64 = f64::MAX;
-
-/// Returns a JSON text of Python as one that others read: without the mark of its byte order, in
-/// UTF-8 where it is in UTF-16, with [`INFINITY`] for `Infinity` and null for `NaN`.
-///
-/// ```
-/// use apr_core::json::of_python;
-///
-/// let text = of_python(b"{\"limit\": [0.0, Infinity], \"of\": \"Infinity\"}");
-/// let value: serde_json::Value = serde_json::from_slice(&text)?;
-/// assert_eq!(value["limit"][1], f64::MAX);
-/// assert_eq!(value["of"], "Infinity");
-/// # Ok::<(), serde_json::Error>(())
-/// ```
-#[must_use]
-pub fn of_python(bytes: &[u8]) -> Cow<'_, [u8]> {
-    let text = match bytes {
-        [0xef, 0xbb, 0xbf, text @ ..] => Cow::Borrowed(text),
-        [0xff, 0xfe, text @ ..] => of_utf16(text, u16::from_le_bytes),
-        [0xfe, 0xff, text @ ..] => of_utf16(text, u16::from_be_bytes),
-        // JSON begins with a character of ASCII.
-        [0, ascii, ..] if *ascii > 0 => of_utf16(bytes, u16::from_be_bytes),
-        [ascii, 0, next, ..] if *ascii > 0 && *next > 0 => of_utf16(bytes, u16::from_le_bytes),
-        _ => Cow::Borrowed(bytes),
-    };
-    let (mut out, mut copied, mut at) = (Vec::new(), 0, 0);
-    let mut is_text = false;
-    while let Some(&byte) = text.get(at) {
-        let rest = &text[at..];
-        let other = match byte {
-            b'\\' if is_text => {
-                at += 2;
-                continue;
-            }
-            b'"' => {
-                is_text = !is_text;
-                None
-            }
-            b'I' if !is_text && rest.starts_with(b"Infinity") => {
-                Some((8, &b"1.7976931348623157e308"[..]))
-            }
-            b'N' if !is_text && rest.starts_with(b"NaN") => Some((3, &b"null"[..])),
-            _ => None,
-        };
-        at += 1;
-        if let Some((len, instead)) = other {
-            out.extend_from_slice(&text[copied..at - 1]);
-            out.extend_from_slice(instead);
-            at += len - 1;
-            copied = at;
-        }
-    }
-    if copied == 0 {
-        return text;
-    }
-    out.extend_from_slice(&text[copied..]);
-    Cow::Owned(out)
-}
-
-fn of_utf16(text: &[u8], unit: fn([u8; 2]) -> u16) -> Cow<'static, [u8]> {
-    let units = text.as_chunks::<2>().0.iter().copied().map(unit);
-    let chars = char::decode_utf16(units).map(|it| it.unwrap_or(char::REPLACEMENT_CHARACTER));
-    Cow::Owned(chars.collect::<String>().into_bytes())
-}
-
 /// The text of `what`, which starts at byte `start` of its file.
 ///
 /// # Errors
@@ -164,34 +98,6 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
-
-    #[test]
-    fn texts_of_python_become_json() {
-        // Written by `json.dumps`, in four encodings.
-        let text = r#"{"a": [Infinity, -Infinity, NaN], "b\\": "é \"NaN\\", "Infinity": 1}"#;
-        let expected = r#"{"a": [1.7976931348623157e308, -1.7976931348623157e308, null],
-            "b\\": "é \"NaN\\", "Infinity": 1}"#;
-        let expected: serde_json::Value = serde_json::from_str(expected).expect("JSON");
-        let units = || text.encode_utf16();
-        let little: Vec<u8> = units().flat_map(u16::to_le_bytes).collect();
-        let big: Vec<u8> = units().flat_map(u16::to_be_bytes).collect();
-        let utf8 = text.as_bytes().to_vec();
-        for (mark, rest) in [
-            (&b""[..], &utf8),
-            (b"\xef\xbb\xbf", &utf8),
-            (b"", &little),
-            (b"\xff\xfe", &little),
-            (b"", &big),
-            (b"\xfe\xff", &big),
-        ] {
-            let bytes = [mark, rest].concat();
-            let found = serde_json::from_slice::<serde_json::Value>(&of_python(&bytes));
-            assert_eq!(found.expect("JSON"), expected, "{mark:?}");
-        }
-        for plain in [&b""[..], b"{}", b"[\"", b"\"\\", b"x", b"{\0"] {
-            assert!(of_python(plain).len() <= plain.len(), "{plain:?}");
-        }
-    }
 
     #[test]
     fn errors_point_at_the_byte() {

@@ -331,12 +331,7 @@ fn companion(reader: &dyn CheckpointReader, name: &str) -> Result<Option<Vec<u8>
 }
 
 fn object(bytes: Option<Vec<u8>>) -> Option<Map<String, Value>> {
-    let bytes = bytes?;
-    // RFC 8259 lets readers skip a byte order mark, but serde_json does not.
-    match serde_json::from_slice(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes)) {
-        Ok(Value::Object(object)) => Some(object),
-        _ => None,
-    }
+    apr_core::json::from_python(&bytes?).ok()
 }
 
 /// A configuration with the language model's entries at the top, and each rotary setting under one

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use apr_core::json::{from_python, to_python};
 use apr_core::{CheckpointReader, Convention, Format, Metadata, Result, TensorInfo, keys};
 use apr_merge::card;
 use serde_json::{Map, Value, json};
@@ -46,8 +47,7 @@ pub(crate) fn is_tied(base: &dyn CheckpointReader) -> Result<bool> {
     }
     let position = base.companions().iter().position(|file| file.name == CONFIG);
     let bytes = position.map(|position| base.read_companion(position)).transpose()?;
-    let config: Option<Map<String, Value>> =
-        bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let config: Option<Map<String, Value>> = bytes.and_then(|bytes| from_python(&bytes).ok());
     Ok(config.and_then(|config| config.get(TIED)?.as_bool()).unwrap_or(true))
 }
 
@@ -74,11 +74,9 @@ fn fit_object(config: &mut Map<String, Value>, is_untied: bool, rows: Option<(u6
 
 /// A configuration that fits the result; none where it is no JSON object.
 pub(crate) fn fit(bytes: &[u8], is_untied: bool, rows: Option<(u64, u64)>) -> Option<Vec<u8>> {
-    let mut config: Map<String, Value> = serde_json::from_slice(bytes).ok()?;
+    let mut config: Map<String, Value> = from_python(bytes).ok()?;
     fit_object(&mut config, is_untied, rows);
-    let mut bytes = apr_core::json::to_vec_pretty(&config).ok()?;
-    bytes.push(b'\n');
-    Some(bytes)
+    Some(to_python(&config))
 }
 
 /// The same in the metadata of the native container.

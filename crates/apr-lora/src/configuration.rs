@@ -1,7 +1,7 @@
 //! What an adapter's configuration says: PEFT's and MLX's `adapter_config.json`, the keys of a GGUF
 //! adapter.
 
-use apr_core::json::entries;
+use apr_core::json::{entries, from_python};
 use apr_core::{CheckpointReader, Error, Escaped, Result, Work};
 use apr_source::adapter::ADAPTER_CONFIG;
 use serde::Deserialize;
@@ -105,9 +105,9 @@ impl Configuration {
     /// Reads the text of an `adapter_config.json`.
     pub(crate) fn parse(text: &[u8], work: Work) -> Result<Self> {
         let wrong = |error| Error::format(format!("{ADAPTER_CONFIG}: {error}"));
-        let config: Map<String, Value> = serde_json::from_slice(text).map_err(wrong)?;
+        let config: Map<String, Value> = from_python(text).map_err(wrong)?;
         if config.contains_key("peft_type") {
-            Self::peft(&config, &serde_json::from_slice(text).map_err(wrong)?, work)
+            Self::peft(&config, &from_python(text).map_err(wrong)?, work)
         } else {
             Self::mlx(&config, work)
         }

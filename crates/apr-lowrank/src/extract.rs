@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apr_core::json::from_python;
 use apr_core::{
     CheckpointReader, DType, Error, Phase, Pipeline, Progress, Result, Serial, Shape, TensorInfo,
     keys,
@@ -562,7 +563,7 @@ fn save(
 fn architectures(reader: &dyn CheckpointReader) -> Result<Vec<String>> {
     let place = reader.companions().iter().position(|companion| companion.name == "config.json");
     let beside = place.map(|place| reader.read_companion(place)).transpose()?;
-    let beside = beside.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok());
+    let beside = beside.and_then(|bytes| from_python::<Map<String, Value>>(&bytes).ok());
     let config = beside.or_else(|| reader.metadata().object(keys::ARCHITECTURE).cloned());
     let names = config.as_ref().and_then(|config| config.get("architectures")?.as_array());
     let names = names.into_iter().flatten().filter_map(Value::as_str);

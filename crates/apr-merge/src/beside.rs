@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use apr_core::json::{from_python, to_python};
 use apr_core::{Convention, DType, Format, Metadata, keys, state_dtype};
 use serde_json::{Map, Value, json};
 
@@ -32,7 +33,7 @@ pub(crate) fn configuration(
     dtype: Option<DType>,
     vocabulary: Option<&Changed>,
 ) -> Option<Vec<u8>> {
-    let before: Map<String, Value> = serde_json::from_slice(bytes).ok()?;
+    let before: Map<String, Value> = from_python(bytes).ok()?;
     let mut config = before.clone();
     if let Some(layers) = layers {
         relayer(&mut config, layers);
@@ -46,9 +47,7 @@ pub(crate) fn configuration(
     if config == before {
         return None;
     }
-    let mut bytes = apr_core::json::to_vec_pretty(&config).ok()?;
-    bytes.push(b'\n');
-    Some(bytes)
+    Some(to_python(&config))
 }
 
 /// The number of layers, and the lists that have an entry for each.

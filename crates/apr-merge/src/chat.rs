@@ -1,6 +1,7 @@
 //! Chat templates of models.
 
 use apr_core::Result;
+use apr_core::json::{from_python, to_python};
 use serde_json::{Map, Value};
 
 use crate::plan::Model;
@@ -23,7 +24,7 @@ fn template(model: &Model<'_>) -> Result<Option<String>> {
         return Ok(String::from_utf8(bytes).ok());
     }
     let Some(bytes) = companion(CONFIG)? else { return Ok(None) };
-    let config: Map<String, Value> = serde_json::from_slice(&bytes).unwrap_or_default();
+    let config: Map<String, Value> = from_python(&bytes).unwrap_or_default();
     Ok(match config.get(KEY) {
         Some(Value::String(text)) => Some(text.clone()),
         Some(Value::Array(named)) => named
@@ -52,9 +53,7 @@ pub(crate) fn most_frequent(models: &[Model<'_>]) -> Result<Option<String>> {
 
 /// Settings of a tokenizer with this template; none where they are no JSON object.
 pub(crate) fn with_template(config: &[u8], text: &str) -> Option<Vec<u8>> {
-    let mut config: Map<String, Value> = serde_json::from_slice(config).ok()?;
+    let mut config: Map<String, Value> = from_python(config).ok()?;
     config.insert(KEY.to_owned(), text.into());
-    let mut bytes = apr_core::json::to_vec_pretty(&config).ok()?;
-    bytes.push(b'\n');
-    Some(bytes)
+    Some(to_python(&config))
 }

@@ -69,7 +69,7 @@ pub(crate) fn config(model: &Model<'_>) -> Result<Map<String, Value>> {
     let reader = &model.reader;
     let position = reader.companions().iter().position(|file| file.name == CONFIG);
     let bytes = position.map(|position| reader.read_companion(position)).transpose()?;
-    let companion = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let companion = bytes.and_then(|bytes| apr_core::json::from_python(&bytes).ok());
     let mut config: Map<String, Value> = companion
         .or_else(|| reader.metadata().object(keys::ARCHITECTURE).cloned())
         .unwrap_or_default();

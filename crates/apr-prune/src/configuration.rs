@@ -1,5 +1,6 @@
 //! The configuration of a model that counts less than before.
 
+use apr_core::json::{from_python, to_python};
 use apr_core::{CheckpointReader, Companion, Error, Metadata, Result, keys};
 use serde_json::{Map, Value};
 
@@ -61,7 +62,7 @@ impl Configuration {
     ) -> Result<Vec<String>> {
         let Some((place, mut settings)) = beside(reader, name)? else { return Ok(Vec::new()) };
         let changed = change(&mut settings);
-        self.files.push((place, apr_core::json::to_vec_pretty(&settings).unwrap_or_default()));
+        self.files.push((place, to_python(&settings)));
         Ok(changed)
     }
 
@@ -113,7 +114,7 @@ fn beside(
     let place = reader.companions().iter().position(|companion| companion.name == name);
     let Some(place) = place else { return Ok(None) };
     let bytes = reader.read_companion(place)?;
-    let config = serde_json::from_slice(&bytes)
+    let config = from_python(&bytes)
         .map_err(|error| Error::format(format!("{name} is no JSON object: {error}")))?;
     Ok(Some((place, config)))
 }

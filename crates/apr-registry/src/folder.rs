@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use apr_core::json::of_python;
+use apr_core::json::{from_python, of_python};
 use apr_core::{
     ByteSource, CheckpointReader, Companion, Error, FileInfo, IoCause, Limits, Metadata, Result,
     SourceSet, keys, pass_on, read_vec,
@@ -164,7 +164,7 @@ fn modules(set: &dyn SourceSet, names: &[String], limits: &Limits) -> Result<Vec
     let file = set.open(MODULES).map_err(|error| error.in_file(MODULES))?;
     limits.check_metadata(file.len()).map_err(|error| error.in_file(MODULES))?;
     let bytes = read_vec(&file, 0, file.len()).map_err(|error| error.in_file(MODULES))?;
-    let listed: Vec<Value> = serde_json::from_slice(&of_python(&bytes)).unwrap_or_default();
+    let listed: Vec<Value> = from_python(&bytes).unwrap_or_default();
     let path = |module: &Value| module.get("path").and_then(Value::as_str).map(str::to_owned);
     Ok(listed.iter().filter_map(path).filter(|path| !path.is_empty()).collect())
 }
@@ -333,7 +333,7 @@ impl FolderCheckpoint {
 }
 
 /// What of a configuration's entry describes the network: scalars, short lists of them (the
-/// channels of convolutions), those of a part with a configuration of its own (`text_config`), and
+/// channels of convolutions) and of such lists, those of a part with a configuration of its own (`text_config`), and
 /// how positions and quantized weights are to be computed with. Null, too: it means that there is
 /// none, where a missing entry means the default. Tables of labels are neither.
 fn hyperparameter(key: &str, value: &Value, top: bool) -> Option<Value> {
@@ -353,7 +353,12 @@ fn hyperparameter(key: &str, value: &Value, top: bool) -> Option<Value> {
     let is_scalar = |value: &Value| value.is_number() || value.is_boolean() || value.is_string();
     match value {
         Value::Array(items) => {
-            (items.len() <= LONGEST && items.iter().all(is_scalar)).then(|| value.clone())
+            // Lists of lists: hidden sizes of each stage, boxes, ranges.
+            let is_flat = |list: &Value| list.as_array().is_some_and(|it| it.iter().all(is_scalar));
+            let elements = |list: &Value| list.as_array().map_or(1, Vec::len);
+            let is_short = items.iter().map(elements).sum::<usize>() <= LONGEST;
+            let is_kept = items.iter().all(|item| is_scalar(item) || is_flat(item));
+            (is_short && is_kept).then(|| value.clone())
         }
         Value::Object(part)
             if OBJECTS.contains(&key) || (top && part.contains_key(keys::MODEL_TYPE)) =>

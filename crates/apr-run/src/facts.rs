@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use apr_arch::text_task;
 use apr_core::Value;
-use apr_core::json::of_python;
+use apr_core::json::from_python;
 use apr_registry::{CheckpointReader, Result};
 use apr_source::Source;
 use apr_source::companions::{Learnt, learn_from};
@@ -77,7 +77,7 @@ impl Facts {
             if FILES.contains(&companion.name.as_str()) {
                 let bytes = reader.read_companion(position)?;
                 // A file that is no JSON was named by a warning when the model was opened.
-                let json = serde_json::from_slice(&of_python(&bytes));
+                let json = from_python(&bytes);
                 facts.files.extend(json.ok().map(|json| (companion.name.clone(), json)));
             }
         }

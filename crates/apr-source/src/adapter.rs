@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apr_core::json::of_python;
+use apr_core::json::from_python;
 use apr_core::{CheckpointReader, Convention, Result, TensorInfo};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -103,8 +103,7 @@ pub fn adapter_of(reader: &dyn CheckpointReader) -> Result<Option<Adapter>> {
     let position =
         reader.companions().iter().position(|companion| companion.name == ADAPTER_CONFIG);
     let config = position.map(|position| reader.read_companion(position)).transpose()?;
-    let config = config
-        .and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&of_python(&bytes)).ok());
+    let config = config.and_then(|bytes| from_python::<Map<String, Value>>(&bytes).ok());
     let pairs = reader.metadata().key_values()?;
     let is_told = pairs.as_ref().is_some_and(|pairs| pairs.text("general.type") == Some("adapter"));
     let says = |key: &str| config.as_ref().is_some_and(|config| config.contains_key(key));

@@ -9,7 +9,7 @@ mod module;
 
 use std::collections::BTreeMap;
 
-use apr_core::json::of_python;
+use apr_core::json::from_python;
 use apr_core::{CheckpointReader, Error, Escaped, Limits, Result};
 use apr_view::{check_decodable, values};
 use serde_json::{Map, Value};
@@ -516,7 +516,7 @@ fn companion(reader: &dyn CheckpointReader, name: &str) -> Result<Option<Vec<u8>
 
 fn json(reader: &dyn CheckpointReader, name: &str) -> Result<Option<Value>> {
     let Some(bytes) = companion(reader, name)? else { return Ok(None) };
-    match serde_json::from_slice(&of_python(&bytes)) {
+    match from_python(&bytes) {
         Ok(value) => Ok(Some(value)),
         Err(error) => Err(Error::format(format!("not valid JSON: {error}")).in_file(name)),
     }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apr_core::json::of_python;
+use apr_core::json::from_python;
 use apr_core::{Error, Escaped, Result};
 use hashbrown::HashMap;
 use serde::Deserialize;
@@ -94,14 +94,13 @@ pub fn tokenizer_of_ranks(files: &[(String, Vec<u8>)]) -> Result<Option<Vec<u8>>
         });
         let (Some((name, bytes)), None) = (lists.next(), lists.next()) else { return Ok(None) };
         let settings = named("tokenizer_config.json").map(|(_, bytes)| bytes.as_slice());
-        let settings: Settings =
-            match settings.map(|bytes| serde_json::from_slice(&of_python(bytes))).transpose() {
-                Ok(settings) => settings.unwrap_or_default(),
-                Err(error) => {
-                    let message = format!("not valid JSON: {}", Escaped::short(&error.to_string()));
-                    return Err(Error::format(message).in_file("tokenizer_config.json"));
-                }
-            };
+        let settings: Settings = match settings.map(|bytes| from_python(bytes)).transpose() {
+            Ok(settings) => settings.unwrap_or_default(),
+            Err(error) => {
+                let message = format!("not valid JSON: {}", Escaped::short(&error.to_string()));
+                return Err(Error::format(message).in_file("tokenizer_config.json"));
+            }
+        };
         let Some(ranks) = of_list(name, bytes, settings) else { return Ok(None) };
         (name, ranks)
     };

@@ -113,9 +113,17 @@ fn a_configuration_is_read_as_python_reads_it() {
         assert_eq!(sandbox.read("back/config.json"), written);
     }
 
-    // A configuration that is written anew keeps the number.
+    // A configuration that a command rewrites keeps the number.
     sandbox.write("m/config.json", &text);
-    sandbox.apr("export m --precision bf16 -o half -f").ok();
-    let half = String::from_utf8(sandbox.read("half/config.json")).expect("UTF-8");
-    assert!(half.contains("Infinity") && half.contains("bfloat16"), "{half}");
+    sandbox.write("average.yaml", "models: [{model: m}, {model: m}]\nmerge_method: linear\nparameters: {weight: 0.5}\ndtype: bfloat16\n");
+    for (command, changed) in [
+        ("export m --precision bf16 -o out -f", "bfloat16"),
+        ("prune m --prune-layers 1 --format safetensors -o out -f", "\"num_hidden_layers\": 1"),
+        ("quantize m --type w4a16 --format safetensors -o out -f", "pack-quantized"),
+        ("merge --config average.yaml -o out -f", "bfloat16"),
+    ] {
+        sandbox.apr(command).ok();
+        let config = String::from_utf8(sandbox.read("out/config.json")).expect("UTF-8");
+        assert!(config.contains("Infinity") && config.contains(changed), "{command}: {config}");
+    }
 }

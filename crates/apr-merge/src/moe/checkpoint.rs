@@ -130,9 +130,7 @@ impl<'a> Moe<'a> {
             report,
             relaxed,
         };
-        let mut bytes = apr_core::json::to_vec_pretty(&configuration).unwrap_or_default();
-        bytes.push(b'\n');
-        moe.replace(CONFIG, bytes);
+        moe.replace(CONFIG, apr_core::json::to_python(&configuration));
         Ok(moe)
     }
 

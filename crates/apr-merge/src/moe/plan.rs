@@ -285,5 +285,5 @@ fn configuration(model: &Model<'_>) -> Result<Map<String, Value>> {
     };
     let bytes = model.reader.read_companion(position)?;
     let wrong = |error| Error::format(format!("{CONFIG}: {error}")).in_file(&model.name);
-    serde_json::from_slice(&bytes).map_err(wrong)
+    apr_core::json::from_python(&bytes).map_err(wrong)
 }

@@ -62,9 +62,7 @@ pub(crate) fn extended(
 }
 
 fn pretty(value: &Value) -> Vec<u8> {
-    let mut bytes = apr_core::json::to_vec_pretty(value).unwrap_or_default();
-    bytes.push(b'\n');
-    bytes
+    apr_core::json::to_python(value)
 }
 
 /// The flags of a token that a model finds before text is split.
@@ -159,7 +157,9 @@ fn halves(merge: &Value) -> Option<(&str, &str)> {
 
 /// The configuration, where it lists tokens that were added.
 fn configuration(bytes: Vec<u8>, more: &[(u64, String)], models: &[&Tokens]) -> Vec<u8> {
-    let Ok(mut config) = serde_json::from_slice::<Map<String, Value>>(&bytes) else { return bytes };
+    let Ok(mut config) = apr_core::json::from_python::<Map<String, Value>>(&bytes) else {
+        return bytes;
+    };
     let Some(Value::Object(listed)) = config.get_mut("added_tokens_decoder") else { return bytes };
     for (id, token) in more {
         if let Some(mut entry) = flags(token, models) {

@@ -25,7 +25,7 @@ mod recipe;
 mod report;
 mod work;
 
-use apr_core::json::{INFINITY, of_python};
+use apr_core::json::{from_python, to_python};
 use apr_core::{Layout, Phase, Progress, Unlisted, state_dtype, torch_name};
 use apr_quantize::TensorTarget;
 use apr_registry::apr2::CompanionFile;
@@ -249,14 +249,9 @@ fn written_dtype(reader: &dyn CheckpointReader, infos: &[TensorInfo]) -> Option<
 
 /// Lets the bytes of a configuration state a dtype, where they state another.
 fn restate(bytes: &mut Vec<u8>, dtype: DType) {
-    let Ok(mut config) = serde_json::from_slice(&of_python(bytes)) else { return };
-    if state_dtype(&mut config, dtype).is_empty() {
-        return;
-    }
-    if let Ok(text) = apr_core::json::to_string_pretty(&config) {
-        // As Python had it.
-        let infinity = serde_json::Value::from(INFINITY).to_string();
-        *bytes = (text.replace(&infinity, "Infinity") + "\n").into_bytes();
+    let Ok(mut config) = from_python(bytes) else { return };
+    if !state_dtype(&mut config, dtype).is_empty() {
+        *bytes = to_python(&config);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use apr_core::json::{from_python, to_python};
 use apr_core::{
     CheckpointReader, CodingPart, Companion, Container, Error, Metadata, Result, Stored,
     TensorInfo, keys, pass_on,
@@ -138,11 +139,10 @@ impl<'a> Laid<'a> {
             Error::format("there is no config.json, which has to say how the weights are read")
         })?;
         let text = base.read_companion(config)?;
-        let mut stated: Map<String, Value> = serde_json::from_slice(&text)
+        let mut stated: Map<String, Value> = from_python(&text)
             .map_err(|error| Error::format(format!("no configuration: {error}")).in_file(CONFIG))?;
         layout.state(&mut stated, &ignored);
-        let mut text = apr_core::json::to_vec_pretty(&stated).unwrap_or_default();
-        text.push(b'\n');
+        let text = to_python(&stated);
         companions[config].len = text.len() as u64;
 
         let sets = sets(&named);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use apr_core::grouped;
-use apr_core::json::of_python;
+use apr_core::json::from_python;
 use serde_json::{Map, Value};
 
 use super::learnt::Learnt;
@@ -70,7 +70,7 @@ fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, String> {
             grouped(bytes.len() as u64)
         ));
     }
-    match serde_json::from_slice(&of_python(bytes)) {
+    match from_python(bytes) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err("it is JSON, but not an object".to_owned()),
         Err(error) => Err(format!("not valid JSON: {error}")),

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use apr_core::json::of_python;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -172,7 +173,7 @@ pub(super) fn from_added_tokens_decoder(bytes: &[u8]) -> Result<Vec<AddedToken>,
         #[serde(default)]
         added_tokens_decoder: std::collections::BTreeMap<u64, AddedToken>,
     }
-    let config: TokenizerConfig = parse(bytes)?;
+    let config: TokenizerConfig = parse(&of_python(bytes))?;
     Ok(config
         .added_tokens_decoder
         .into_iter()

@@ -1,5 +1,6 @@
 //! What a checkpoint's configuration says of how its weights are stored.
 
+use apr_core::json::{from_python, to_python};
 use apr_core::{CheckpointReader, Metadata, keys};
 use serde_json::{Map, Value};
 
@@ -94,8 +95,7 @@ fn stated_in(config: &Map<String, Value>) -> Option<Map<String, Value>> {
 pub(super) fn companion(reader: &dyn CheckpointReader, name: &str) -> Option<Map<String, Value>> {
     let position = reader.companions().iter().position(|companion| companion.name == name)?;
     let bytes = reader.read_companion(position).ok()?;
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
-    serde_json::from_slice(bytes).ok()
+    from_python(&bytes).ok()
 }
 
 /// Whether a companion only states a quantization.
@@ -114,15 +114,11 @@ pub(super) fn take_off(config: &mut Map<String, Value>) -> bool {
 
 /// A `config.json` without the statement; `None` where it has none.
 pub(super) fn without(config: &[u8]) -> Option<Vec<u8>> {
-    let mut config = serde_json::from_slice(config.strip_prefix(b"\xef\xbb\xbf").unwrap_or(config))
-        .ok()
-        .filter(|config: &Map<String, Value>| !config.is_empty())?;
+    let mut config: Map<String, Value> = from_python(config).ok()?;
     if !take_off(&mut config) {
         return None;
     }
-    let mut text = apr_core::json::to_vec_pretty(&config).ok()?;
-    text.push(b'\n');
-    Some(text)
+    Some(to_python(&config))
 }
 
 /// A configuration `now` with the statement that the `original` has; `None` where that has none.
@@ -132,13 +128,10 @@ pub(super) fn back(original: &[u8], now: &[u8]) -> Option<Vec<u8>> {
     if plain == now {
         return Some(original.to_vec());
     }
-    let mark = |bytes: &[u8]| bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).to_vec();
-    let original: Map<String, Value> = serde_json::from_slice(&mark(original)).ok()?;
-    let mut config: Map<String, Value> = serde_json::from_slice(&mark(now)).ok()?;
+    let original: Map<String, Value> = from_python(original).ok()?;
+    let mut config: Map<String, Value> = from_python(now).ok()?;
     put_entries(&original, &mut config);
-    let mut text = apr_core::json::to_vec_pretty(&config).ok()?;
-    text.push(b'\n');
-    Some(text)
+    Some(to_python(&config))
 }
 
 /// Puts the statement of a checkpoint's metadata back into others.

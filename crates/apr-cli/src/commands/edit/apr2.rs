@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use apr::job::Output;
+use apr_core::json::{from_python, to_python};
 use apr_io::io_error;
 use apr_ops::job::Job;
 use apr_registry::apr2::{Apr2Reader, Changes};
@@ -192,11 +193,11 @@ fn unset(metadata: &mut Metadata, key: &str) -> Outcome {
 fn replace_template(metadata: &mut Metadata, text: &str) -> Outcome {
     let mut files = metadata.object(keys::FILES).cloned().unwrap_or_default();
     let in_config = files.get(TOKENIZER_CONFIG).and_then(Value::as_str).and_then(|config| {
-        let mut config: Map<String, Value> = serde_json::from_str(config).ok()?;
+        let mut config: Map<String, Value> = from_python(config.as_bytes()).ok()?;
         config
             .contains_key("chat_template")
             .then(|| config.insert("chat_template".to_owned(), text.into()))?;
-        apr_core::json::to_string_pretty(&config).ok()
+        String::from_utf8(to_python(&config)).ok()
     });
 
     let has_config = in_config.is_some();
