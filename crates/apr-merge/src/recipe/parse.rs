@@ -145,6 +145,9 @@ fn recipe(document: &Value) -> Result<Recipe> {
 fn parts(keys: &mut Keys, method: Method) -> Result<Parts> {
     match (keys.take("models"), keys.take("slices")) {
         (Some(_), Some(_)) => Err(Error::format("'models' and 'slices' exclude each other")),
+        (None, None) if keys.take("modules").is_some() => Err(Error::version(
+            "'modules' is not supported: 'models' merges all parts of the models alike",
+        )),
         (None, None) => Err(Error::format("'models' or 'slices' is missing")),
         (Some(models), None) => {
             let models = list(models, "models")?;
@@ -503,6 +506,7 @@ tokenizer_source: union
             ("models: []", "'merge_method' is missing"),
             ("merge_method: linaer\nmodels: [{model: a}]", "did you mean linear"),
             (head, "'models' or 'slices' is missing"),
+            (&format!("{head}modules: {{}}"), "'modules' is not supported"),
             (&format!("{head}models: []"), "0 entries"),
             (&format!("{head}models: [{{weight: 1}}]"), "has no 'model'"),
             (&format!("{head}{models}chat_template: alpaca"), "'alpaca'"),

@@ -4,7 +4,7 @@ use apr_arch::FamilyModel;
 use apr_core::{
     CheckpointReader, Container, DType, Error, Result, Stored, TensorInfo, counted, pass_on,
 };
-use apr_quantize::{Quantization, plan};
+use apr_quantize::{Quantization, SchemeKind, plan};
 use apr_tensor::block::quantize;
 use apr_tensor::element::widen_f32;
 use apr_view::Base;
@@ -37,9 +37,13 @@ pub(super) fn in_blocks(
     let scheme = asked.choices.scheme;
     let is_said = SAID.iter().any(|dtype| dtype.name() == scheme.to_string());
     if !is_said || asked.weighting.is_some() {
+        let file = match scheme.kind() {
+            SchemeKind::Blocks => "a .gguf or .apr file",
+            SchemeKind::Cast | SchemeKind::Rows | SchemeKind::Layout => "an .apr file",
+        };
         let message = format!(
             "ONNX has operators for q8_0, q4_0 and q4_1 only, without importance weights: \
-             quantize to {scheme} in an .apr or .gguf file first, and export that"
+             quantize to {scheme} in {file} first, and export that"
         );
         return Err(JobError::Request(message));
     }
