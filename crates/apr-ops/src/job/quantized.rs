@@ -39,7 +39,7 @@ pub(super) fn in_blocks(
     if !is_said || asked.weighting.is_some() {
         let file = match scheme.kind() {
             SchemeKind::Blocks => "a .gguf or .apr file",
-            SchemeKind::Cast | SchemeKind::Rows | SchemeKind::Layout => "an .apr file",
+            _ => "an .apr file",
         };
         let message = format!(
             "ONNX has operators for q8_0, q4_0 and q4_1 only, without importance weights: \
