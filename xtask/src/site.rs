@@ -41,8 +41,7 @@ pub(crate) fn run(steps: &mut Steps) {
     });
 }
 
-/// Copies `docs` and the pages outside of it that the summary names, whose links then lead to where
-/// the pages are in the book.
+/// Copies `docs` and the other pages in the summary, with links adapted to their paths in the book.
 fn write_pages(sources: &Path) -> Outcome {
     if sources.exists() {
         fs::remove_dir_all(sources).map_err(Stop::failed)?;

@@ -10,7 +10,7 @@ pub struct Section<S> {
 }
 
 impl<S: ByteSource> Section<S> {
-    /// The `len` bytes from `start` on.
+    /// Creates a source of the `len` bytes from `start` on.
     ///
     /// # Errors
     /// E002 when the source ends before.

@@ -35,7 +35,7 @@ pub(crate) struct Defaults {
     pub(crate) color: Option<bool>,
 }
 
-/// How reports are printed.
+/// Format in which reports are printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum OutputFormat {

@@ -1,6 +1,6 @@
 //! The two kinds of keys.
 
-/// What a key is for.
+/// Purpose of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyKind {

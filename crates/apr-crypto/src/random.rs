@@ -2,7 +2,7 @@
 
 use apr_core::Result;
 
-/// A source of random bytes that nobody can predict; any closure of this shape is one.
+/// A source of unpredictable random bytes. Any closure with this signature implements it.
 pub trait Random {
     /// Fills `bytes`.
     ///

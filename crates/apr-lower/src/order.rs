@@ -5,7 +5,7 @@ use apr_graph::ValueId;
 /// The order of the dimensions of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// As the file has them: `[batch, height, width, channels]`.
+    /// Order of the file: `[batch, height, width, channels]`.
     Natural,
     /// `[batch, channels, height, width]`.
     ChannelsFirst,
@@ -16,7 +16,7 @@ pub enum Order {
 pub struct Placed {
     /// The value.
     pub id: ValueId,
-    /// Its order.
+    /// Order of the dimensions.
     pub order: Order,
 }
 
@@ -33,7 +33,7 @@ impl Placed {
         Self { id, order: Order::ChannelsFirst }
     }
 
-    /// Where a dimension of the natural order is, of so many.
+    /// Returns the axis of a dimension of the natural order, for a value with `rank` dimensions.
     #[must_use]
     pub fn axis(self, natural: usize, rank: usize) -> usize {
         match (self.order, natural) {

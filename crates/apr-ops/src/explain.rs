@@ -19,9 +19,9 @@ pub struct ErrorExplanation {
     pub title: &'static str,
     /// One sentence.
     pub meaning: &'static str,
-    /// What usually leads to it.
+    /// Usual causes of the error.
     pub causes: &'static [&'static str],
-    /// What to do, in order.
+    /// Steps to take, in order.
     pub steps: &'static [&'static str],
 }
 

@@ -1,6 +1,6 @@
 //! What a caller may ask for.
 
-/// How a checkpoint is opened.
+/// Options for opening a checkpoint.
 ///
 /// ```
 /// use apr_pytorch::OpenOptions;

@@ -9,11 +9,11 @@ use crate::media::{bmp, wav};
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Sample {
-    /// What reports call it.
+    /// Name in reports.
     pub name: String,
     /// A text.
     pub text: Option<String>,
-    /// Ids of tokens, where there is no text or no tokenizer.
+    /// Token ids, if there is no text or no tokenizer.
     pub tokens: Vec<i64>,
     /// An audio file.
     pub audio: Option<Vec<u8>>,

@@ -19,11 +19,11 @@ pub(crate) fn json<R: Serialize>(report: &R) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What came of writing.
+/// Result of writing a file.
 pub(crate) enum Written {
-    /// It is there: where, and what went otherwise than one would expect.
+    /// The file was written: its path, and notes on the way it was written.
     Told(String),
-    /// A file of that name is there; nothing was written.
+    /// A file with this name exists; nothing was written.
     Exists,
 }
 

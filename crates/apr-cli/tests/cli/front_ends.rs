@@ -63,7 +63,7 @@ fn printed(sandbox: &Sandbox, line: &[&str]) -> Value {
     }
 }
 
-/// Where two reports differ first, and how.
+/// Returns the position of the first difference between two reports, with both values.
 fn difference(one: &Value, other: &Value) -> Option<String> {
     match (one, other) {
         (Value::Object(left), Value::Object(right)) => {
@@ -193,7 +193,7 @@ fn an_attribute_of_a_graph_is_a_difference_to_the_library_too() {
 }
 
 #[test]
-fn the_library_converts_a_part_of_a_model_and_imports_only_a_whole_one_as_the_command() {
+fn the_library_converts_parts_and_imports_whole_models_like_the_command() {
     let sandbox = crate::families::TinyModel::new("llama")
         .without("model.layers.1.mlp.up_proj.weight")
         .sandbox();

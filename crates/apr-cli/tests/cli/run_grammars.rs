@@ -69,7 +69,7 @@ fn the_same_seed_gives_the_same_text_and_another_one_another() {
 }
 
 #[test]
-fn json_is_what_its_schema_says() {
+fn generated_json_follows_its_schema() {
     let sandbox = Sandbox::new();
     roomy(&sandbox);
     let schema = r##"{
@@ -105,7 +105,7 @@ fn json_is_what_its_schema_says() {
     }
 }
 
-/// Whether brackets close in the order in which they open.
+/// Returns `true` if brackets close in the order in which they open.
 fn is_balanced(text: &str) -> bool {
     let mut open = Vec::new();
     for letter in text.chars() {
@@ -148,7 +148,7 @@ fn texts_keep_to_grammars_in_both_notations() {
 }
 
 #[test]
-fn a_text_that_is_cut_says_so() {
+fn a_truncated_text_is_reported() {
     let sandbox = Sandbox::new();
     roomy(&sandbox);
     for (more, ended) in [(&["--max-tokens", "3"][..], "max_tokens"), (&["--stop", "a"], "stop")] {

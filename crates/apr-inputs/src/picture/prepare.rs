@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 
 use super::{Filter, MAX_PIXELS, Picture};
 
-/// A size that a preprocessor asks for.
+/// Size that a preprocessor requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// Both sides.
@@ -19,7 +19,7 @@ pub enum Side {
     Shorter(usize),
 }
 
-/// What a preprocessor does with a picture, in this order.
+/// Steps that a preprocessor applies to an image, in this order.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct PixelSettings {
@@ -34,11 +34,12 @@ pub struct PixelSettings {
 }
 
 impl PixelSettings {
-    /// From the metadata key `image_config`, which says what `preprocessor_config.json` does;
-    /// `expected` is the size that the model takes, for what it leaves out.
+    /// Reads the settings from the metadata key `image_config`, which contains the steps of
+    /// `preprocessor_config.json`. `expected` is the size that the model accepts, for a missing
+    /// size.
     ///
     /// # Errors
-    /// E003 for a step that is not known.
+    /// E003 for an unknown step.
     pub fn from_json(config: &Json, expected: (usize, usize)) -> Result<Self> {
         let flag =
             |key: &str, default: bool| config.get(key).and_then(Json::as_bool).unwrap_or(default);
@@ -126,16 +127,16 @@ impl Side {
     }
 }
 
-/// The share of a picture that is left of it, where a processor of transformers says so; timm's
-/// have no `size` beside it.
+/// Returns the share of an image that is kept, if a processor of transformers declares it. timm's
+/// processors have no `size` beside it.
 fn share(config: &Json) -> Option<f64> {
     config.get("size")?;
     config.get("crop_pct")?.as_f64()
 }
 
-/// Where the middle of a picture is cut out that is `share` of it, and how large it is before.
+/// Returns the size before the crop, and the crop of the middle, which is `share` of the image.
 fn by_share(side: usize, share: f64) -> Result<(Side, Option<(usize, usize)>)> {
-    /// From this side on nothing is cut out.
+    /// Minimum side of images that are not cropped.
     const LARGE: usize = 384;
     if side >= LARGE {
         return Ok((Side::Both { height: side, width: side }, None));
@@ -172,7 +173,7 @@ fn side(size: &Json, by_shorter: bool) -> Result<Side> {
 }
 
 impl Picture {
-    /// The middle of the picture; where that is larger, black around it.
+    /// Returns the middle of the image. If the requested size is larger, it is padded with black.
     ///
     /// # Errors
     /// E008 for a size that is too large.

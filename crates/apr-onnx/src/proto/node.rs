@@ -12,17 +12,17 @@ use super::walk::{each, push, small};
 /// An operation: `NodeProto`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Node {
-    /// Values that go in; an empty name stands for an optional one that is left out.
+    /// Names of the input values. An empty name marks an optional input that is omitted.
     pub inputs: Vec<String>,
-    /// Values that come out; an empty name stands for one that nobody wants.
+    /// Names of the output values. An empty name marks an output that is not used.
     pub outputs: Vec<String>,
     /// Name, often a path such as `/layers.0/attn/MatMul`; may be empty.
     pub name: String,
     /// Operator or function.
     pub op_type: String,
-    /// Whose operator; empty for ONNX's own.
+    /// Domain of the operator; empty for the operators of ONNX itself.
     pub domain: String,
-    /// Which of several functions of the same name.
+    /// Identifier of this overload among functions of the same name.
     pub overload: String,
     /// Attributes.
     pub attributes: Vec<Attribute>,
@@ -73,7 +73,7 @@ pub struct Attribute {
     pub name: String,
     /// Inside a function: the attribute of the call whose value this one takes. Empty elsewhere.
     pub reference: String,
-    /// What the file says the value is; files before IR version 2 don't say it.
+    /// Declared kind of the value. Files before IR version 2 do not declare it.
     pub kind: Option<AttributeKind>,
     /// A number with a fraction.
     pub float: Option<f32>,
@@ -107,7 +107,7 @@ pub struct Attribute {
     pub span: Span,
 }
 
-/// What the value of an attribute is: `AttributeProto.AttributeType`.
+/// Kind of an attribute's value: `AttributeProto.AttributeType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AttributeKind {
@@ -161,7 +161,7 @@ impl AttributeKind {
         Self::Types,
     ];
 
-    /// Its number in the format.
+    /// Returns the number of the kind in the format.
     #[must_use]
     pub fn code(self) -> i32 {
         match (self, Self::ALL.iter().position(|kind| *kind == self)) {

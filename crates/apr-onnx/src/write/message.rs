@@ -28,7 +28,7 @@ pub(crate) enum Piece {
 }
 
 impl Piece {
-    /// Its length in bytes.
+    /// Returns the length of the piece in bytes.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
@@ -41,7 +41,7 @@ impl Piece {
 /// Bytes up to which pieces are put together.
 const SMALL: usize = 64 << 10;
 
-/// How the value of a field is written; the low three bits of its key.
+/// Encoding of a field's value: the low three bits of its key.
 #[derive(Clone, Copy)]
 enum Wire {
     Varint = 0,
@@ -55,7 +55,7 @@ impl Message {
         self.len
     }
 
-    /// Its parts in order.
+    /// Returns the pieces of the message in order.
     pub(crate) fn into_pieces(self) -> Vec<Piece> {
         self.pieces
     }
@@ -105,7 +105,7 @@ impl Message {
         }
     }
 
-    /// Adds the bytes of a weight, which come later.
+    /// Adds a placeholder for the bytes of a weight, which are written later.
     pub(crate) fn hole(&mut self, field: u32, hole: Piece) {
         let len = hole.len();
         self.delimited(field, len);
@@ -113,7 +113,7 @@ impl Message {
         self.len += len;
     }
 
-    /// Adds the encoded bytes of a message as they are.
+    /// Adds the encoded bytes of a message unchanged.
     pub(crate) fn encoded(&mut self, bytes: &[u8]) {
         self.raw(bytes);
     }

@@ -144,7 +144,7 @@ fn list(
     Ok(code(value))
 }
 
-/// The number of an attribute's type; 0 where the value does not say.
+/// Returns the number of an attribute's type, or 0 if the value does not determine it.
 pub(crate) fn code(value: &AttributeValue) -> i64 {
     match value {
         AttributeValue::Float(_) => kind::FLOAT,

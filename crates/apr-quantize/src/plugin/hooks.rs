@@ -7,11 +7,12 @@ use super::{QuantType, QuantizedBlock};
 
 /// Decides about each tensor.
 pub trait QuantizationHooks {
-    /// The type for a tensor, before it is quantized; `None` to leave it as it is.
+    /// Returns the dtype for a tensor before it is quantized, or `None` to leave it unchanged.
     fn select_quantizer(&self, layer_name: &str, shape: &Shape) -> Option<QuantType>;
 
-    /// Whether the result is good enough. Where it is not, the tensor stays quantized and its
-    /// information says so.
+    /// Returns `true` if the result is good enough.
+    ///
+    /// If it is not, the tensor stays quantized and its information contains a warning.
     fn validate(&self, layer_name: &str, original: &[f32], quantized: &QuantizedBlock) -> bool {
         let _ = (layer_name, original, quantized);
         true

@@ -74,7 +74,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// A list as it is before its items are set: zeros, where their sizes are known.
+    /// Creates a list of zeros before its items are set, if the sizes of the items are known.
     pub(super) fn zeros(
         &mut self,
         count: Count,

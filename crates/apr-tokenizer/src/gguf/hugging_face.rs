@@ -40,7 +40,7 @@ pub(super) struct AddedToken {
     pub(super) single_word: bool,
 }
 
-/// What turns a piece of text into tokens.
+/// Model that turns a piece of text into tokens.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "a tokenizer's model as an object with its 'vocab'")]
 pub(crate) struct Model {

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_configuration_does_not_say_is_not_guessed() {
+    fn values_missing_in_the_configuration_are_not_guessed() {
         let has = |found: &str, words: &[&str]| {
             assert!(words.iter().all(|word| found.contains(word)), "{found}");
         };

@@ -16,7 +16,7 @@ use crate::printer::BOLD;
 struct AnswersReport {
     /// The model.
     path: String,
-    /// One for each question.
+    /// Answers, one item for each question.
     results: Vec<Answers>,
 }
 

@@ -283,7 +283,9 @@ fn precompiled(charsmap: &[u8]) -> Json {
     })
 }
 
-/// Special tokens around a text, where the keys or llama.cpp's defaults say so.
+/// Returns the post-processor that adds special tokens.
+///
+/// The keys or llama.cpp's defaults determine these tokens.
 fn ends(keys: &TokenizerKeys<'_>, bos: bool, eos: bool) -> Json {
     let adds = |key: &str, default: bool, id: &str| {
         keys.flag(key).unwrap_or(default).then(|| keys.id(id)).flatten()
