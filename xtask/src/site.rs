@@ -12,7 +12,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::tools::Tool;
 use links::Pages;
 
-/// The generator.
+/// Program that generates the site.
 const MDBOOK: Tool = Tool::new("mdbook", "0.5.4");
 
 /// Neither its server is needed nor what watches files.

@@ -7,7 +7,7 @@ use crate::steps::{Outcome, in_ci};
 
 /// A program on the crate registry.
 pub(crate) struct Tool {
-    /// The program.
+    /// Name of the program.
     pub(crate) name: &'static str,
     /// The crate that has it.
     pub(crate) package: &'static str,

@@ -186,7 +186,7 @@ pub(crate) fn is_builtin(family: &Family) -> bool {
 }
 
 impl Table {
-    /// The family.
+    /// Returns the family that the table describes.
     ///
     /// # Panics
     /// When the table is malformed; a test reads them all, so none that is leaves this repository.

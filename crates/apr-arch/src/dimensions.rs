@@ -150,7 +150,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// The same, or else the default; the truth is whether it is one.
+    /// Returns the value and `false`, or the default and `true` if the configuration omits the key.
     fn value_or_default(self, path: &str) -> Option<(Value, bool)> {
         let stated = self.value(path).map(|value| (value, false));
         stated.or_else(|| Some((Value::of(self.default(path)?)?, true)))

@@ -142,7 +142,7 @@ impl Families {
         builtin::is_builtin(family)
     }
 
-    /// All of them, in the order they are tried.
+    /// Returns all families, in the order in which they are tried.
     pub fn iter(&self) -> impl Iterator<Item = &Family> {
         self.brought.iter().map(|family| &**family).chain(tables().iter().map(Table::family))
     }

@@ -125,7 +125,7 @@ fn one() -> u64 {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum GgufTurned {
-    /// Neither side.
+    /// Neither tensor.
     #[default]
     No,
     /// The tensor that is cut.
@@ -153,13 +153,13 @@ enum KeyKind {
 pub enum GgufValue {
     /// A whole number.
     U32(u32),
-    /// A real number.
+    /// Floating-point number.
     F32(f32),
-    /// A truth.
+    /// Boolean.
     Bool(bool),
     /// Text.
     String(String),
-    /// Several texts.
+    /// List of texts.
     Strings(Vec<String>),
     /// Several truths.
     Bools(Vec<bool>),
@@ -171,7 +171,7 @@ pub enum GgufValue {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum GgufLayout {
-    /// They are the same.
+    /// The values are unchanged.
     Same,
     /// Rows, seen as `[outer, a, b, inner]`, are in the order `[outer, b, a, inner]`.
     Swap([u64; 4]),

@@ -23,7 +23,7 @@ pub enum TensorKind {
     Position,
     /// Projection to the vocabulary or to classes.
     Head,
-    /// Not learnt: position ids, masks, frequencies, running statistics.
+    /// Data that are not learnt: position ids, masks, frequencies, running statistics.
     Buffer,
     /// Other learnt values: class tokens, layer scales, relative attention biases.
     Scale,
@@ -104,7 +104,9 @@ pub struct TensorExpectation {
 /// (`fixtures/statistics`).
 const NEARLY_CONSTANT: f64 = 0.05;
 
-/// The same for means that are small: batch norms shrink channels alike, to 2 % in MobileNetV2.
+/// Value used instead of [`NEARLY_CONSTANT`] if the mean is small.
+///
+/// Batch norms shrink channels alike, to 2 % in MobileNetV2.
 const NEARLY_CONSTANT_AND_SMALL: f64 = 0.01;
 
 impl TensorExpectation {

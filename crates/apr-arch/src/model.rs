@@ -123,7 +123,7 @@ impl<'a> FamilyModel<'a> {
         }
     }
 
-    /// The same, taken for a member of the family because of its names alone.
+    /// Marks the model as one whose family was guessed from the names of the tensors alone.
     pub(crate) fn guessed(self) -> Self {
         Self { is_guessed: true, ..self }
     }
@@ -140,7 +140,7 @@ impl<'a> FamilyModel<'a> {
         self.dimensions.has_configuration()
     }
 
-    /// The family.
+    /// Returns the family of the model.
     #[must_use]
     pub fn family(&self) -> &'a Family {
         self.family

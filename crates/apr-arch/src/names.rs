@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn more_layers_need_no_more_work() {
+    fn the_work_for_a_name_does_not_grow_with_the_number_of_layers() {
         assert_eq!(work(&layers(10), 0), work(&layers(3000), 0));
     }
 

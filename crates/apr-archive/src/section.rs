@@ -2,7 +2,7 @@
 
 use apr_core::{ByteSource, Error, Result};
 
-/// Some bytes of a source, counted from their own start.
+/// A part of a source, with offsets from its own start.
 pub struct Section<S> {
     source: S,
     start: u64,

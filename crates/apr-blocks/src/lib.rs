@@ -101,7 +101,7 @@ pub enum LatentCache {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TiedHead {
-    /// The head.
+    /// Canonical name of the head.
     pub head: String,
     /// The table of tokens.
     pub table: String,

@@ -64,7 +64,7 @@ impl<'m> Model<'m> {
         Self { untied, ..self }
     }
 
-    /// The same with this cache of attention that has short vectors.
+    /// Sets the form of the cache of multi-head latent attention.
     pub(crate) fn with_latent_cache(self, latent_cache: LatentCache) -> Self {
         Self { latent_cache, ..self }
     }
@@ -125,12 +125,12 @@ pub(crate) struct BlockPosition<'p> {
 }
 
 impl<'p> BlockPosition<'p> {
-    /// The same in one of the stages.
+    /// Returns the position in this stage.
     pub(crate) fn stage(self, stage: u64) -> Self {
         Self { stage: Some(stage), ..self }
     }
 
-    /// The same in one of the layers.
+    /// Returns the position in this layer.
     pub(crate) fn layer(self, layer: u64) -> Self {
         Self { layer: Some(layer), ..self }
     }
@@ -195,7 +195,7 @@ impl<'p> BlockPosition<'p> {
         self.required(option, self.size_or_none(option)?)
     }
 
-    /// Option `head`.
+    /// Returns option `head`, which the task requires.
     ///
     /// # Errors
     /// E003 when the family has none for the task.
@@ -268,7 +268,7 @@ impl<'p> BlockPosition<'p> {
         self.numbered(part, &[])
     }
 
-    /// The same, with numbers for other placeholders than stage and layer.
+    /// Same as [`name`](Self::name), with numbers for placeholders other than stage and layer.
     pub(crate) fn numbered(self, part: &str, more: &[(&str, u64)]) -> Option<String> {
         let mut numbers = [more, &self.numbers()].concat();
 

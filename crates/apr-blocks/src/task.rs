@@ -50,7 +50,7 @@ const TASKS: [Task; 15] = [
     task("image-to-text", &["ConditionalGeneration"], true),
 ];
 
-/// Other names of the same tasks.
+/// Other names of tasks, each with the task's own name.
 const SYNONYMS: [(&str, &str); 13] = [
     ("causal-lm", "text-generation"),
     ("default", "feature-extraction"),

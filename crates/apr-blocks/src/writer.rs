@@ -93,7 +93,7 @@ impl<'m> Writer<'m> {
         self.body.ints(values)
     }
 
-    /// The same elements with other dimensions; 0 keeps one, -1 is what is left.
+    /// Reshapes a value: a dimension of 0 keeps its size, -1 stands for the remaining elements.
     pub(crate) fn reshape(&mut self, name: &str, x: ValueId, shape: &[i64]) -> ValueId {
         let shape = self.ints(shape);
         self.make("Reshape", name, [x, shape])
@@ -176,7 +176,7 @@ impl<'m> Writer<'m> {
         self.op("Shape", [x]).attribute("start", axis).attribute("end", axis + 1).output(name)
     }
 
-    /// The same numbers as another type.
+    /// Casts a value to another element type.
     pub(crate) fn cast(&mut self, name: &str, x: ValueId, to: ElementType) -> ValueId {
         self.op("Cast", [x]).attribute("to", i64::from(to.onnx_code())).output(name)
     }

@@ -19,7 +19,7 @@ pub(crate) trait Document: Serialize {
 /// The failure of a command.
 #[derive(Serialize)]
 pub(crate) struct FailureDocument<'f> {
-    /// The failure.
+    /// Report of the failure.
     error: FailureReport<'f>,
     /// The model, if the command has several.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -37,7 +37,7 @@ pub(crate) enum Failure {
     Told(u8),
     /// Names or shapes that do not fit the model's family; nothing was written.
     Misfit {
-        /// The source.
+        /// Path of the source.
         file: String,
         /// Title of the family.
         family: Option<String>,
@@ -54,7 +54,7 @@ pub(crate) enum Failure {
     },
     /// A tensor with values that a valid model does not have; nothing was written.
     Unhealthy {
-        /// The source.
+        /// Path of the source.
         file: String,
         /// Error about the values.
         error: Box<ValidationError>,
@@ -238,7 +238,7 @@ impl Failure {
 pub(crate) struct FailureReport<'f> {
     /// `E001` to `E008`; `null` for errors in the arguments and for failed checks.
     code: Option<&'static str>,
-    /// The error.
+    /// Error message.
     message: String,
     #[serde(flatten)]
     details: FailureDetails<'f>,
@@ -260,7 +260,7 @@ enum FailureDetails<'f> {
     },
     /// A tensor with values that no healthy model has.
     Unhealthy { file: &'f str, tensor: &'f str, violation: &'f ValidationError },
-    /// No details.
+    /// No details, as an empty object.
     None {},
 }
 

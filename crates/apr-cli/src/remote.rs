@@ -145,7 +145,8 @@ pub(crate) fn models(name: Option<&str>) -> Outcome<Vec<Model>> {
         .collect())
 }
 
-/// Removes the files of models that apr fetched, or with `all` those of other programs, too.
+/// Removes the files of models that apr fetched; with `all`, also files that other programs
+/// fetched.
 ///
 /// Returns the names of the models that are being fetched.
 pub(crate) fn clear(models: &[Model], all: bool) -> Outcome<Vec<String>> {

@@ -71,7 +71,7 @@ impl Companion {
 pub struct Loss {
     /// Tensor, metadata key or file.
     pub name: String,
-    /// The lost data.
+    /// Description of the lost data.
     pub what: String,
     /// Reason why the target can't store it.
     pub why: String,
@@ -226,7 +226,7 @@ impl Layout {
 /// Made by a format's `plan`; then, in this order: `begin`, the chunks of each tensor of the
 /// layout, `finish`.
 pub trait CheckpointWriter: Send + Sync {
-    /// The plan.
+    /// Returns the layout of the planned file.
     fn layout(&self) -> &Layout;
 
     /// Returns `true` if chunks should come with [`ChunkSums`], which any thread may compute.

@@ -139,7 +139,7 @@ pub const WEIGHTS_KEY: &str = "weights_key";
 pub struct Unlisted {
     /// Description of the data, in the plural.
     pub what: String,
-    /// Their names in the file.
+    /// Names of the data in the file.
     pub names: Vec<String>,
 }
 

@@ -66,7 +66,7 @@ impl Crc32c {
         }
     }
 
-    /// The checksum.
+    /// Returns the checksum of the bytes so far.
     #[must_use]
     pub const fn value(self) -> u32 {
         !self.0

@@ -63,7 +63,7 @@ impl Crc32 {
         Self::default()
     }
 
-    /// Appends bytes.
+    /// Adds bytes to the checksum.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }

@@ -102,7 +102,7 @@ pub struct Target {
     pub sharding: Sharding,
     /// `true` if tensors can be compressed, encrypted and signed.
     pub seals: bool,
-    /// Whether a file contains the computation of the model.
+    /// Presence of the model's computation in a file.
     pub computes: Computes,
     /// `true` if a file can state that its tensors are in the order of their first use.
     pub streaming: bool,
@@ -135,20 +135,20 @@ pub enum Sharding {
 pub enum Entries {
     /// Each is a value of the metadata.
     Values,
-    /// They are pairs of typed keys and values.
+    /// The entries are pairs of typed keys and values.
     KeyValues,
-    /// They are the texts of the header of safetensors.
+    /// The entries are the texts in the header of safetensors.
     HeaderTexts,
 }
 
-/// Whether files of a format contain the computation of the model.
+/// Presence of the model's computation in the files of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Computes {
-    /// They hold tensors.
+    /// Files contain tensors only.
     Nothing,
     /// Files contain the computation if it is known.
     IfKnown,
-    /// They do: a model is only written with a graph.
+    /// Files always contain a graph, so a model without one can't be written.
     Always,
 }
 
@@ -158,7 +158,7 @@ pub enum Computes {
 pub enum Alignments {
     /// The caller can't choose the alignment.
     Fixed,
-    /// One of these.
+    /// The caller chooses one of these.
     OneOf(&'static [u32]),
     /// Any power of two.
     PowersOfTwo,
@@ -168,11 +168,11 @@ pub enum Alignments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuantizedTypes {
-    /// None.
+    /// No quantized types.
     None,
     /// None, but a folder has integers and scales in their place, with a description.
     Unpacked,
-    /// ggml's.
+    /// Types of ggml.
     Ggml,
     /// All that there are.
     All,

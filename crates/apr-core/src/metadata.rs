@@ -117,15 +117,16 @@ impl Metadata {
         }
     }
 
-    /// Compact JSON.
+    /// Returns the metadata as compact JSON.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         json::to_vec(self)
             .unwrap_or_else(|_| unreachable!("a JSON map with string keys always serializes"))
     }
 
-    /// The same bytes as [`to_json`](Self::to_json), a piece at a time: a million key-value pairs
-    /// never are in memory as JSON together.
+    /// Passes the bytes of [`to_json`](Self::to_json) to `take` in pieces.
+    ///
+    /// The JSON of a million key-value pairs is therefore never in memory as a whole.
     ///
     /// # Errors
     /// What `take` returns.

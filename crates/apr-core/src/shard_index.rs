@@ -46,7 +46,7 @@ use crate::{
 #[derive(Debug)]
 pub struct ShardIndex<S> {
     name: String,
-    /// Sorted.
+    /// Sorted file names of the shards.
     shards: Vec<String>,
     /// Tensors sorted by name, each with its position in `shards`.
     weights: Vec<(String, usize)>,

@@ -60,9 +60,9 @@ impl StoredForm {
 /// A checksum that a file gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sum {
-    /// BLAKE3-256.
+    /// BLAKE3-256 digest.
     Digest(Digest),
-    /// CRC-32 (IEEE).
+    /// CRC-32 checksum (IEEE).
     Crc32(u32),
 }
 
@@ -121,9 +121,9 @@ impl fmt::Debug for StoredPart<'_> {
     }
 }
 
-/// Storage of a tensor: its range, its bytes, and what the file states about these bytes.
+/// Storage of a tensor: its range, its bytes, and the file's statements about these bytes.
 ///
-/// Digest and CRC are those of the bytes in the file. If these are not the tensor's own bytes,
+/// Digest and CRC belong to the bytes in the file. If these are not the tensor's own bytes,
 /// [`encoded`](Self::encoded) reads them. If the tensor is made of other bytes,
 /// [`parts`](Self::parts) contains the facts about those.
 #[derive(Debug, Clone)]
@@ -186,15 +186,17 @@ pub trait CodesInBlocks: Send + Sync {
     ) -> Result<()>;
 }
 
-/// How blocks of a type represent a weight of integers in groups.
+/// Accuracy with which the blocks of a type represent a weight of integers in groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockFit {
-    /// They hold its values bit for bit, as these are before they are rounded to its dtype.
+    /// The blocks hold the weight's values bit for bit, before they are rounded to the weight's
+    /// dtype.
     Exact,
-    /// They hold integers of as many bits, but not its values, for this reason: `its zero points
-    /// are not in the middle of the codes`.
+    /// The blocks hold integers of as many bits, but not the weight's values.
+    ///
+    /// The text is the reason: `its zero points are not in the middle of the codes`.
     Rounded(&'static str),
-    /// They hold integers of fewer bits, or none.
+    /// The blocks hold integers of fewer bits, or no integers.
     Narrower,
 }
 

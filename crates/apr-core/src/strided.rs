@@ -143,8 +143,10 @@ impl Strided {
         Ok(true)
     }
 
-    /// The same elements in as few dimensions as they take: none of one element, and neighbours
-    /// that run on joined.
+    /// Returns the same elements with the least number of dimensions.
+    ///
+    /// Dimensions of one element are removed, and dimensions whose elements follow each other are
+    /// joined.
     #[must_use]
     pub fn joined(&self) -> Self {
         let mut joined = Self { start: self.start, dims: Vec::new(), strides: Vec::new() };

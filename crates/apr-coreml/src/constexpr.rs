@@ -113,7 +113,7 @@ impl Operands<'_, '_> {
         Ok(depth)
     }
 
-    /// One integer.
+    /// Returns the number of a dimension in an operand; negative numbers count from the end.
     fn axis(&self, name: &str, rank: usize) -> Result<Option<usize>> {
         let Some(axis) = self.operand(name)? else { return Ok(None) };
         let axis = integers(axis, self.files)?.first().copied().unwrap_or_default();

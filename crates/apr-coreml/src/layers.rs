@@ -15,7 +15,7 @@ pub(crate) struct WeightField {
 /// Rule that derives the shape of a weight from the fields of its layer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ShapeRule {
-    /// A list.
+    /// List with any number of values.
     List,
     /// The numbers of these fields.
     Sizes(&'static [u32]),

@@ -96,7 +96,7 @@ pub use reader::CoremlReader;
 /// The key of the metadata: type, description, author, licence, inputs and outputs, operators.
 pub const METADATA: &str = "coreml";
 
-/// A model.
+/// Format of a Core ML model file.
 pub static MODEL: Format = Format {
     id: "coreml",
     name: "Core ML model",

@@ -18,7 +18,7 @@ pub(crate) enum Encoding {
 /// Bits of a byte that hold its first element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BitOrder {
-    /// The lowest.
+    /// The lowest bits.
     LowestFirst,
     /// The highest; so are the bits of an element.
     HighestFirst,
@@ -75,7 +75,8 @@ impl Bytes {
 pub(crate) enum Linear {
     /// `scale * (quant - offset)` in single precision, rounded once: `constexpr_affine_dequantize`.
     Affine,
-    /// The same in the precision of the scales: `constexpr_blockwise_shift_scale`.
+    /// Like [`Affine`](Self::Affine), in the precision of the scales:
+    /// `constexpr_blockwise_shift_scale`.
     Blockwise,
     /// `quant * scale + offset` in double precision, rounded to single: networks.
     Network,
@@ -120,7 +121,7 @@ pub(crate) enum Elements {
         of: Arc<Tensor>,
         vectors: Vectors,
     },
-    /// The same values in another dtype.
+    /// Values of another tensor, converted to the dtype of this one.
     Cast {
         of: Arc<Tensor>,
     },
@@ -142,7 +143,7 @@ pub(crate) struct Vectors {
     pub(crate) inner: u64,
 }
 
-/// A tensor.
+/// Tensor with the way in which its elements are computed.
 #[derive(Debug)]
 pub(crate) struct Tensor {
     /// Dtype of the elements after reading.

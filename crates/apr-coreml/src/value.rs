@@ -20,7 +20,7 @@ use crate::tensor::{Bytes, Encoding, Tensor};
 /// Maximum number of dimensions of a tensor. With a palette of vectors, it has up to 7.
 const MAX_RANK: usize = 64;
 
-/// A value.
+/// Value of a constant.
 #[derive(Debug)]
 pub(crate) enum Constant {
     Tensor(Tensor),

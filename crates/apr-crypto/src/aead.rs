@@ -90,7 +90,7 @@ pub fn aead_seal(key: &[u8; 32], nonce: &[u8; NONCE_LEN], aad: &[u8], plain: &[u
     out
 }
 
-/// The same, appended to `out`.
+/// Same as [`aead_seal`], but appends the ciphertext and the tag to `out`.
 pub fn aead_seal_into(
     key: &[u8; 32],
     nonce: &[u8; NONCE_LEN],

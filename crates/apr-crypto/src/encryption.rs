@@ -41,7 +41,7 @@ pub struct FileKey(Zeroizing<[u8; 32]>);
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Lock {
-    /// A password.
+    /// Password that opens the file.
     Password {
         /// Password bytes. If people type the password, they should be UTF-8.
         password: Zeroizing<Vec<u8>>,
@@ -55,7 +55,7 @@ pub enum Lock {
 /// Password or key to open a file with.
 #[derive(Clone)]
 pub enum Unlock {
-    /// A password.
+    /// Password of the file.
     Password(Zeroizing<Vec<u8>>),
     /// An X25519 private key.
     Identity(DecryptionKey),

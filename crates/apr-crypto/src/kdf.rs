@@ -25,7 +25,7 @@ pub struct Argon2Costs {
     pub m: u32,
     /// Passes over the memory.
     pub t: u32,
-    /// Lanes.
+    /// Number of lanes (degree of parallelism).
     pub p: u32,
 }
 

@@ -4,8 +4,8 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyKind {
-    /// Ed25519.
+    /// Ed25519 key for signatures.
     Signing,
-    /// X25519.
+    /// X25519 key for encryption.
     Encryption,
 }

@@ -34,7 +34,7 @@ pub struct WeightImportance {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LayerUnits {
-    /// The layer.
+    /// Number of the layer.
     pub layer: u64,
     /// Saliency of each key-value head, including the query heads that share it.
     pub groups: Vec<f64>,

@@ -39,7 +39,7 @@ struct Line {
     language: Option<String>,
 }
 
-/// Encoder input.
+/// Input of the encoder.
 #[derive(Debug, PartialEq)]
 enum Given {
     Text(String),

@@ -21,7 +21,7 @@ pub struct Scores {
     pub cosine: Option<f64>,
 }
 
-/// A training.
+/// Report of a training.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct DistillReport {

@@ -3,10 +3,10 @@
 use apr_core::{Error, Escaped, Result};
 use serde_json::{Map, Value as Json};
 
-/// One example.
+/// Training example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// Ids of tokens.
+    /// Token ids of the example.
     pub tokens: Vec<i64>,
     /// Position of the first label. The tokens before it, such as a prompt, are only context.
     pub first_label: usize,

@@ -17,7 +17,7 @@ pub enum Size {
     Configured(Map<String, Json>),
     /// Number of layers, evenly spaced.
     Layers(u64),
-    /// These layers.
+    /// Layers of the teacher with these numbers.
     Listed(Vec<u64>),
 }
 

@@ -35,14 +35,14 @@ pub enum Progress {
     Teacher {
         /// Rows that it has been run on.
         rows: usize,
-        /// All rows.
+        /// Number of all rows.
         of: usize,
     },
     /// A step was made.
     Step {
-        /// Steps so far.
+        /// Number of steps so far.
         step: u64,
-        /// Steps in all.
+        /// Number of all steps.
         of: u64,
         /// The loss of this step.
         loss: f64,
@@ -51,7 +51,7 @@ pub enum Progress {
     },
     /// The student was evaluated on the rows that were held out.
     Evaluated {
-        /// Steps so far.
+        /// Number of steps so far.
         step: u64,
         /// Result of the evaluation.
         scores: Scores,
@@ -216,7 +216,9 @@ fn check_memory(
     terms: &Terms,
     saves: bool,
 ) -> RunResult<()> {
-    /// Their values, the best ones so far, two moments, and gradients.
+    /// Number of copies of the parameters in memory.
+    ///
+    /// These are the values, the best values so far, two moments and the gradients.
     const KEPT: u64 = 5;
     /// Number of these copies in a state file, which is assembled in memory.
     const SAVED: u64 = 4;

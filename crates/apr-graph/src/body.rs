@@ -33,7 +33,7 @@ pub struct Body {
 }
 
 impl Body {
-    /// A value.
+    /// Returns the value with this id.
     ///
     /// # Panics
     /// When the id is of another body.
@@ -50,7 +50,7 @@ impl Body {
         &mut self.values[id.0 as usize]
     }
 
-    /// A node.
+    /// Returns the node with this id.
     ///
     /// # Panics
     /// When the id is of another body.

@@ -23,7 +23,7 @@ impl GraphBuilder {
         Self { graph: Graph { opsets, ..Graph::default() }, main: BodyBuilder::default() }
     }
 
-    /// The main body.
+    /// Returns the builder of the main body.
     pub fn body(&mut self) -> &mut BodyBuilder {
         &mut self.main
     }
@@ -53,7 +53,7 @@ impl GraphBuilder {
         op
     }
 
-    /// The graph.
+    /// Returns the finished graph.
     #[must_use]
     pub fn finish(mut self) -> Graph {
         self.graph.body = self.main.body;
@@ -99,7 +99,7 @@ impl BodyBuilder {
         &self.body
     }
 
-    /// The same, to write what is found out of its values.
+    /// Returns the body written so far, to add facts about its values.
     pub(crate) fn body_mut(&mut self) -> &mut Body {
         &mut self.body
     }
@@ -115,7 +115,7 @@ impl BodyBuilder {
         self.input_of(name, ValueType::tensor(element, shape), meaning)
     }
 
-    /// The same, of any type: the shape need not be known.
+    /// Same as [`input`](Self::input), for a value of any type, whose shape may be unknown.
     pub fn input_of(&mut self, name: &str, kind: ValueType, meaning: Meaning) -> ValueId {
         let id = self.body.add_value(name, kind, ValueOrigin::Input);
         self.body.value_mut(id).meaning = meaning;
@@ -192,7 +192,7 @@ impl BodyBuilder {
         self.constant(Constant::ints(values))
     }
 
-    /// One integer.
+    /// Adds a constant that is one integer.
     pub fn int(&mut self, value: i64) -> ValueId {
         self.constant(Constant::int(value))
     }
@@ -316,7 +316,7 @@ impl NodeBuilder<'_> {
         made
     }
 
-    /// The same, of as many values as are known when the program runs.
+    /// Same as [`outputs`](Self::outputs), for a number of values that is only known at run time.
     #[must_use]
     pub fn list_of_outputs(self, name: &str, count: usize) -> Vec<ValueId> {
         self.write(name, count)

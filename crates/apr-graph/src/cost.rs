@@ -80,7 +80,7 @@ pub struct FunctionCost {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Cost {
-    /// All nodes.
+    /// Totals of all nodes.
     pub totals: Totals,
     /// The nodes of the main body, in their order.
     pub nodes: Vec<NodeCost>,

@@ -56,7 +56,7 @@ const MAX_SYMBOL: usize = 1024;
 const MAX_WEIGHT: usize = 64;
 
 impl Dim {
-    /// A number.
+    /// Creates a known size; it is unknown if it exceeds `i64`.
     #[must_use]
     pub fn fixed(size: u64) -> Self {
         i64::try_from(size).map_or(Self::Unknown, Self::integer)
@@ -120,7 +120,7 @@ impl Dim {
         self.plus(&other.times(&Self::integer(-1)))
     }
 
-    /// The product.
+    /// Returns the product of two sizes.
     #[must_use]
     pub fn times(&self, other: &Self) -> Self {
         let (Self::Known(a), Self::Known(b)) = (self, other) else { return Self::Unknown };

@@ -24,11 +24,10 @@ const MOST: u64 = 4_000_000;
 /// Bytes of names that are a step.
 const BYTES_OF_A_STEP: usize = 16;
 
-/// The same graph without functions: in the place of each call are the function's nodes, under the
-/// call's name: `layers.3/attention/scores`.
+/// Returns the graph without functions: the nodes of each function replace its calls.
 ///
-/// What is known of types within functions is that of one call, so it is left out; run
-/// [`crate::infer`] on the result.
+/// The nodes are named after the call: `layers.3/attention/scores`. Types within functions are
+/// omitted, because they are known for one call only; run [`crate::infer`] on the result.
 ///
 /// # Errors
 /// E001 where functions call themselves, or are called with more than they take; E003 where a
@@ -71,7 +70,7 @@ type Given = HashMap<Name, AttributeValue>;
 enum Settings<'a> {
     /// References are kept, because there is no enclosing call.
     Kept,
-    /// These.
+    /// Values of the attributes of the enclosing call.
     OfCall(&'a Given),
 }
 
@@ -324,7 +323,7 @@ impl Inliner<'_> {
         Ok(())
     }
 
-    /// Checks that the graph's operator versions equal those of the function.
+    /// Checks that the graph and the function have the same operator versions.
     fn same_opsets(&mut self, function: &Function, path: &str) -> Result<()> {
         for opset in &function.opsets {
             match self.versions.of(&opset.domain) {

@@ -38,7 +38,7 @@ pub enum Meaning {
     /// State of earlier tokens with a size that does not depend on their number, `[batch, channels,
     /// ..]`.
     PastState,
-    /// The same of earlier tokens and these ones.
+    /// State of earlier tokens and these ones, of a size that does not depend on their number.
     PresentState,
     /// Output of the encoder.
     EncoderStates,

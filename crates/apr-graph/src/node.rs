@@ -162,7 +162,7 @@ pub struct Attribute {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum AttributeValue {
-    /// A number.
+    /// Integer.
     Int(i64),
     /// A number with a fraction.
     Float(f32),
@@ -174,19 +174,19 @@ pub enum AttributeValue {
     Weight(WeightRef),
     /// A body that the node runs.
     Body(Box<Body>),
-    /// A type.
+    /// Type of a value.
     Type(ValueType),
-    /// Numbers.
+    /// List of integers.
     Ints(Vec<i64>),
     /// Numbers with fractions.
     Floats(Vec<f32>),
-    /// Texts.
+    /// List of texts.
     Texts(Vec<Vec<u8>>),
-    /// Small tensors.
+    /// List of small tensors.
     Tensors(Vec<Constant>),
     /// Bodies that the node runs.
     Bodies(Vec<Body>),
-    /// Types.
+    /// List of types.
     Types(Vec<ValueType>),
     /// Within a function: the attribute of the call that has this name.
     OfCall(Name),

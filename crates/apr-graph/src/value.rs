@@ -87,12 +87,12 @@ pub enum View {
     Slice {
         /// Dimension; 0 is the outermost.
         axis: usize,
-        /// First element.
+        /// Number of the first element.
         start: u64,
         /// Number of elements.
         len: u64,
     },
-    /// The same elements in the same order, with other dimensions.
+    /// Elements in the same order, with other dimensions.
     Reshaped(Vec<u64>),
     /// Several tensors, one after the other along a dimension: the one so far, then these.
     Joined {
@@ -113,7 +113,7 @@ pub enum ValueType {
     /// Type not known yet.
     #[default]
     Unknown,
-    /// A tensor.
+    /// Tensor of an element type and a shape.
     Tensor(TensorType),
     /// A tensor of which most elements are zero.
     SparseTensor(TensorType),
@@ -205,7 +205,7 @@ pub struct Constant {
 pub enum ConstantData {
     /// Little-endian, packed as in `raw_data` of an ONNX file.
     Bytes(Vec<u8>),
-    /// Texts.
+    /// List of texts.
     Texts(Vec<Vec<u8>>),
 }
 

@@ -21,7 +21,7 @@ pub struct Choice {
     pub file: Option<String>,
     /// Patterns for weights; only weights whose names match one of them are used.
     pub include: Vec<String>,
-    /// No files whose names match one of these.
+    /// Patterns for files that are excluded.
     pub exclude: Vec<String>,
 }
 

@@ -53,9 +53,9 @@ pub(crate) struct Client {
     any: OnceLock<Agent>,
     /// Agent for connections without encryption, which does not read the system's certificates.
     plain: OnceLock<Agent>,
-    /// For addresses that a public server named.
+    /// Agent for addresses that a public server redirects to.
     public: OnceLock<Agent>,
-    /// For addresses that a server in a private network named.
+    /// Agent for addresses that a server in a private network redirects to.
     private_too: OnceLock<Agent>,
     /// Hosts that the user named, and whether they are private.
     private: Mutex<HashMap<String, bool>>,

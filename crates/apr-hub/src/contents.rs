@@ -21,9 +21,9 @@ const START: &str = "models--";
 pub struct Holding {
     /// `hf://ORG/REPO`, or the address of a file.
     pub name: String,
-    /// Files that are whole.
+    /// Number of complete files.
     pub files: u64,
-    /// Their length in bytes.
+    /// Length of the complete files in bytes.
     pub bytes: u64,
     /// Length in bytes of partial files and of files that did not match their digest.
     pub partial: u64,

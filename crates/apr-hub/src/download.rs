@@ -66,7 +66,7 @@ struct State {
     loading: Vec<u64>,
     /// Pieces that somebody waits for.
     wanted: VecDeque<u64>,
-    /// No piece before this one is missing.
+    /// Number of the first piece that may be missing.
     next: u64,
     lock: Option<Lock>,
     /// The digest is being computed.

@@ -26,8 +26,7 @@ pub struct RemoteFile {
     pub name: String,
     /// Length in bytes, if it is known.
     pub len: Option<u64>,
-    /// Under which its bytes are cached and by which they are checked: SHA-256, or a git blob's
-    /// SHA-1.
+    /// Digest that the bytes are cached under and checked with: SHA-256, or a git blob's SHA-1.
     pub etag: Option<String>,
 }
 

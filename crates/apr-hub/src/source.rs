@@ -146,7 +146,7 @@ impl Window {
 enum Step {
     /// This number of bytes was available.
     Copied(usize),
-    /// This range is to be fetched, and is marked as being so.
+    /// Range to fetch, which is already marked as being fetched.
     Fetch(u64, u64),
 }
 
@@ -205,8 +205,8 @@ impl RemoteSource {
         self.0.resource.etag()
     }
 
-    /// These ranges are going to be read as a whole, each from its beginning on: they are fetched
-    /// by long requests.
+    /// Announces that these ranges are going to be read whole, each from its beginning. They are
+    /// fetched by long requests.
     pub(crate) fn expect(&self, ranges: impl IntoIterator<Item = (u64, u64)>) {
         let mut windows = self.0.lock();
         windows.expected.extend(ranges.into_iter().filter(|(start, end)| start < end));

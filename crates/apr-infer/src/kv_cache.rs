@@ -121,7 +121,7 @@ fn make_room<T>(rows: &mut Vec<T>, more: usize, row: usize) {
 }
 
 impl CachedHeads {
-    /// No tokens yet.
+    /// Creates an empty cache without tokens.
     ///
     /// # Errors
     /// E003 where the size of a head does not fill the type's blocks.
@@ -148,7 +148,7 @@ impl CachedHeads {
         self.rows.kind
     }
 
-    /// Tokens so far.
+    /// Returns the number of tokens so far.
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.rows.tokens
@@ -195,7 +195,7 @@ impl CachedHeads {
         Arc::as_ptr(&self.rows) as usize
     }
 
-    /// The same with the last two dimensions in each other's place.
+    /// Swaps the last two dimensions.
     pub(crate) fn turned(self) -> Self {
         Self { turned: !self.turned, ..self }
     }
@@ -367,7 +367,7 @@ impl Head {
         Ok(out)
     }
 
-    /// Adds rows.
+    /// Appends rows of values, in the cache type.
     fn push(&mut self, kind: CacheType, values: &[f32], size: usize) -> Result<()> {
         match self {
             Self::Floats(rows) => {

@@ -219,7 +219,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         Ok(Self { session, tokens, mask, positions, logits, cache, cache_type, switch })
     }
 
-    /// The same with keys and values that are kept as another type.
+    /// Sets the type in which keys and values are kept.
     ///
     /// # Errors
     /// E003 where heads do not fill the type's blocks, and where a graph does something else with

@@ -491,7 +491,7 @@ fn seen(values: &[Value]) -> Result<Cow<'_, [Value]>> {
     values.iter().cloned().map(Value::without_cache).collect::<Result<_>>().map(Cow::Owned)
 }
 
-/// The same of inputs.
+/// Returns inputs as a tap sees them, like `seen`.
 fn seen_inputs(values: &[Option<Value>]) -> Result<Cow<'_, [Option<Value>]>> {
     if !values.iter().flatten().any(|value| matches!(value, Value::Cached(_))) {
         return Ok(Cow::Borrowed(values));

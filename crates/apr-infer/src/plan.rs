@@ -31,7 +31,7 @@ pub(crate) struct BodyPlan {
     pub(crate) nodes: Vec<PlannedNode>,
     /// Chains of nodes that can run as one.
     pub(crate) chains: Vec<Chain>,
-    /// The same nodes, each chain in the place of its last node; empty without chains.
+    /// Nodes with each chain in the place of its last node; empty if there are no chains.
     pub(crate) chained: Vec<PlannedNode>,
 }
 
@@ -223,7 +223,7 @@ impl BodyPlan {
         Self { nodes, chained: with_last_uses(body, chained, kept), chains }
     }
 
-    /// The same body, run only as far as other values need it.
+    /// Returns a plan that runs the body only as far as these values need it.
     pub(crate) fn narrowed(&self, body: &Body, wanted: &[ValueId]) -> Self {
         // A body's own plan has all its nodes, so that its actions can be sorted by position.
         let mut by_position: Vec<_> =

@@ -10,7 +10,7 @@ use crate::Value;
 pub struct Step<'a> {
     /// Path of the node: names of calls and nodes, such as `layers.3/attention/scores`.
     pub path: &'a str,
-    /// The node.
+    /// Node that has run.
     pub node: &'a Node,
     /// Outputs of the node, in order. They live until the call returns.
     pub outputs: &'a [Value],

@@ -119,7 +119,7 @@ macro_rules! with_storage {
     };
 }
 
-/// The same for numbers; `$none` for texts.
+/// Same as `with_storage`, for numbers only; `$none` is the result for texts.
 macro_rules! with_numbers {
     ($data:expr, $values:ident => $body:expr, $none:expr) => {
         match $data {
@@ -219,7 +219,7 @@ impl Tensor {
         }
     }
 
-    /// Truth values.
+    /// Creates a tensor of booleans.
     ///
     /// # Errors
     /// E001 when there are more or fewer than the shape says.
@@ -257,7 +257,7 @@ impl Tensor {
         self.data.0.is_empty()
     }
 
-    /// The elements.
+    /// Returns the elements of the tensor.
     #[must_use]
     pub fn data(&self) -> &Data {
         &self.data.0
@@ -301,7 +301,7 @@ impl Tensor {
         Arc::strong_count(&self.data.0) == 1
     }
 
-    /// The same elements with other dimensions.
+    /// Returns the elements in the same order with other dimensions.
     ///
     /// # Errors
     /// E001 when the numbers of elements differ.
@@ -316,7 +316,7 @@ impl Tensor {
         Ok(self)
     }
 
-    /// The same bits as another type that is kept in the same way.
+    /// Returns the same bits as elements of another type with the same storage.
     pub(crate) fn retyped(mut self, element: ElementType) -> Self {
         self.element = element;
         self

@@ -63,7 +63,7 @@ pub(crate) struct Dequantization {
     pub(crate) zero: Option<Tensor>,
     pub(crate) axis: i64,
     pub(crate) block: i64,
-    /// The same for a matrix.
+    /// Scales and zero points of a matrix.
     pub(crate) scaling: Arc<Scaling>,
 }
 
@@ -163,7 +163,7 @@ impl Value {
         }
     }
 
-    /// The same with keys and values of earlier tokens as tensors.
+    /// Turns cached keys and values into a tensor, and returns other values unchanged.
     ///
     /// # Errors
     /// E008 where they do not fit the memory.

@@ -58,7 +58,7 @@ pub struct AnswerFormat {
 /// Format in which a model writes tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Calls {
-    /// Not at all, or in a way that is not known.
+    /// The model writes no tool calls, or writes them in an unknown format.
     None,
     /// Channels: `<|channel|>commentary to=functions.NAME<|message|>{...}`.
     Harmony,
@@ -76,7 +76,7 @@ enum Calls {
     Keys,
     /// Calls between marks of their own, `NAME` and JSON with a mark between.
     DeepSeek,
-    /// The same with an id such as `functions.NAME:0`.
+    /// Like `DeepSeek`, with an id such as `functions.NAME:0`.
     Kimi,
 }
 

@@ -24,7 +24,7 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum Data {
-    /// `null`.
+    /// The value `null`.
     Null,
     /// `true` or `false`.
     Bool(bool),
@@ -32,9 +32,9 @@ pub enum Data {
     Integer(i128),
     /// Any other number.
     Float(f64),
-    /// A text.
+    /// Text value.
     Text(String),
-    /// A list.
+    /// List of values.
     List(Vec<Data>),
     /// An object, whose keys are different.
     Object(Vec<(String, Data)>),
@@ -271,15 +271,15 @@ pub struct ChatFile {
     pub tools: Option<Data>,
     /// Documents that the model may quote.
     pub documents: Option<Data>,
-    /// Other keys of the object, which are ignored.
+    /// Further keys of the object, which are ignored.
     pub ignored: Vec<String>,
 }
 
 impl ChatFile {
-    /// Reads a chat.
+    /// Reads a chat file.
     ///
     /// # Errors
-    /// E001 for what is no chat, E008 for more than 16 MiB.
+    /// E001 for a file that is not a chat, E008 for more than 16 MiB.
     pub fn from_json(text: &str) -> Result<Self> {
         let mut chat = Self::default();
         let messages = match Data::from_json(text)? {

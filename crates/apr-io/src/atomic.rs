@@ -325,7 +325,7 @@ struct Placed {
 enum Old {
     Nothing,
     Gone,
-    /// Under a hidden name, and removed with this.
+    /// A file under a hidden name, which is removed on drop.
     Kept(TempPath),
 }
 

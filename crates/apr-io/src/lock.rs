@@ -19,7 +19,7 @@ const ATTEMPTS: usize = 16;
 #[derive(Debug)]
 pub struct LockedFile {
     pub(crate) file: Arc<File>,
-    /// Without links.
+    /// Path of the file, with links resolved.
     pub(crate) path: PathBuf,
     /// Identity of the file when the lock was taken.
     before: Identity,

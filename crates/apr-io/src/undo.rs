@@ -218,7 +218,7 @@ fn is_begun(undo: &File) -> io::Result<bool> {
 enum State {
     /// The file is in the state before or after the change.
     Whole,
-    /// Each block is as before or as after.
+    /// Each block is in its state before or after the change.
     Torn,
     /// The file has other contents.
     Other,
@@ -227,7 +227,7 @@ enum State {
 /// An undo file that is complete.
 struct Undo<'a> {
     undo: &'a File,
-    /// Before and after.
+    /// Lengths before and after the change.
     lens: [u64; 2],
     front_len: u64,
     tail_offset: u64,

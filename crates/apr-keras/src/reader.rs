@@ -294,7 +294,7 @@ impl Weight {
         }
     }
 
-    /// The same, in little-endian order.
+    /// Reads bytes in little-endian order.
     fn read_swapped(&self, file: &File<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
         if self.swapped == 1 {
             return self.read(file, offset, buf);

@@ -48,7 +48,7 @@ fn found(reader: &KerasReader, piece: usize) -> Vec<(String, Vec<u64>, String)> 
     found
 }
 
-/// The same as h5py has them, without the optimizer's.
+/// Returns the tensors of the model as read by h5py, without tensors of the optimizer.
 fn expected(tensors: &Value) -> Vec<(String, Vec<u64>, String)> {
     let tensors = tensors.as_object().expect("an object").iter();
     let of_model = tensors.filter(|(path, _)| !path.starts_with("optimizer"));

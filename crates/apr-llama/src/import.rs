@@ -19,11 +19,11 @@ use super::gguf_keys::GgufKeys;
 /// A checkpoint in Hugging Face's layout.
 #[non_exhaustive]
 pub struct Restored<'a> {
-    /// The tensors.
+    /// Tensors in Hugging Face's layout.
     pub view: View<'a>,
     /// The text of `config.json`.
     pub config: Vec<u8>,
-    /// The same as entries.
+    /// Entries of `config.json`.
     pub entries: Map<String, Value>,
     /// Contents that Hugging Face models can't store.
     pub losses: Vec<Loss>,

@@ -83,7 +83,7 @@ pub(crate) fn fit(bytes: &[u8], is_untied: bool, rows: Option<(u64, u64)>) -> Op
     Some(bytes)
 }
 
-/// The same in the metadata of the native container.
+/// Adapts the configuration in the metadata of the native container to the result.
 pub(crate) fn fit_metadata(metadata: &mut Metadata, is_untied: bool, rows: Option<(u64, u64)>) {
     if let Some(mut architecture) = metadata.object(keys::ARCHITECTURE).cloned() {
         fit_object(&mut architecture, is_untied, rows);

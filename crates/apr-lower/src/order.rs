@@ -14,7 +14,7 @@ pub enum Order {
 /// A value of the graph that is written, and the order of its dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Placed {
-    /// The value.
+    /// Id of the value.
     pub id: ValueId,
     /// Order of the dimensions.
     pub order: Order,
@@ -51,7 +51,7 @@ pub fn to_channels_first(rank: usize) -> Vec<usize> {
     [0, channels].into_iter().chain(1..channels).take(rank).collect()
 }
 
-/// The other way round: 0, 2, 3, 1.
+/// Returns the positions of the channels-first dimensions in the natural order: 0, 2, 3, 1.
 #[must_use]
 pub fn to_natural(rank: usize) -> Vec<usize> {
     [0].into_iter().chain(2..rank).chain([1]).take(rank).collect()

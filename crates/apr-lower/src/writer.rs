@@ -27,7 +27,7 @@ pub struct Writer {
     /// Body that is written; any node may be added.
     pub main: BodyBuilder,
     types: IncrementalInference,
-    /// The same value in the other order.
+    /// Transposed value of each value, in the other order.
     turned: HashMap<ValueId, ValueId>,
 }
 
@@ -233,7 +233,7 @@ impl Writer {
         self.main.output(name, value, Meaning::Unknown);
     }
 
-    /// The graph.
+    /// Returns the finished graph.
     #[must_use]
     pub fn finish(self) -> Graph {
         let mut body = self.main.finish();

@@ -62,7 +62,7 @@ pub struct FactorizedTensor {
 pub struct Left {
     /// Name of the tensor.
     pub name: String,
-    /// The reason.
+    /// Reason why the tensor is left unchanged.
     pub why: String,
 }
 
@@ -88,7 +88,7 @@ impl Loss {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct RoundingReport {
-    /// `gptq`.
+    /// Name of the method, `gptq`.
     pub method: &'static str,
     /// Rows of inputs that the first matrix was measured on.
     pub rows: u64,

@@ -17,16 +17,16 @@ pub(crate) trait Grid: Send + Sync + 'static {
     fn wide(x: f64) -> f64;
 }
 
-/// `f64`.
+/// Grid of `f64`.
 pub(crate) struct Double;
 
-/// `f32`.
+/// Grid of `f32`.
 pub(crate) struct Single;
 
 /// IEEE half precision.
 pub(crate) struct Half;
 
-/// bfloat16.
+/// Grid of bfloat16.
 pub(crate) struct Brain;
 
 impl Grid for Double {

@@ -44,7 +44,7 @@ pub enum Method {
     Sce,
     /// Reinforced agent merging: the mean of the differences that there are.
     Ram,
-    /// The same, with differences of one model alone made larger.
+    /// Like [`Ram`](Self::Ram), with larger differences if only one model has them.
     RamPlusTl,
     /// Interpolation between the base and the mean by the angle between differences.
     ModelStock,
@@ -67,7 +67,7 @@ pub(crate) enum Base {
 }
 
 impl Method {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 21] = [
         Self::Average,
         Self::Linear,

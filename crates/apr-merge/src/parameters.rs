@@ -7,9 +7,9 @@ use crate::method::Method;
 /// Scope of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// The merge.
+    /// One value for the merge.
     Shared,
-    /// Each model.
+    /// A value for each model.
     Input,
     /// Each model but the base.
     Others,

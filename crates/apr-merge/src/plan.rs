@@ -26,9 +26,9 @@ pub struct Model<'a> {
 
 /// Content of a tensor of the result.
 pub(crate) enum Making<'a> {
-    /// Copied.
+    /// Tensor of an input.
     Copied(Input<'a>),
-    /// Merged.
+    /// Tensor merged from several inputs.
     Merged { rule: Rule, inputs: Vec<Input<'a>>, dtype: DType },
 }
 

@@ -160,9 +160,9 @@ pub(crate) fn positions(ties: &[Tie], pass: &mut Pass<'_>) -> Result<Vec<Place>>
 /// Elements of a series that are kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Kept {
-    /// All of them.
+    /// All elements.
     All,
-    /// None of them.
+    /// No elements.
     None,
     /// Largest elements. Of equal elements, the first positions are kept.
     Largest(Place),

@@ -64,7 +64,7 @@ pub use describe::{CONSTANTS, METADATA, TENSORS, TRANSPOSED, UNSAID};
 pub use edit::{EditedPiece, PropertyEdits, edited};
 pub use reader::{OnnxReader, open, open_as_stored, open_in};
 
-/// A model.
+/// Format of an ONNX model file.
 pub static FORMAT: Format = Format {
     id: "onnx",
     name: "ONNX model",

@@ -19,7 +19,7 @@ pub struct ArrayRow {
     pub dtype: DType,
     /// Dtype of the array: the dtype of the tensor, or `f32` if NumPy has no such dtype.
     pub array_dtype: DType,
-    /// Dimensions.
+    /// Dimensions of the tensor.
     pub shape: Shape,
     /// Bytes of the file.
     pub bytes: u64,

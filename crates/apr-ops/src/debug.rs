@@ -24,7 +24,7 @@ pub struct HexRow {
     pub offset: u64,
     /// Up to sixteen bytes, in hexadecimal.
     pub hex: Vec<String>,
-    /// The same as ASCII, with a dot for the rest.
+    /// Bytes as ASCII, with a dot for each byte that is not printable.
     pub ascii: String,
 }
 

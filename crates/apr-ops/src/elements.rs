@@ -21,7 +21,7 @@ pub struct Selection(Vec<Range<u64>>);
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ValuesReport {
-    /// The tensor.
+    /// Description of the tensor.
     pub tensor: TensorRow,
     /// First index and the one after the last, for each dimension.
     pub ranges: Vec<[u64; 2]>,

@@ -15,9 +15,9 @@ pub use stored::{StoredKind, StoredQuantization};
 pub struct ErrorExplanation {
     /// `E001` to `E008`.
     pub code: &'static str,
-    /// A few words.
+    /// Title of the error, in a few words.
     pub title: &'static str,
-    /// One sentence.
+    /// Meaning of the error, in one sentence.
     pub meaning: &'static str,
     /// Usual causes of the error.
     pub causes: &'static [&'static str],

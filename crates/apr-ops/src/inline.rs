@@ -45,7 +45,7 @@ impl ValidationConfig {
         Self { stop: false, ..Self::strict() }
     }
 
-    /// Only what the source itself promises is checked: checksums of its tensors.
+    /// Checks only the checksums that the source states for its tensors.
     #[must_use]
     pub const fn integrity() -> Self {
         Self { stop: true, ..Self::off() }
@@ -145,7 +145,7 @@ pub struct ValidationError {
     pub level: Level,
     /// Description of the error.
     pub message: String,
-    /// The same for programs.
+    /// Reason of the error, for programs.
     #[serde(flatten)]
     pub reason: Box<ValidationReason>,
 }
@@ -222,7 +222,7 @@ pub struct ValidationReport {
     pub errors: Vec<ValidationError>,
     /// Warnings about tensors.
     pub warnings: Vec<ValidationError>,
-    /// Mean gains of norms in a part of a job, to be compared with those in the other parts.
+    /// Mean gains of norms in a part of a job, to be compared with the gains in the other parts.
     #[serde(skip)]
     pub gains: Vec<Gain>,
 }
@@ -315,8 +315,10 @@ impl InlineValidator {
         Self { is_part: true, ..self }
     }
 
-    /// The same for tensors that are these of the checkpoint's, or codes and scales of these, which
-    /// are not judged.
+    /// Returns the validator for tensors at these positions of the checkpoint.
+    ///
+    /// The flag marks tensors that are codes and scales of the tensor at the position. These are
+    /// not validated.
     pub(crate) fn placed(self, places: impl Iterator<Item = (usize, bool)>) -> Self {
         let places: Vec<(usize, bool)> = places.collect();
         let codes = places.iter().enumerate().filter(|(_, (_, is_code))| *is_code);

@@ -88,9 +88,9 @@ pub struct DTypeShare {
     /// Stored form of weights in codes and scales.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored: Option<String>,
-    /// Tensors of it.
+    /// Number of tensors with the dtype.
     pub tensor_count: usize,
-    /// Their elements.
+    /// Number of elements of these tensors.
     pub elements: u64,
     /// Bytes of the tensors; for weights in codes and scales, the bytes of codes and scales.
     pub bytes: u64,
@@ -109,9 +109,9 @@ pub struct CodecShare {
     pub codec: String,
     /// Tensors that went through it.
     pub tensor_count: usize,
-    /// Their bytes, decoded.
+    /// Bytes of these tensors after decoding.
     pub bytes: u64,
-    /// Their bytes, stored.
+    /// Bytes of these tensors in the file.
     pub stored: u64,
 }
 
@@ -315,15 +315,15 @@ pub struct QuantizationSummary {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct QuantizedType {
-    /// The dtype.
+    /// Quantized dtype.
     pub dtype: DType,
     /// Number of elements that share a scale; the length of a row if a row has one scale.
     pub block_size: Option<u64>,
     /// Bits per element, scales included.
     pub bits_per_weight: Option<f64>,
-    /// Tensors of it.
+    /// Number of tensors with the dtype.
     pub tensor_count: usize,
-    /// Their elements.
+    /// Number of elements of these tensors.
     pub elements: u64,
 }
 

@@ -28,7 +28,7 @@ pub struct UnlistedData {
     pub what: String,
     /// Number of items.
     pub count: usize,
-    /// Their names in the file.
+    /// Names of the items in the file.
     pub names: Vec<String>,
 }
 

@@ -39,9 +39,9 @@ pub enum Topic {
     /// Names against the canonical ones.
     #[serde(rename = "Tensor Naming")]
     Naming,
-    /// Alignment.
+    /// Alignment of the tensors.
     Efficiency,
-    /// Stored size.
+    /// Stored size of the tensors.
     Compression,
     /// Oddities of the file itself.
     Structure,
@@ -61,7 +61,7 @@ impl Topic {
     }
 }
 
-/// A remark.
+/// Remark about a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Remark {
     /// Severity of the remark.
@@ -210,7 +210,7 @@ fn has_conventions(reader: &dyn CheckpointReader) -> bool {
     matches!(reader.format().convention, Convention::LlamaCpp | Convention::Ggml)
 }
 
-/// Returns `true` if the names are those of the training framework, which its programs expect.
+/// Returns `true` if the names are the training framework's own, which its programs expect.
 fn is_of_a_framework(reader: &dyn CheckpointReader) -> bool {
     reader.format().convention == Convention::Framework
 }

@@ -95,7 +95,7 @@ struct Entry {
     line: usize,
     digest: [u8; 32],
     name: String,
-    /// `true` if the name may start with a file name and a colon, or be that of a whole file.
+    /// `true` if the name may start with a file name and a colon, or be the name of a whole file.
     is_of_file: bool,
 }
 

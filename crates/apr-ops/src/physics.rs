@@ -55,9 +55,9 @@ pub enum Violation {
     Zero,
     /// The mean is outside the range for this kind of tensor.
     Mean {
-        /// The mean.
+        /// Mean of the tensor.
         mean: f64,
-        /// The range.
+        /// Expected range of the mean.
         expected: Range,
         /// Kind of the tensor.
         kind: TensorKind,
@@ -70,12 +70,13 @@ pub enum Violation {
     Std {
         /// The standard deviation.
         std: f64,
-        /// The range.
+        /// Expected range of the standard deviation.
         expected: Range,
         /// Kind of the tensor.
         kind: TensorKind,
     },
-    /// A norm's mean gain is many times that of the norm in the other layers ([`outliers`]).
+    /// A norm's mean gain is many times the mean gain of the norm in the other layers
+    /// ([`outliers`]).
     Siblings {
         /// Mean of the factors that the model multiplies with.
         mean: f64,
@@ -221,7 +222,7 @@ pub struct Physics {
 }
 
 impl Physics {
-    /// Everything.
+    /// All checks.
     pub const ALL: Self = Self { finite: true, zeros: true, ranges: true };
 
     /// Returns the violations shown by the statistics of a tensor, worst first.

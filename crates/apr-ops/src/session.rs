@@ -39,7 +39,7 @@ pub struct Graphs {
 }
 
 impl Graphs {
-    /// Returns the graphs of a model's file, or those of its family, as `apr run` runs them.
+    /// Returns the graphs of the model's file or of its family, as `apr run` runs them.
     ///
     /// They use the KV cache. All calls must pass the same model as `source`.
     ///
@@ -49,7 +49,9 @@ impl Graphs {
         kept(&self.run, || computed(source, &GraphOptions::default()))
     }
 
-    /// The same as `apr graph` draws them: of a family, without the keys and values of past tokens.
+    /// Returns the graphs as `apr graph` draws them.
+    ///
+    /// Graphs of a family have no keys and values of past tokens.
     ///
     /// # Errors
     /// Those of [`computed`].
@@ -115,7 +117,7 @@ pub struct Session<'a> {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Judged<R> {
-    /// The report.
+    /// Report on the tensor.
     #[serde(flatten)]
     pub report: R,
     /// Kind of the tensor, if it is known.
@@ -147,7 +149,7 @@ impl<'a> Session<'a> {
         Self { shared: Some(graphs), ..self }
     }
 
-    /// The model.
+    /// Returns the model of the session.
     #[must_use]
     pub fn source(&self) -> &Source<'a> {
         &self.source

@@ -21,21 +21,21 @@ use crate::manifest;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum SortBy {
-    /// In stored order.
+    /// Position of the data in the file.
     #[default]
     Offset,
-    /// By name, compared bytewise.
+    /// Name, compared bytewise.
     Name,
-    /// Largest first.
+    /// Size, the largest tensor first.
     Size,
-    /// By dtype, then in stored order.
+    /// Dtype, then the position of the data in the file.
     DType,
 }
 
 /// Selection and order of tensors, and additional data to report.
 #[derive(Debug, Clone, Default)]
 pub struct TensorsOptions {
-    /// Only names that match; `*` also crosses dots.
+    /// Pattern that names must match; `*` also crosses dots.
     pub filter: Option<NamePattern>,
     /// Order of the list.
     pub sort: SortBy,
@@ -90,11 +90,11 @@ impl TensorsReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TensorRow {
-    /// Name.
+    /// Name of the tensor.
     pub name: String,
-    /// Element type.
+    /// Element type of the tensor.
     pub dtype: DType,
-    /// Dimensions.
+    /// Dimensions of the tensor.
     pub shape: Shape,
     /// Number of elements.
     pub elements: u64,

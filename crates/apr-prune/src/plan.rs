@@ -25,7 +25,7 @@ pub enum Amount {
         /// Scope of the share.
         scope: Scope,
     },
-    /// All of a smaller magnitude than this.
+    /// All weights of a smaller magnitude than this.
     Threshold(f32),
     /// All but `keep` of every `of` consecutive weights of a row.
     Pattern {
@@ -39,7 +39,7 @@ pub enum Amount {
 /// Scope of a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scope {
-    /// Each tensor.
+    /// Share of each tensor.
     #[default]
     Tensor,
     /// All tensors together.
@@ -89,7 +89,7 @@ impl Pruning {
 pub struct Left {
     /// Name of the tensor.
     pub name: String,
-    /// The reason.
+    /// Reason why the tensor is left unchanged.
     pub why: String,
 }
 

@@ -25,11 +25,11 @@ pub struct PruneReport {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 #[non_exhaustive]
 pub struct PruneTotal {
-    /// Weights.
+    /// Number of weights.
     pub elements: u64,
-    /// Zeros before.
+    /// Number of zeros before pruning.
     pub zeros_before: u64,
-    /// Zeros now.
+    /// Number of zeros after pruning.
     pub zeros: u64,
     /// Norm of the removed weights, relative to the norm of all weights.
     pub relative_error: f64,
@@ -41,11 +41,11 @@ pub struct PruneTotal {
 pub struct PrunedTensor {
     /// Name of the tensor in the source.
     pub name: String,
-    /// Weights.
+    /// Number of weights.
     pub elements: u64,
-    /// Zeros before.
+    /// Number of zeros before pruning.
     pub zeros_before: u64,
-    /// Zeros now.
+    /// Number of zeros after pruning.
     pub zeros: u64,
     /// Norm of the removed weights, relative to the norm of the tensor.
     pub relative_error: f64,

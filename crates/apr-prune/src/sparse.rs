@@ -57,7 +57,7 @@ pub struct SparseTensor {
     pub entries: u64,
     /// Bytes of the dense tensor.
     pub bytes_before: u64,
-    /// Bytes now.
+    /// Bytes of the sparse tensor.
     pub bytes: u64,
 }
 

@@ -43,7 +43,7 @@ pub struct WidthChoice {
 pub enum UnitKind {
     /// Groups of heads: a head of keys and values each, with the heads of queries that share it.
     Groups,
-    /// Neurons.
+    /// Neurons of the feed-forward network.
     Neurons,
 }
 
@@ -159,7 +159,7 @@ pub struct WidthReport {
 pub struct LayerWidth {
     /// Groups of heads: one head of keys and values each, with the heads of queries that share it.
     pub groups: Vec<u64>,
-    /// Neurons.
+    /// Numbers of the removed neurons.
     pub neurons: Vec<u64>,
 }
 

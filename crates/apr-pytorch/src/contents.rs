@@ -58,7 +58,7 @@ impl ContentOrigin {
         Self { len, file_len: len, ..Self::default() }
     }
 
-    /// The same for a file that has this one's file in it, from `base` on.
+    /// Returns the mapping for a file that contains this one's file from `base` on.
     pub(crate) fn within(self, base: u64, file_len: u64) -> Self {
         let moved =
             |(at, place): (u64, Range)| (at, Range { offset: base + place.offset, ..place });

@@ -37,7 +37,7 @@ impl<'a> Input<'a> {
         Self { source, position: start, end, budget_end, setting, window, window_start: start }
     }
 
-    /// The same bytes from `start` on, without a limit.
+    /// Returns an input of the bytes from `start` on, without a limit.
     pub(crate) fn again_from(&self, start: u64) -> Self {
         Self::unlimited(self.source, start, self.end)
     }

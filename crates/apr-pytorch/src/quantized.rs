@@ -102,7 +102,7 @@ fn pair(scale: [u8; 8], zero_point: [u8; 8]) -> Result<(f32, i64)> {
 #[derive(Debug, Clone)]
 pub(crate) struct Quantized {
     pub(crate) view: View,
-    /// I8, U8 or I32.
+    /// Dtype of the integers: I8, U8 or I32.
     dtype: DType,
     scales: Scales,
     /// Bytes of the floats.

@@ -83,7 +83,7 @@ pub struct Critical {
     pub name: &'static str,
     /// The most that a model scores with it.
     pub cap: usize,
-    /// Observation.
+    /// Observation at the point.
     pub seen: String,
 }
 
@@ -91,7 +91,7 @@ pub struct Critical {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Score {
-    /// The heading.
+    /// Heading of the points.
     pub heading: Heading,
     /// Points that passed.
     pub passed: usize,
@@ -99,7 +99,7 @@ pub struct Score {
     pub failed: usize,
     /// Points that do not apply.
     pub not_applicable: usize,
-    /// All of them.
+    /// Number of all points.
     pub points: usize,
 }
 
@@ -109,7 +109,7 @@ pub struct Score {
 pub struct Assessment {
     /// Version of this report: 1.
     pub version: u32,
-    /// The model.
+    /// Path of the model.
     pub path: String,
     /// The only category that was judged.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -206,13 +206,13 @@ impl Assessment {
         Self { min_score, ..self }
     }
 
-    /// The same with the number of points that are to pass.
+    /// Sets the number of points that must pass.
     #[must_use]
     pub fn with_minimum_of_points(self, min_points: Option<usize>) -> Self {
         Self { min_points, ..self }
     }
 
-    /// The same without the single points.
+    /// Removes the single points from the assessment.
     #[must_use]
     pub fn without_points(self) -> Self {
         Self { points: Vec::new(), learnt: Vec::new(), ..self }

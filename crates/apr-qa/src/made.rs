@@ -145,7 +145,7 @@ pub(crate) fn spread(seed: u64, count: usize) -> Vec<f32> {
 }
 
 impl Made {
-    /// A valid LLaMA.
+    /// Returns a valid LLaMA model.
     pub(crate) fn llama() -> Self {
         let config = json!({
             "model_type": "llama", "architectures": ["LlamaForCausalLM"],

@@ -115,7 +115,7 @@ pub struct ComparisonReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct OutputDistance {
-    /// The input.
+    /// Input that the output belongs to.
     pub input: String,
     /// The output, by A's name.
     pub output: String,

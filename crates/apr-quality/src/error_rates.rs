@@ -11,7 +11,7 @@ use crate::samples::Sample;
 pub struct ErrorRates {
     /// Insertions, deletions and changes of words, divided by the right words.
     pub word: f64,
-    /// The same of characters.
+    /// Insertions, deletions and changes of characters, divided by the right characters.
     pub character: f64,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Edits {
 }
 
 impl Edits {
-    /// Adds a text.
+    /// Adds the edits from a found text to the right text.
     pub(crate) fn add(&mut self, right: &str, found: &str) {
         let words = [right, found].map(|text| text.split_whitespace().collect::<Vec<_>>());
         self.words[0] += edits(&words[0], &words[1]);

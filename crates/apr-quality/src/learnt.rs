@@ -268,7 +268,7 @@ pub fn meanings(model: &Subject<'_>) -> RunResult<Option<MeaningScore>> {
 pub struct MeaningScore {
     /// Number of sentences that are closer to their paraphrase.
     pub right: usize,
-    /// All of them.
+    /// Number of all sentences.
     pub of: usize,
 }
 

@@ -81,15 +81,15 @@ pub(crate) fn mean_of(values: impl Iterator<Item = f64>) -> Estimate {
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Distribution {
-    /// Their mean.
+    /// Mean of the numbers.
     pub mean: Estimate,
-    /// The largest.
+    /// Largest number.
     pub max: f64,
     /// Percentiles by their per cent, interpolated between numbers, the largest first.
     pub percentiles: Vec<Percentile>,
     /// Half of the numbers are below.
     pub median: f64,
-    /// The smallest.
+    /// Smallest number.
     pub min: f64,
 }
 
@@ -98,7 +98,7 @@ pub struct Distribution {
 pub struct Percentile {
     /// Percentage from 0 to 100.
     pub percent: f64,
-    /// The number.
+    /// Number below which the percentage of numbers lies.
     pub value: f64,
 }
 

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn divergence_matches_that_of_the_probabilities() {
+    fn divergence_matches_the_divergence_of_the_probabilities() {
         // scipy.stats.entropy(softmax([1, 3, 2]), softmax([2, 3, 1])) == 0.15469789788441718
         let found = Agreement::of(&[1.0, 3.0, 2.0], &[2.0, 3.0, 1.0], 3);
         assert!((found.divergence - 0.154_697_897_884_417_18).abs() < 1e-7, "{found:?}");

@@ -11,13 +11,13 @@ use crate::media::{bmp, wav};
 pub struct Sample {
     /// Name in reports.
     pub name: String,
-    /// A text.
+    /// Text of the input.
     pub text: Option<String>,
     /// Token ids, if there is no text or no tokenizer.
     pub tokens: Vec<i64>,
-    /// An audio file.
+    /// Bytes of an audio file.
     pub audio: Option<Vec<u8>>,
-    /// An image file.
+    /// Bytes of an image file.
     pub image: Option<Vec<u8>>,
     /// Arrays by the names of inputs; one without a name is for the only input.
     pub arrays: Vec<(Option<String>, Given)>,

@@ -124,7 +124,7 @@ impl<'s> Subject<'s> {
         Ok(Self { runner, parts, layers, tokenizer, head: head.transpose()? })
     }
 
-    /// The model.
+    /// Returns the runner of the model.
     #[must_use]
     pub fn runner(&self) -> &Runner<'s> {
         &self.runner

@@ -18,7 +18,7 @@ pub struct Windows {
     bos: Option<i64>,
 }
 
-/// One of them.
+/// Window of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Window {
     /// Input of the model.
@@ -136,7 +136,7 @@ impl Windows {
         self.bos
     }
 
-    /// All tokens.
+    /// Returns all tokens of the text.
     #[must_use]
     pub fn tokens(&self) -> &[i64] {
         &self.tokens

@@ -80,7 +80,7 @@ pub enum Kept {
     Vector,
     /// Tensor whose name does not end with `weight`: biases, scales, states.
     NotWeight,
-    /// A norm.
+    /// Weight of a norm.
     Norm,
     /// Picks the experts.
     Router,
@@ -90,7 +90,7 @@ pub enum Kept {
     Small,
     /// A bias of more than one row.
     Bias,
-    /// Not learnt: masks, ids, frequencies.
+    /// Data that are not learnt: masks, ids, frequencies.
     Buffer,
     /// A table of scales or offsets, which multiplies no vector.
     Scale,
@@ -155,7 +155,7 @@ const KEPT_PARTS: &[(&str, Kept)] = &[
     ("mm.a.code_embd", Kept::Small),
 ];
 
-/// The same tensors by the ends of the names they have outside GGUF, before `.weight`.
+/// Kept tensors by the ends of their names outside GGUF, before `.weight`.
 const KEPT_ELSEWHERE: &[(&str, Kept)] = &[
     ("position_embeddings", Kept::Position),
     ("position_embedding", Kept::Position),

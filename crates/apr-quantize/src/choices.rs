@@ -12,8 +12,9 @@ pub enum Casts {
     /// Every tensor of floats.
     #[default]
     Everything,
-    /// Only what would be quantized; vectors, norms and the like keep their type. Readers of GGUF
-    /// files count on their norms in `f32`.
+    /// Only tensors that would be quantized. Vectors, norms and similar tensors keep their type.
+    ///
+    /// Readers of GGUF files rely on norms in `f32`.
     Weights,
 }
 

@@ -13,7 +13,7 @@ use super::scheme::Scheme;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuantizedLike {
-    /// Floats only.
+    /// No quantization: all weights are floats.
     Nothing,
     /// Quantization of this scheme, with the storage description of codes and scales, if there is
     /// one.

@@ -30,9 +30,9 @@ pub enum Weighting {
 /// Target of a quantization and its importance weights.
 #[derive(Debug, Clone)]
 pub struct Quantization {
-    /// Types.
+    /// Chosen types.
     pub choices: Choices,
-    /// Weights.
+    /// Importance weights.
     pub weighting: Option<Weighting>,
 }
 

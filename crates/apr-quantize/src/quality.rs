@@ -48,11 +48,11 @@ pub struct TensorQuality {
 /// All tensors of one new dtype.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TypeQuality {
-    /// The dtype.
+    /// New dtype of the tensors.
     pub dtype: DType,
     /// Tensors that became it.
     pub tensor_count: usize,
-    /// Their elements.
+    /// Number of elements of these tensors.
     pub elements: u64,
     /// Bits per element, scales included.
     pub bits_per_weight: f64,
@@ -90,7 +90,7 @@ pub struct Degradation {
     pub tensor_count: usize,
     /// Quantized tensors.
     pub of: usize,
-    /// The limit.
+    /// Limit of the relative error.
     pub limit: f64,
 }
 

@@ -25,7 +25,7 @@ const LONGEST_ROW: u64 = 4 << 20;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct TensorTarget {
-    /// The dtype.
+    /// Dtype of the target.
     pub dtype: DType,
     /// Weight of an error per column of a row, or per column of each matrix of a stack.
     pub importance: Option<Arc<[f32]>>,

@@ -117,7 +117,7 @@ schemes! {
     Q2_K = "q2_k", Q2_K, Blocks, Some(10);
     /// Q2_K, with Q4_K in the first layers; needs importance.
     Q2_K_S = "q2_k_s", Q2_K, Blocks, Some(21);
-    /// Q3_K.
+    /// Q3_K, the small mix.
     Q3_K_S = "q3_k_s", Q3_K, Blocks, Some(11);
     /// Q3_K, with Q4_K and Q5_K for important tensors.
     Q3_K_M = "q3_k_m", Q3_K, Blocks, Some(12);
@@ -127,7 +127,7 @@ schemes! {
     Q4_K_S = "q4_k_s", Q4_K, Blocks, Some(14);
     /// Q4_K, with Q6_K for important tensors.
     Q4_K_M = "q4_k_m", Q4_K, Blocks, Some(15);
-    /// Q5_K.
+    /// Q5_K, the small mix.
     Q5_K_S = "q5_k_s", Q5_K, Blocks, Some(16);
     /// Q5_K, with Q6_K for important tensors.
     Q5_K_M = "q5_k_m", Q5_K, Blocks, Some(17);
@@ -175,7 +175,7 @@ schemes! {
     NVFP4 = "nvfp4", NVFP4, Blocks, Some(39);
 }
 
-/// Other names of schemes. The first three are llama-quantize's.
+/// Further names of schemes. The first three are from llama-quantize.
 const ALIASES: &[(&str, Scheme)] = &[
     ("q3_k", Scheme::Q3_K_M),
     ("q4_k", Scheme::Q4_K_M),

@@ -98,7 +98,7 @@ fn collect<'j>(json: &'j Json, shape: &[usize], leaves: &mut Vec<&'j Json>) -> R
 /// Result of a run.
 #[derive(Debug, Serialize)]
 pub struct RunReport {
-    /// The model.
+    /// Path of the model.
     pub path: String,
     /// Name of the part that ran.
     pub part: String,
@@ -113,7 +113,7 @@ pub struct RunReport {
     pub work: u64,
 }
 
-/// An output.
+/// Output of a run as an array.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct ArrayReport {

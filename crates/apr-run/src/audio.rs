@@ -26,14 +26,14 @@ const WINDOWS: [(u32, usize, usize); 2] = [(16_000, 512, 64), (8_000, 256, 32)];
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct AudioResult {
-    /// The file.
+    /// Audio file and its properties.
     pub sound: AudioFile,
     /// Result of the task.
     #[serde(flatten)]
     pub made: AudioTask,
 }
 
-/// An audio file.
+/// Audio file and its properties.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct AudioFile {
@@ -43,7 +43,7 @@ pub struct AudioFile {
     pub rate: u32,
     /// Number of channels in the file. Samples are averaged over them.
     pub channels: usize,
-    /// Length.
+    /// Length in seconds.
     pub seconds: f64,
     /// Hz that the model takes.
     pub model_rate: u32,
@@ -66,7 +66,7 @@ pub enum AudioTask {
     },
     /// One vector: the mean of the frames' states.
     Embedding {
-        /// The vector.
+        /// Vector of the audio file.
         vector: Vec<f32>,
     },
     /// Voice activity.

@@ -38,7 +38,7 @@ impl Default for BenchOptions {
     }
 }
 
-/// A measurement.
+/// Result of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct BenchResult {

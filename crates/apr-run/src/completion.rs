@@ -86,15 +86,14 @@ pub struct Completion {
     pub dropped: usize,
     /// Tokens that were generated.
     pub added: Vec<i64>,
-    /// Their text; `None` for [`Prompt::Tokens`].
+    /// Text of the generated tokens; `None` for [`Prompt::Tokens`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// The bytes of the text in base64, if they are not UTF-8: in the text, replacement characters
     /// stand for them. [`Completion::bytes`] has them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text_base64: Option<String>,
-    /// The same of a chat, taken apart into thinking, text and tool calls, as the model's template
-    /// has them.
+    /// Generated text of a chat, split into thinking, text and tool calls by the model's template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
     /// Reason why generation ended.
@@ -287,8 +286,9 @@ impl<'g> Generator<'g> {
         self.generate_bytes(prompt, &mut as_texts(sink))
     }
 
-    /// The same, and `sink` receives the bytes of the text as the model writes them: whole
-    /// characters at a time, and also what is no UTF-8.
+    /// Same as [`generate`](Self::generate), but `sink` receives bytes, which need not be UTF-8.
+    ///
+    /// `sink` receives whole characters at a time.
     ///
     /// # Errors
     /// Those of [`generate`](Self::generate).

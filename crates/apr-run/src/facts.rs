@@ -47,7 +47,7 @@ const FILES: [&str; 5] = [
 ];
 
 impl Facts {
-    /// Reads them.
+    /// Reads the facts of a checkpoint.
     ///
     /// # Errors
     /// E007 and E008 when a companion can't be read, E001 where those of sentence-transformers are

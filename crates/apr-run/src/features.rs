@@ -16,7 +16,7 @@ use crate::transcription::LogMelInput;
 pub struct AudioInput {
     /// Inputs by their names.
     pub inputs: Vec<(String, Value)>,
-    /// The file.
+    /// Audio file and its properties.
     pub file: AudioFile,
     /// Samples of the file at the model's sample rate, from -1 to 1.
     pub samples: Vec<f32>,
@@ -52,7 +52,7 @@ impl<'f> AudioFeatures<'f> {
         Ok(self.read(name, bytes)?.inputs)
     }
 
-    /// The same with the samples that they are made of.
+    /// Reads an audio file, and returns the inputs with the samples that they are made of.
     ///
     /// # Errors
     /// Those of [`inputs`](Self::inputs).

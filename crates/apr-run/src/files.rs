@@ -20,7 +20,7 @@ use super::arrays::array_report;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ArrayFile {
-    /// One array.
+    /// A single array.
     Npy,
     /// Arrays by name.
     Npz,

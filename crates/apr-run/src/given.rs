@@ -19,7 +19,7 @@ const DEEPEST: usize = 32;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Given {
-    /// An array.
+    /// Array of values.
     Array(Tensor),
     /// JSON: nested lists for an array or a sequence of arrays, an object for a map, `null` for
     /// nothing.
@@ -33,7 +33,7 @@ pub enum Given {
 pub struct GivenArray {
     /// Name in the file, or the name that the user gave.
     pub name: Option<String>,
-    /// The raw input.
+    /// Raw input in the file.
     pub value: Given,
     /// The file, for errors.
     pub file: String,

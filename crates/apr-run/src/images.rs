@@ -41,12 +41,12 @@ pub enum ImageTask {
     },
     /// Scores of the candidate texts, the best first.
     Fit {
-        /// All of them.
+        /// Scores of all candidate texts.
         texts: Vec<TextScore>,
     },
     /// One vector for the image.
     Embedding {
-        /// The vector.
+        /// Vector of the image.
         vector: Vec<f32>,
     },
 }
@@ -55,9 +55,9 @@ pub enum ImageTask {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TextScore {
-    /// The candidate.
+    /// Candidate text.
     pub text: String,
-    /// Probability.
+    /// Probability of the text.
     pub score: f64,
     /// The model's own score.
     pub logit: f32,

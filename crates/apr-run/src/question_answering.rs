@@ -42,7 +42,7 @@ pub struct Answer {
     pub start: usize,
     /// Character after the last one.
     pub end: usize,
-    /// The span.
+    /// Text of the span.
     pub answer: String,
 }
 

@@ -33,7 +33,7 @@ const PROBES: [(&str, &str); 3] = [("alpha", "bravo"), ("charlie", "bravo"), ("a
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Ranking {
-    /// `reranking`.
+    /// Name of the task, `reranking`.
     pub task: &'static str,
     /// The query, unchanged.
     pub query: String,
@@ -53,7 +53,7 @@ pub struct Ranking {
 pub struct Ranked {
     /// Index among the given documents, from 0.
     pub index: usize,
-    /// The text.
+    /// Text of the document.
     pub document: String,
     /// Score; `None` if a pair has several labels.
     #[serde(skip_serializing_if = "Option::is_none")]

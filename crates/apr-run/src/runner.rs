@@ -472,7 +472,7 @@ impl<'p> Prepared<'p> {
         Ok(inputs)
     }
 
-    /// The same for texts of one number of tokens.
+    /// Returns all inputs for texts with equal numbers of tokens.
     pub(crate) fn batch_inputs(&self, rows: &[&[i64]]) -> RunResult<Vec<(String, Value)>> {
         all_inputs(self.body(), known_batch(self.body(), rows)?)
     }
@@ -512,7 +512,7 @@ pub fn known_inputs(body: &Body, ids: &[i64]) -> RunResult<Vec<(String, Value)>>
     known_batch(body, &[ids])
 }
 
-/// The same for texts of one number of tokens.
+/// Returns the inputs that follow from texts with equal numbers of tokens.
 fn known_batch(body: &Body, rows: &[&[i64]]) -> RunResult<Vec<(String, Value)>> {
     let (texts, tokens) = (rows.len(), rows.first().map_or(0, |row| row.len()));
     let mut inputs = Vec::new();

@@ -42,7 +42,7 @@ pub enum TextTask {
         /// `euclidean`, `manhattan`.
         #[serde(skip_serializing_if = "Option::is_none")]
         similarity: Option<String>,
-        /// The vector.
+        /// Vector of the text.
         vector: Vec<f32>,
     },
     /// A number for each word of the vocabulary, most of them 0 (SPLADE).
@@ -126,7 +126,7 @@ pub struct MaskToken {
     pub id: i64,
     /// Text of the token, or its spelling if it has no text.
     pub token: String,
-    /// Probability.
+    /// Probability of the token.
     pub score: f64,
 }
 
@@ -171,7 +171,7 @@ impl<'e> TextEncoder<'e> {
             || self.own_vectors().is_some()
     }
 
-    /// Reads a text.
+    /// Reads a text and returns the result of the model's task.
     ///
     /// # Errors
     /// [`RunError::Request`] for a text longer than the model's context ([`Remedy::Truncate`]) and

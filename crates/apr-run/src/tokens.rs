@@ -37,7 +37,7 @@ impl<'h> Tokenizer<'h> {
         Ok(Some(Self { host, tokens: Arc::new(tokens) }))
     }
 
-    /// Reads it.
+    /// Reads the tokenizer, which the model must have.
     ///
     /// # Errors
     /// Those of [`find`](Self::find), and E003 where the model has none.

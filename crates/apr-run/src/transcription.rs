@@ -45,14 +45,14 @@ pub struct TranscriptionOptions {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Transcription {
-    /// The file.
+    /// Audio file and its properties.
     pub sound: AudioFile,
     /// `transcription`.
     pub task: &'static str,
     /// Code of the language, if the model has several languages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,
-    /// All segments.
+    /// Text of all segments.
     pub text: String,
     /// Parts of the text with their times.
     pub segments: Vec<Segment>,
@@ -170,7 +170,7 @@ pub struct Transcriber<'t> {
     special: WhisperTokens,
     hearing: LogMelInput,
     settings: Generation,
-    /// The same at the temperatures of the fallback, the lowest first.
+    /// Settings at the temperatures of the fallback, the lowest first.
     fallbacks: Vec<(f32, Generation)>,
     /// Maximum number of tokens of a window.
     longest: usize,

@@ -85,7 +85,7 @@ pub struct ScanSummary {
     pub unreadable: usize,
     /// Number of dangerous files.
     pub dangerous: usize,
-    /// Each file.
+    /// Reports of the files.
     pub files: Vec<ScanReport>,
 }
 

@@ -57,7 +57,7 @@ pub enum Module {
     StaticEmbedding,
     /// Vectors of tokens become one.
     Pooling {
-        /// Each makes a vector; they are joined in this order.
+        /// Modes that each make a vector; the vectors are joined in this order.
         modes: Vec<PoolingMode>,
         /// `true` if the tokens of a prompt count.
         include_prompt: bool,

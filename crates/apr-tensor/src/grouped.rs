@@ -22,11 +22,13 @@ pub enum Rule {
     /// `(code - zero) * scale`, then times this number, which is 1 for values that are not of
     /// single precision.
     Difference(f32),
-    /// The same with the difference rounded to the dtype of the values, of codes that are `u8`.
+    /// Like `Difference`, with the difference rounded to the dtype of the values.
+    ///
+    /// The codes must be `u8`.
     RoundedDifference,
     /// `code * scale + zero`, each in single precision.
     Sum,
-    /// The same with the product rounded to the dtype of the values.
+    /// Like `Sum`, with the product rounded to the dtype of the values.
     RoundedSum,
 }
 
@@ -153,7 +155,7 @@ impl Decoding {
         }
     }
 
-    /// The same of a row of codes of four bits that [`pack_nibbles`] packed.
+    /// Same as [`decode_row`](Self::decode_row), for 4-bit codes that [`pack_nibbles`] packed.
     ///
     /// # Panics
     /// Those of [`decode_row`](Self::decode_row).

@@ -176,8 +176,10 @@ pub(crate) struct Block {
     pub(crate) zeros: u32,
     pub(crate) min: f64,
     pub(crate) max: f64,
-    /// Not finite if the sum exceeds `f64`, or if an element is not finite: then no other field is
-    /// of use.
+    /// Mean of the elements.
+    ///
+    /// If the sum exceeds `f64`, or if an element is not finite, the mean is not finite. The other
+    /// fields are then of no use.
     pub(crate) mean: f64,
     /// Sum of the squared differences from the mean.
     pub(crate) squares: f64,

@@ -58,7 +58,7 @@ pub struct Moments {
 /// infinite or NaN.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Stats {
-    /// Elements.
+    /// Number of elements.
     pub count: u64,
     /// Elements that are NaN.
     pub nan: u64,

@@ -26,7 +26,7 @@ pub(crate) struct Entry {
     pub(crate) slices: Vec<Vec<Extent>>,
 }
 
-/// An index.
+/// Index of a checkpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Bundle {
     /// Files that the bytes are in.

@@ -23,7 +23,7 @@ pub(crate) enum Values {
     Repeated(Vec<u8>),
 }
 
-/// A constant.
+/// Constant of a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Constant {
     pub(crate) name: String,
@@ -199,7 +199,7 @@ impl TensorProto {
         Ok(proto)
     }
 
-    /// The sizes.
+    /// Returns the dimensions of the tensor.
     pub(crate) fn dims(&self) -> &[u64] {
         &self.dims
     }

@@ -66,9 +66,9 @@ pub struct Apr2Builder {
 pub struct Apr2Entry {
     /// Name, UTF-8 or not.
     pub name: Vec<u8>,
-    /// dtype code.
+    /// Code of the dtype.
     pub dtype: u8,
-    /// Dimensions.
+    /// Dimensions of the tensor.
     pub dims: Vec<u64>,
     /// Value that replaces the offset of the bytes from the start of the data section.
     pub offset: Option<u64>,
@@ -102,7 +102,7 @@ pub struct Apr2Footer {
     pub present: bool,
     /// Value that replaces the CRC-32 of all bytes before it.
     pub crc32: Option<u32>,
-    /// Magic, `2RPA`.
+    /// Magic number, `2RPA`.
     pub magic: [u8; 4],
     /// Value that replaces the length of the file.
     pub file_size: Option<u64>,
@@ -183,7 +183,7 @@ impl Apr2Builder {
         Self::default()
     }
 
-    /// Adds a tensor.
+    /// Adds a tensor to the file.
     #[must_use]
     pub fn entry(mut self, entry: Apr2Entry) -> Self {
         self.entries.push(entry);
@@ -204,7 +204,7 @@ impl Apr2Builder {
         self
     }
 
-    /// The file.
+    /// Builds the bytes of the file.
     #[must_use]
     pub fn build(&self) -> Vec<u8> {
         let order = self.index_order();

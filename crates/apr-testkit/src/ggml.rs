@@ -30,13 +30,13 @@ pub struct GgmlBuilder {
     pub filterbank: Option<(i32, i32, Vec<f32>)>,
     /// Number of tokens; not written if `None`.
     pub token_count: Option<i32>,
-    /// Tokens.
+    /// Bytes of the tokens.
     pub tokens: Vec<Vec<u8>>,
     /// `true` to write a score for each token, which is minus its id.
     pub scored: bool,
     /// `true` to start data at multiples of 32.
     pub aligned: bool,
-    /// Tensors.
+    /// Tensors of the file.
     pub tensors: Vec<GgmlTensor>,
     /// Bytes after the last tensor.
     pub tail: Vec<u8>,
@@ -45,17 +45,17 @@ pub struct GgmlBuilder {
 /// A tensor: its header and its data.
 #[derive(Debug, Clone)]
 pub struct GgmlTensor {
-    /// Name.
+    /// Name of the tensor.
     pub name: Vec<u8>,
     /// Value that replaces the length of the name.
     pub name_len: Option<i32>,
     /// Value that replaces the number of dimensions.
     pub n_dims: Option<i32>,
-    /// ggml's number.
+    /// Type of the elements, as ggml's number.
     pub type_number: i32,
     /// Dimensions as in the file: innermost first.
     pub dims: Vec<i32>,
-    /// Data.
+    /// Bytes of the tensor.
     pub bytes: Vec<u8>,
 }
 
@@ -175,7 +175,7 @@ impl GgmlBuilder {
         self
     }
 
-    /// Adds a tensor.
+    /// Adds a tensor to the file.
     #[must_use]
     pub fn tensor(mut self, tensor: GgmlTensor) -> Self {
         self.tensors.push(tensor);
@@ -216,7 +216,7 @@ impl GgmlBuilder {
         file
     }
 
-    /// The file.
+    /// Builds the bytes of the file.
     #[must_use]
     pub fn build(&self) -> Vec<u8> {
         let mut file = self.header();

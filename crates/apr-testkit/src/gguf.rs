@@ -53,7 +53,7 @@ pub struct GgufEntry {
     pub kind: u32,
     /// Value that replaces the offset of the bytes from the start of the data.
     pub offset: Option<u64>,
-    /// The bytes.
+    /// Bytes of the tensor.
     pub bytes: Vec<u8>,
 }
 
@@ -115,28 +115,28 @@ impl GgufBuilder {
         self
     }
 
-    /// Adds a text.
+    /// Adds a pair with a text.
     #[must_use]
     pub fn text(self, key: &str, text: &str) -> Self {
         let value = [self.length(text.len() as u64), text.into()].concat();
         self.pair(key, 8, &value)
     }
 
-    /// Adds a u32.
+    /// Adds a pair with a `u32`.
     #[must_use]
     pub fn u32(self, key: &str, value: u32) -> Self {
         let value = self.word(value);
         self.pair(key, 4, &value)
     }
 
-    /// Adds a u16.
+    /// Adds a pair with a `u16`.
     #[must_use]
     pub fn u16(self, key: &str, value: u16) -> Self {
         let value = if self.big_endian { value.to_be_bytes() } else { value.to_le_bytes() };
         self.pair(key, 2, &value)
     }
 
-    /// Adds an i32.
+    /// Adds a pair with an `i32`.
     #[must_use]
     pub fn i32(self, key: &str, value: i32) -> Self {
         let value = self.word(value.cast_unsigned());
@@ -160,14 +160,14 @@ impl GgufBuilder {
         self.array(key, 8, texts.len() as u64, &items)
     }
 
-    /// Adds a tensor.
+    /// Adds a tensor to the file.
     #[must_use]
     pub fn entry(mut self, entry: GgufEntry) -> Self {
         self.entries.push(entry);
         self
     }
 
-    /// The file.
+    /// Builds the bytes of the file.
     #[must_use]
     pub fn build(&self) -> Vec<u8> {
         let mut file = self.header();

@@ -19,7 +19,7 @@ pub struct Model {
     pub json: Value,
 }
 
-/// All of them, by name.
+/// Returns all models, sorted by name.
 #[must_use]
 pub fn models() -> Vec<Model> {
     let mut paths: Vec<_> = std::fs::read_dir(fixture("gguf"))

@@ -98,7 +98,7 @@ impl Tmux {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The same with the escape sequences of colours and weights.
+    /// Returns the contents of the terminal, with the escape sequences of colours and weights.
     #[must_use]
     pub fn styled_screen(&self) -> String {
         let output = self.run(&["capture-pane", "-p", "-e"]);

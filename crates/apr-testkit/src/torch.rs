@@ -8,7 +8,7 @@ pub struct Entry {
     pub name: String,
     /// Name in front of the content.
     pub local_name: String,
-    /// Stored bytes.
+    /// Stored bytes of the entry.
     pub data: Vec<u8>,
     /// Flags in the directory.
     pub flags: u16,

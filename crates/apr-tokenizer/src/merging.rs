@@ -147,7 +147,7 @@ impl Merging {
         Ok(self.pieces(text, ends)?.into_iter().map(|piece| piece.id).collect())
     }
 
-    /// The same with the place of each token in the text.
+    /// Tokenizes a text, and returns each token with its position in the text.
     ///
     /// # Errors
     /// Those of [`Merging::encode`].

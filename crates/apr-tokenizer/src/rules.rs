@@ -28,9 +28,10 @@ const PAIRS: [&str; 8] = [
 pub struct Rules {
     /// Merges as `left right`, in the order of their ranks; `None` if the tokenizer has no merges.
     pub merges: Option<Vec<String>>,
-    /// Other rules by the names that their file has for them, such as `normalizer` of a
-    /// `tokenizer.json` or `tokenizer.ggml.pre` of a GGUF file. Two tokenizers are comparable where
-    /// both have a name.
+    /// Further rules by their names in the file.
+    ///
+    /// Examples are `normalizer` of a `tokenizer.json` and `tokenizer.ggml.pre` of a GGUF file. Two
+    /// tokenizers are comparable where both have a name.
     pub others: BTreeMap<&'static str, Value>,
 }
 

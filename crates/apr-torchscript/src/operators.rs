@@ -65,7 +65,7 @@ const SIMPLE: [(&str, &str); 51] = [
     ("Xor", "torch.logical_xor"),
 ];
 
-/// Writes a node.
+/// Writes the code of a node.
 pub(crate) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
     if let Some((_, function)) = SIMPLE.iter().find(|(name, _)| *name == &*node.op.name) {
         return simple(emitter, node, function);

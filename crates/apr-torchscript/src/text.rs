@@ -27,7 +27,7 @@ const LONGEST: usize = 200;
 pub(crate) struct Variables(HashMap<String, u64>);
 
 impl Variables {
-    /// A new one.
+    /// Returns a new variable name for a value.
     pub(crate) fn of(&mut self, value: &str) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
         let mut name: String = value.chars().take(LONGEST).map(plain).collect();
@@ -92,7 +92,7 @@ pub(crate) fn dtype(element: ElementType) -> Result<u8> {
     })
 }
 
-/// A truth value.
+/// Returns a boolean as a Python literal.
 pub(crate) fn flag(is_true: bool) -> &'static str {
     if is_true { "True" } else { "False" }
 }

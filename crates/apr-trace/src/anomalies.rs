@@ -24,7 +24,9 @@ const INPUTS: usize = 100;
 const FEW_INPUTS: usize = 4;
 /// Minimum share of dead neurons that is reported.
 const DEAD: f64 = 0.01;
-/// The same behind an activation function: some of its neurons wait for rare inputs.
+/// Minimum share of dead neurons that is reported after an activation function.
+///
+/// Some of these neurons wait for rare inputs.
 const DEAD_ACTIVATIONS: f64 = 0.1;
 /// Keys from which on attention to a single one is worth telling.
 const KEYS: usize = 8;
@@ -48,7 +50,7 @@ const CONFIDENT: f64 = 0.9;
 pub struct AnomalyReport {
     /// Version of this report: 1.
     pub version: u32,
-    /// The model.
+    /// Path of the model.
     pub path: String,
     /// Input of the run.
     pub input: String,
@@ -61,7 +63,7 @@ pub struct AnomalyReport {
     pub not_judged: Vec<String>,
 }
 
-/// An anomaly.
+/// Anomaly found in a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Anomaly {
@@ -126,12 +128,12 @@ pub enum AnomalyKind {
     },
     /// Words for a silent input.
     WordsInSilence {
-        /// The text.
+        /// Text that the model recognized.
         text: String,
     },
     /// A class with high probability for an input of noise.
     ConfidentOnNoise {
-        /// The class.
+        /// Name of the class.
         class: String,
         /// Probability of the class.
         probability: f64,

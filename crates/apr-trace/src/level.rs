@@ -7,7 +7,7 @@ use serde::Serialize;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Level {
-    /// An operator.
+    /// A single operator.
     Op,
     /// A group within a layer: attention, a norm, an MLP.
     #[default]

@@ -25,7 +25,7 @@ const DECODED: usize = 16;
 /// A model that is looked at.
 #[derive(Clone, Copy)]
 pub struct Subject<'s> {
-    /// The model.
+    /// Source of the model.
     pub source: &'s Source<'s>,
     /// Facts about the model.
     pub facts: &'s Facts,
@@ -35,7 +35,7 @@ pub struct Subject<'s> {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Payload {
-    /// A text.
+    /// Text prompt.
     Text {
         /// The text, or the message of a chat.
         prompt: String,
@@ -44,16 +44,16 @@ pub enum Payload {
         /// Text that contains the answer, if the prompt is a question about a text.
         context: Option<String>,
     },
-    /// Ids of tokens.
+    /// Token ids.
     Tokens(Vec<i64>),
-    /// An audio file.
+    /// Audio file.
     Audio {
         /// Name for reports.
         name: String,
         /// Bytes of the file.
         bytes: Vec<u8>,
     },
-    /// An image file.
+    /// Image file.
     Image {
         /// Name for reports.
         name: String,
@@ -64,7 +64,7 @@ pub enum Payload {
     },
     /// Arrays of files.
     Arrays {
-        /// The arrays.
+        /// Arrays with their names.
         arrays: Vec<GivenArray>,
         /// `true` if all arrays are from one file.
         is_only_file: bool,
@@ -110,13 +110,13 @@ pub struct Written {
     pub encoder: Vec<i64>,
     /// Tokens that were generated.
     pub added: Vec<i64>,
-    /// Their text.
+    /// Text of the generated tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }
 
 impl Written {
-    /// All of them that the decoder is given.
+    /// Returns all tokens that the decoder receives.
     #[must_use]
     pub fn tokens(&self) -> Vec<i64> {
         [&self.given[..], &self.added].concat()
@@ -255,7 +255,7 @@ pub struct RawInput {
 
 /// One run of a part of a model.
 pub struct Pass<'p> {
-    /// The part.
+    /// Part of the model that runs.
     pub part: Prepared<'p>,
     /// Inputs of the part.
     pub inputs: Vec<(String, Value)>,
@@ -302,7 +302,7 @@ impl<'r> Passes<'r> {
         Ok(Self { runner: *runner, parts })
     }
 
-    /// The parts.
+    /// Returns the parts of the model.
     #[must_use]
     pub fn parts(&self) -> &[&'r Runnable] {
         &self.parts

@@ -23,7 +23,7 @@ const SLICE_BEGIN: u64 = 1;
 const SLICE_END: u64 = 2;
 const COUNTER: u64 = 4;
 
-/// A trace as a file that Perfetto opens. Without a clock each operator takes a secondsecond.
+/// Returns a trace as a file for Perfetto. Without a clock, each operator takes a microsecond.
 #[must_use]
 pub fn perfetto(trace: &Trace) -> Vec<u8> {
     let mut file = File::default();

@@ -54,7 +54,7 @@ enum Source {
     Weight(WeightRef),
     /// An input of the model.
     Input(String),
-    /// A constant.
+    /// Other source, such as a constant.
     Other,
 }
 
@@ -86,7 +86,7 @@ impl Sites {
         Ok(sites)
     }
 
-    /// All of them.
+    /// Returns all sites.
     #[must_use]
     pub fn list(&self) -> &[Site] {
         &self.list

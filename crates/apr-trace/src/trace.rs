@@ -54,7 +54,7 @@ impl TraceOptions {
 pub struct Trace {
     /// Version of this report: 1.
     pub version: u32,
-    /// The model.
+    /// Path of the model.
     pub path: String,
     /// Input of the run.
     pub input: String,
@@ -97,7 +97,7 @@ pub struct PassTrace {
     pub work: u64,
 }
 
-/// An input.
+/// Input of a run with its trace.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct InputTrace {
@@ -111,11 +111,11 @@ pub struct InputTrace {
     pub sound: Option<AudioFile>,
 }
 
-/// A step.
+/// Step of a run with its trace.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct StepTrace {
-    /// Number of the step, starting at 1; inputs are numbered as well.
+    /// Number of the step, starting at 1. Inputs are also numbered.
     pub number: usize,
     /// Path of the step: `layers.3/attention`.
     pub path: String,

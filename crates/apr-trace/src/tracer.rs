@@ -85,12 +85,12 @@ impl ValueTrace {
         Ok(Self { shape, element, statistics, first, profile: None, correlation: None })
     }
 
-    /// The same of a step's result.
+    /// Describes the result of a step, with its profile.
     pub(crate) fn of_result(value: &Value) -> Result<Self> {
         Ok(Self { profile: Profile::of(value), ..Self::of(value)? })
     }
 
-    /// The same of an input.
+    /// Describes an input, with the correlation of neighbours.
     pub(crate) fn of_input(value: &Value) -> Result<Self> {
         Ok(Self { correlation: correlation(value), ..Self::of(value)? })
     }

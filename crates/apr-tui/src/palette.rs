@@ -22,7 +22,7 @@ impl Palette {
         if self.has_colors { Style::new().fg(color) } else { Style::new() }
     }
 
-    /// A heading.
+    /// Returns the style of headings.
     pub(crate) fn heading(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
@@ -52,7 +52,7 @@ impl Palette {
         self.color(Color::Green)
     }
 
-    /// Something odd.
+    /// Returns the style of warnings and unusual values.
     pub(crate) fn odd(self) -> Style {
         self.color(Color::Yellow).add_modifier(Modifier::BOLD)
     }

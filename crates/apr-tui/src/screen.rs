@@ -28,7 +28,7 @@ pub(crate) enum Flow {
 /// Change of a screen while no key was pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tick {
-    /// No change.
+    /// The screen is unchanged.
     Idle,
     /// A computation for the screen is running, and its progress may have changed.
     Busy,
@@ -56,7 +56,7 @@ pub(crate) trait Screen {
 /// Appearance and wording of screens.
 #[derive(Clone, Copy)]
 pub struct ScreenOptions<'o> {
-    /// Colours.
+    /// Colours of the screens.
     pub palette: Palette,
     /// `true` to capture clicks and the mouse wheel; a key of the screen releases the mouse.
     pub takes_mouse: bool,

@@ -44,7 +44,7 @@ const CLICKS: &str = "\u{1b}[?1000h\u{1b}[?1006h";
 /// Reason for which a screen ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// The quit key.
+    /// The user pressed the quit key.
     Quit,
     /// A request to compare the model with another one, at the typed location.
     Compare(String),

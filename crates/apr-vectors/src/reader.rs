@@ -35,7 +35,7 @@ pub struct VectorsReader {
 /// Position of the words.
 #[derive(Debug)]
 enum Text {
-    /// Before each vector.
+    /// The words are before each vector.
     Rows(Rows),
     Dictionary(Dictionary),
 }

@@ -42,7 +42,7 @@ impl Tally {
 /// Bytes that are not those their checksum was taken of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mismatch {
-    /// Two CRC-32.
+    /// CRC-32 checksums differ.
     Crc32 {
         /// Checksum stored in the file.
         stated: u32,

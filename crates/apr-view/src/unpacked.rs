@@ -25,7 +25,7 @@ const WINDOW: u64 = 1 << 20;
 /// Part of a base tensor that a tensor shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UnpackedPart {
-    /// All of it.
+    /// The whole tensor.
     Whole,
     /// Quants, `per_byte` of them per byte, at `at` bytes after the start of each block; `flip` has
     /// the bits to invert.
@@ -89,7 +89,7 @@ pub struct Parts {
     pub turned: usize,
     /// Quants in a byte: 1 or 2.
     pub per_byte: u64,
-    /// The scales.
+    /// Position of the scales.
     pub scales: usize,
     /// Offsets to add, if the type has them.
     pub mins: Option<usize>,

@@ -21,7 +21,7 @@ const BEGINNINGS: usize = 8;
 pub enum TensorOrigin {
     /// Tensor at this position in the base.
     Base(usize),
-    /// Here.
+    /// Bytes in memory.
     Own(Vec<u8>),
     /// Made of the base's.
     Changed(Change),
@@ -64,7 +64,7 @@ pub struct Mapping {
 enum File {
     /// Companion file at this position in the base.
     Base(usize),
-    /// Here.
+    /// Bytes in memory.
     Own(Vec<u8>),
 }
 

@@ -31,7 +31,7 @@ pub struct Carrier {
     pub tensor: usize,
     /// The name that its family has for it, or its own.
     pub name: String,
-    /// Elements.
+    /// Number of elements.
     pub elements: u64,
     /// Elements that are not zero.
     pub weights: u64,

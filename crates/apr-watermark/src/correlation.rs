@@ -25,7 +25,7 @@ pub struct Correlation {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct SymbolScore {
-    /// The byte.
+    /// Value of the symbol.
     pub byte: u8,
     /// Correlation of the symbol, in standard deviations of a chance correlation.
     pub z: f64,

@@ -19,7 +19,7 @@ pub struct DetectReport {
     pub detected: bool,
     /// Decoded id, if a mark was found and the id's check is valid.
     pub id: Option<String>,
-    /// Requested id.
+    /// Id that was requested.
     pub asked: Option<String>,
     /// Correlation with the mark, in standard deviations of a chance one.
     pub z: f64,
@@ -29,7 +29,7 @@ pub struct DetectReport {
     pub strength: f64,
     /// Tensors that were looked at.
     pub tensor_count: usize,
-    /// Their elements.
+    /// Number of elements of these tensors.
     pub weights: u64,
     /// The symbols of the frame that was read, whether of the mark or of noise.
     pub symbols: Vec<SymbolScore>,

@@ -27,7 +27,7 @@ const STRONGEST: f64 = 0.05;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct EmbedReport {
-    /// The id.
+    /// Id that was embedded.
     pub id: String,
     /// Bytes of the frame: id, padding and check.
     pub frame: usize,

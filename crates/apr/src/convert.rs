@@ -118,7 +118,8 @@ impl Convert {
         self
     }
 
-    /// Only the tensors whose names start with `prefix`, which is taken off.
+    /// Selects only the tensors whose names start with `prefix`, and removes the prefix from the
+    /// names.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.job.prefix = Some(prefix.into());
         self

@@ -184,7 +184,7 @@ impl AprConverter {
         self
     }
 
-    /// Converts.
+    /// Imports the model and returns the bytes of the `.apr` file.
     ///
     /// # Errors
     /// What is wrong with the source, or the first tensor that fails validation.

@@ -9,7 +9,7 @@ use apr_core::{Phase, Progress};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Step {
-    /// Current phase.
+    /// Current phase of the job.
     pub phase: Phase,
     /// Bytes that the phase has gone through.
     pub done: u64,

@@ -59,7 +59,7 @@ impl<'a> FamilyModel<'a> {
 }
 
 impl<'a> GraphSettings<'a> {
-    /// The model.
+    /// Returns the model that the settings belong to.
     #[must_use]
     pub fn model(&self) -> &'a FamilyModel<'a> {
         self.model

@@ -10,7 +10,8 @@ use crate::expression::{Expression, Value};
 use crate::gguf::{Defaults, GgufCut, GgufLayout, GgufValue, TensorLayout};
 
 impl<'a> FamilyModel<'a> {
-    /// Returns `true` if values are in GGUF's layout and not in that of Hugging Face checkpoints.
+    /// Returns `true` if values are in GGUF's layout instead of the layout of Hugging Face
+    /// checkpoints.
     #[must_use]
     pub fn is_in_gguf_layout(&self) -> bool {
         self.in_gguf_layout

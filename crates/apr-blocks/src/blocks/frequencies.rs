@@ -22,7 +22,7 @@ pub(crate) struct Frequencies {
 /// Angles per position, one for each pair of dimensions.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Inverse {
-    /// The same for every text.
+    /// Angles that are the same for every text.
     Fixed(Vec<f32>),
     /// Angles of LongRoPE: `long` for texts longer than `limit`, otherwise `short`.
     ByLength { short: Vec<f32>, long: Vec<f32>, limit: u64 },

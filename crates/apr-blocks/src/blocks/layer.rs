@@ -18,7 +18,7 @@ use crate::writer::Writer;
 enum Residual {
     /// The feed-forward network reads the output of attention.
     Serial,
-    /// Both work on the layer's input (GPT-J,
+    /// Attention and the feed-forward network both read the layer's input (GPT-J,
     /// <https://github.com/kingoflolz/mesh-transformer-jax>).
     Parallel,
     /// Like `Serial`, but each block's output is added to its input after the norm (BLOOM's

@@ -29,7 +29,9 @@ impl Writer<'_> {
         self.grouped_map_convolution(name, x, module, stride, padding, 1)
     }
 
-    /// The same with as many groups of channels that are computed apart.
+    /// Returns the convolution of a module over a map, with separate groups of channels.
+    ///
+    /// The other parameters are the same as for [`map_convolution`](Self::map_convolution).
     fn grouped_map_convolution(
         &mut self,
         name: &str,

@@ -21,7 +21,7 @@ pub(crate) enum Sight {
 /// Range of a token's attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Everything.
+    /// All tokens.
     Whole,
     /// This number of tokens.
     Window(u64),

@@ -47,7 +47,7 @@ impl Norm {
         self.eps
     }
 
-    /// The same with another epsilon.
+    /// Replaces the epsilon of the norm.
     pub(crate) fn with_eps(self, eps: f64) -> Self {
         Self { eps, ..self }
     }

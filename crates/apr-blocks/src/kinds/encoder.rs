@@ -30,8 +30,9 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Resul
     head::write(w, place, x, Some(Tokens { ids: tokens, mask: Some(mask) }))
 }
 
-/// The same for texts of several answers each, `[batch, choices, sequence]`, which are read as
-/// texts of their own.
+/// Writes an encoder for texts with several answers each, `[batch, choices, sequence]`.
+///
+/// Each answer is read as a text of its own.
 fn write_choices(w: &mut Writer<'_>, place: BlockPosition<'_>) -> Result<()> {
     let input = |w: &mut Writer<'_>, name: &str, meaning: Meaning| {
         let shape = [Dim::symbol(BATCH), Dim::symbol(CHOICES), Dim::symbol(SEQUENCE)];

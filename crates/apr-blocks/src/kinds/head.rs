@@ -12,7 +12,7 @@ use crate::writer::{Writer, signed};
 /// The tokens that vectors are of.
 #[derive(Clone, Copy)]
 pub(crate) struct Tokens {
-    /// Their ids, `[batch, tokens]`.
+    /// Ids of the tokens, `[batch, tokens]`.
     pub(crate) ids: ValueId,
     /// 0 for padding tokens, and 1 for the others.
     pub(crate) mask: Option<ValueId>,

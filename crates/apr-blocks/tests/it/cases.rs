@@ -51,7 +51,7 @@ impl Case {
         names.iter().map(|name| Self::named(&format!("{within}{name}"))).collect()
     }
 
-    /// The same with another entry of the configuration.
+    /// Adds an entry to the configuration, or replaces it.
     pub(crate) fn with(mut self, key: &str, value: Json) -> Self {
         self.config.insert(key.to_owned(), value);
         self

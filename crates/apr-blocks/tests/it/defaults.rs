@@ -10,7 +10,7 @@ use crate::cases::Case;
 
 /// Configuration of a case as transformers reads it.
 struct Understood {
-    /// All of it.
+    /// Configuration with all keys.
     full: Map<String, Json>,
     /// Differences if a key is omitted, by that key.
     without: Map<String, Json>,

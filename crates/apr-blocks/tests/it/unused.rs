@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::cases::Case;
 
-/// The same with one more tensor.
+/// Adds a tensor to a case.
 fn with_tensor(mut case: Case, name: &str, dims: &[u64]) -> Case {
     let info = TensorInfo { name: name.to_owned(), dtype: DType::F32, shape: dims.to_vec().into() };
     case.tensors.push(info);

@@ -39,7 +39,7 @@ pub(super) fn run(action: &CanaryAction, context: &Context) -> Outcome {
 /// Report of a recorded canary.
 #[derive(Serialize)]
 struct CreateReport<'a> {
-    /// The model.
+    /// Path of the model.
     path: &'a str,
     /// The canary file.
     output: String,
@@ -57,7 +57,7 @@ impl Document for CreateReport<'_> {
 /// Share of a text that is covered by the prompts chosen from it.
 #[derive(Serialize)]
 struct Coverage {
-    /// The text.
+    /// Path of the text file.
     text: String,
     /// Prompts that were chosen.
     prompts: usize,
@@ -253,7 +253,7 @@ pub(in crate::commands) struct CanaryFile {
 }
 
 impl CanaryFile {
-    /// Reads one.
+    /// Reads a canary file.
     pub(in crate::commands) fn read(path: &Path, context: &Context) -> Outcome<Self> {
         let canary = Canary::from_json(&read_all(path, context)?);
         let canary = canary.map_err(|error| error.in_file(path.display()))?;

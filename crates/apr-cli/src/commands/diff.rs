@@ -61,7 +61,7 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
     show(&report, args, &options, context)
 }
 
-/// Both models.
+/// Opens both models.
 pub(super) fn open(args: &DiffArgs, context: &Context) -> Outcome<[Model; 2]> {
     let context = &context.sharing_memory(2);
     let left = model::open_with_companions(&args.left, context)?;

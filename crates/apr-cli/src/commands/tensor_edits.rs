@@ -36,7 +36,7 @@ pub(in crate::commands) fn split<'a>(pair: &'a str, usage: &str) -> Outcome<(&'a
     parts.ok_or_else(|| Failure::Usage(format!("'{pair}' is not of the form {usage}")))
 }
 
-/// All of several pairs.
+/// Splits several arguments of the form `KEY=VALUE`.
 pub(in crate::commands) fn pairs_of(
     arguments: &[String],
     usage: &str,

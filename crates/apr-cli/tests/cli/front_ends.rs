@@ -39,7 +39,7 @@ const MODELS: [&str; 20] = [
 /// Models whose weights are in codes and scales, among the shared cases.
 const CODED: [&str; 2] = ["codes/fp8-block", "codes/gptq4"];
 
-/// All of them that are there.
+/// Returns the paths of the models that exist.
 fn models() -> Vec<PathBuf> {
     let fixtures = MODELS.into_iter().map(locate::fixture);
     fixtures.chain(CODED.into_iter().filter_map(locate::shared_case)).collect()
@@ -53,7 +53,7 @@ fn of<T: Serialize>(report: apr::Result<T>) -> Value {
     }
 }
 
-/// The same as the command prints it.
+/// Runs a command with `--json` and returns its report, or the code of its error.
 fn printed(sandbox: &Sandbox, line: &[&str]) -> Value {
     let run = sandbox.run(&[line, &["--json"]].concat());
     let report = run.json();

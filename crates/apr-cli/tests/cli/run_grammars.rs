@@ -10,7 +10,9 @@ use crate::support::{Run, Sandbox};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
 
-/// The same model, which writes a byte a token, with room for longer texts.
+/// Writes `tiny-llama` to the sandbox with a longer context and a template without roles.
+///
+/// The model generates one byte per token.
 fn roomy(sandbox: &Sandbox) {
     for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
         sandbox.write(&format!("m/{file}"), fs::read(format!("{MODEL}/{file}")).expect(file));

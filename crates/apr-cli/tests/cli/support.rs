@@ -20,7 +20,7 @@ use crate::schemas::assert_published;
 /// After this long a command counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Returns the path of the tested command: that of this build, or `APR_TEST_BINARY`.
+/// Returns the path of the tested command: the command of this build, or `APR_TEST_BINARY`.
 ///
 /// The variable can name another command, such as one for another processor.
 pub(crate) fn binary() -> PathBuf {

@@ -24,7 +24,7 @@ fn python(sandbox: &Sandbox, script: &str, arguments: &[&str]) {
     python_with(sandbox, &[], script, arguments);
 }
 
-/// The same, with these variables of the environment.
+/// Runs a script of the peers with additional environment variables.
 #[track_caller]
 fn python_with(sandbox: &Sandbox, env: &[(&str, &str)], script: &str, arguments: &[&str]) {
     let python = std::env::var("APR_GRAPH_PYTHON").unwrap_or_else(|_| "python3".to_owned());

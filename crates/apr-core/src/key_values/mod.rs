@@ -60,7 +60,7 @@ pub struct KeyValues {
 }
 
 impl KeyValues {
-    /// No pairs.
+    /// Creates an empty list of pairs.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -247,7 +247,7 @@ impl KeyValuesBuilder {
         &mut self.bytes
     }
 
-    /// The pairs.
+    /// Returns the packed pairs.
     ///
     /// # Errors
     /// E001 for a key that appears twice, E008 for more than 4 GiB of pairs.
@@ -277,7 +277,7 @@ impl KeyValuesBuilder {
     }
 }
 
-/// A packed pair.
+/// Key-value pair in packed form.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair<'a> {
     /// Key of the pair, such as `llama.attention.head_count`.

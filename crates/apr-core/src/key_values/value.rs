@@ -10,12 +10,12 @@ use core::fmt;
 pub struct KeyValue {
     /// Key of the pair, such as `llama.attention.head_count`.
     pub key: String,
-    /// Typed value.
+    /// Typed value of the pair.
     pub value: Value,
 }
 
 impl KeyValue {
-    /// A pair.
+    /// Creates a pair of a key and a value.
     #[must_use]
     pub fn new(key: impl Into<String>, value: impl Into<Value>) -> Self {
         Self { key: key.into(), value: value.into() }

@@ -8,9 +8,9 @@ use crate::{Error, Result};
 /// Encoding of a repeated scalar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Element {
-    /// 4 bytes each.
+    /// Values of 4 bytes each.
     Fixed32,
-    /// 8 bytes each.
+    /// Values of 8 bytes each.
     Fixed64,
     /// 1 to 10 bytes each.
     Varint,

@@ -41,7 +41,7 @@ pub struct Apr2Reader {
     metadata: Metadata,
     /// Tensors in stored order, without those that hold companions or metadata.
     tensors: Vec<TensorInfo>,
-    /// For each of `tensors`, its position in the index.
+    /// Position in the index of each of `tensors`.
     entries: Vec<usize>,
     /// Stored tensors, in index order.
     stored: Vec<StoredTensor>,

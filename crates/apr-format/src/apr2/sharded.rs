@@ -32,7 +32,7 @@ pub struct ShardedApr2 {
     name: String,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    /// For each of `tensors`: its shard, and its place in `members` of that shard.
+    /// Shard of each of `tensors`, and its position in `members` of that shard.
     places: Vec<(usize, usize)>,
     shards: Vec<Shard>,
     companions: Vec<Companion>,

@@ -34,7 +34,7 @@ pub struct AprnReader {
     options: LoadOptions,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    /// For each tensor, its bytes in the unpacked payload.
+    /// Range of each tensor in the unpacked payload.
     ranges: Vec<Range<u64>>,
     crc: OnceLock<Result<()>>,
     /// The unpacked payload, for files that store it packed or encrypted.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::older::disarm;
 
-/// Their names of hyperparameters, and Hugging Face's.
+/// Names of hyperparameters in the dialects, and Hugging Face's names.
 const HYPERPARAMETERS: [(&str, &str); 13] = [
     ("hidden_size", "hidden_size"),
     ("num_layers", "num_hidden_layers"),

@@ -35,7 +35,7 @@ pub(crate) enum Encoding {
 pub(crate) enum Scale {
     /// The first four stored bytes.
     Stored,
-    /// Elsewhere: these are its bytes.
+    /// A place outside of the stored bytes; these are the bytes of the scale.
     Given([u8; 4]),
 }
 

@@ -29,7 +29,7 @@ const fn float(name: &'static str, config: &'static str) -> Field {
 pub(super) enum Tokens {
     /// No tokens.
     Absent,
-    /// After their number.
+    /// Tokens after their number.
     Counted,
     /// Tokens without their number, which `n_vocab` states.
     Given,
@@ -40,7 +40,7 @@ pub(super) enum Tokens {
 pub(super) struct GgmlLayout {
     /// Name as `--arch` takes it.
     pub(super) name: &'static str,
-    /// Other names it answers to.
+    /// Other accepted names.
     pub(super) aliases: &'static [&'static str],
     /// Hugging Face's `model_type`.
     pub(super) model_type: &'static str,

@@ -17,8 +17,8 @@ const VERSION_FACTOR: i64 = 1000;
 const MAX_LAYERS: i64 = 4096;
 /// Above any other hyperparameter.
 const MAX_HYPERPARAMETER: i64 = 1 << 24;
-/// Above any `ftype`, less its version; vocabularies, which other families have in its place, are
-/// larger.
+/// Number above any `ftype` without its version. Vocabularies, which other families have in its
+/// place, are larger.
 const MAX_FTYPE: i64 = 40;
 /// Above any version of quantized blocks.
 const MAX_VERSION: i64 = 9;

@@ -57,7 +57,7 @@ struct Checker<'g> {
     functions: HashMap<&'g Op, &'g Function>,
     /// Messages reported so far that are reported once instead of for every node.
     said: HashSet<String>,
-    /// `true` if the operators are those of another program.
+    /// `true` if the operators belong to another program.
     is_foreign: bool,
 }
 

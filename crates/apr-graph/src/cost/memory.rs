@@ -46,7 +46,7 @@ impl Memory {
         memory
     }
 
-    /// The same before the first node, without some of the values.
+    /// Returns the memory before the first node, without some of the values.
     pub(super) fn without(&self, body: &Body, leaves_out: impl Fn(&Value) -> bool) -> Self {
         let mut memory = self.clone();
         for (bytes, value) in memory.bytes.iter_mut().zip(&body.values) {

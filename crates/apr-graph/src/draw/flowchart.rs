@@ -18,7 +18,7 @@ pub(super) trait Language {
     fn open(&self, id: &str, label: &str) -> String;
     /// Returns the end of a group.
     fn close(&self) -> &'static str;
-    /// An arrow.
+    /// Writes an arrow from one box to another.
     fn arrow(&self, from: &str, to: &str) -> String;
 }
 

@@ -42,7 +42,7 @@ pub enum Depth {
 pub type SceneId = usize;
 
 impl Depth {
-    /// Everything.
+    /// Depth at which all groups are open.
     pub const ALL: Self = Self::Levels(usize::MAX);
 
     /// Opens the groups with most weights, one after the other, as long as there are at most `most`

@@ -41,9 +41,9 @@ pub struct Drawing {
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct DrawnBox {
-    /// Left side.
+    /// Position of the left side.
     pub left: f64,
-    /// Upper side.
+    /// Position of the upper side.
     pub top: f64,
     /// Width of the box.
     pub width: f64,

@@ -245,7 +245,7 @@ impl Step<'_> {
         self.narrowed_from(gradient, &wide, operand, &narrow)
     }
 
-    /// The same for a gradient of the shape `wide`.
+    /// Same as [`narrowed`](Self::narrowed), for a gradient of the shape `wide`.
     pub(crate) fn narrowed_from(
         &mut self,
         gradient: ValueId,

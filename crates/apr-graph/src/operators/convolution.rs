@@ -38,7 +38,7 @@ struct Window {
 enum Pads {
     /// Before each dimension, then after each.
     Given(Vec<i64>),
-    /// So that the output's size is the input's over the stride.
+    /// Padding with which the output's size is the input's size divided by the stride.
     Same,
 }
 

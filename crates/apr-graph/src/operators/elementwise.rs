@@ -223,7 +223,7 @@ fn element_by_name(name: &str) -> Option<crate::ElementType> {
         .map(|(_, element)| element)
 }
 
-/// The same bits as elements of another type of the same width.
+/// Infers the type of `BitCast`: the same bits as elements of another type of equal width.
 fn bit_cast(call: &mut Call<'_>) -> Result<(), String> {
     let to = call.element_attribute("to")?;
     if let (Some(from), Some(to)) = (call.element(0), to)

@@ -23,7 +23,9 @@ pub(super) const GRADIENTS: &[(&str, Gradient)] = &[
     ("RMSNormalization", root_mean_square_gradient),
 ];
 
-/// The other outputs are means and variances of channels, while a model is trained.
+/// Infers the outputs of a batch norm.
+///
+/// Outputs after the first are means and variances of channels, while a model is trained.
 fn batch(call: &mut Call<'_>) -> Result<(), String> {
     let channels = call.shape(0).and_then(|shape| shape.get(1)).cloned();
     let given = (1..call.inputs.len())
@@ -38,7 +40,9 @@ fn batch(call: &mut Call<'_>) -> Result<(), String> {
     like_first(call)
 }
 
-/// The other outputs are means and deviations, computed with the precision of `stash_type`.
+/// Infers the outputs of a layer norm.
+///
+/// Outputs after the first are means and deviations, computed with the precision of `stash_type`.
 fn layer(call: &mut Call<'_>) -> Result<(), String> {
     let stash = call.element_attribute("stash_type")?.or(Some(ElementType::F32));
     for output in 1..call.outputs.len() {

@@ -44,9 +44,9 @@ pub struct Parameter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Occurs {
-    /// Required.
+    /// Required parameter.
     Once,
-    /// Optional.
+    /// Optional parameter.
     Maybe,
     /// Last parameter, which occurs at least this many times.
     Many(usize),
@@ -160,29 +160,29 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// A number.
+    /// Integer.
     Int = "i", "INT";
     /// A number with a fraction.
     Float = "f", "FLOAT";
     /// Text.
     Text = "s", "STRING";
-    /// A tensor.
+    /// Tensor.
     Tensor = "t", "TENSOR";
-    /// A body.
+    /// Body that the node runs.
     Body = "g", "GRAPH";
-    /// A type.
+    /// Type of a value.
     Type = "p", "TYPE_PROTO";
-    /// Numbers.
+    /// List of integers.
     Ints = "I", "INTS";
     /// Numbers with fractions.
     Floats = "F", "FLOATS";
-    /// Texts.
+    /// List of texts.
     Texts = "S", "STRINGS";
-    /// Tensors.
+    /// List of tensors.
     Tensors = "T", "TENSORS";
-    /// Bodies.
+    /// List of bodies.
     Bodies = "G", "GRAPHS";
-    /// Types.
+    /// List of types.
     Types = "P", "TYPE_PROTOS";
     /// Value that this crate stores without parsing.
     Opaque = "x", "SPARSE_TENSOR";
@@ -236,7 +236,7 @@ impl Operator {
         at(&self.outputs, position)
     }
 
-    /// An attribute.
+    /// Returns the attribute with this name.
     #[must_use]
     pub fn setting(&self, name: &str) -> Option<&Setting> {
         self.attributes.iter().find(|setting| setting.name == name)

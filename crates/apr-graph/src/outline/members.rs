@@ -9,7 +9,7 @@ use crate::Body;
 pub(super) struct Member {
     /// The part of the path that they share here.
     pub(super) name: String,
-    /// Their positions in the body, in order.
+    /// Positions of the member's nodes in the body, in order.
     pub(super) nodes: Vec<usize>,
     /// `true` for a single node without further parts in its path.
     pub(super) single: bool,

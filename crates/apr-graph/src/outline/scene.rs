@@ -47,7 +47,7 @@ pub struct Item {
     pub path: String,
     /// Number of repetitions, one after the other.
     pub times: u64,
-    /// Kind of item.
+    /// Kind of the item, such as an operator or a group.
     #[serde(flatten)]
     pub kind: ItemKind,
     /// Type of the main output, if known: the first output of a node or call, the last output of
@@ -73,7 +73,7 @@ pub enum ItemKind {
     Input,
     /// Output that the caller receives.
     Output,
-    /// An operator.
+    /// Operator of the graph.
     Node {
         /// `MatMul`, or `com.microsoft::MatMulNBits`.
         op: String,

@@ -21,7 +21,7 @@ pub enum SearchData<'d> {
     /// A text, for a model that continues texts: effects are KL divergences of softened
     /// predictions.
     Text {
-        /// The text.
+        /// Text to run the model on.
         text: &'d str,
         /// Options for splitting the text into windows.
         options: WindowOptions,
@@ -58,7 +58,7 @@ pub struct SearchGoal<'g> {
     pub dataset: &'g str,
     /// Maximum size of the model.
     pub budget: Budget,
-    /// Other contents of the file.
+    /// Contents of the file whose types are not chosen.
     pub unchosen: Unchosen,
 }
 
@@ -286,7 +286,7 @@ fn whole(bytes: f64) -> u64 {
 
 /// Types that were tried.
 struct Trial {
-    /// For each unit.
+    /// Positions of the chosen types, one for each unit.
     chosen: Vec<usize>,
     effect: Effect,
 }

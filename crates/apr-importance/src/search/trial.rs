@@ -34,7 +34,7 @@ pub(crate) struct Effect {
 
 /// Measures what it does to store tensors as these types.
 pub(crate) type Measure<'e> = dyn Fn(&[(&Unit, DType)]) -> RunResult<Effect> + 'e;
-/// The same, which counts.
+/// Same as [`Measure`], for a function that counts its calls.
 pub(crate) type CountedMeasure<'e> = dyn FnMut(&[(&Unit, DType)]) -> RunResult<Effect> + 'e;
 
 impl<'t, 's> Trials<'t, 's> {

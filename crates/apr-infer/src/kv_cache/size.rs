@@ -19,7 +19,7 @@ pub struct KeptSize {
 }
 
 impl KeptSize {
-    /// Both kinds of bytes.
+    /// Returns the number of all bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.grown_bytes.saturating_add(self.fixed_bytes)

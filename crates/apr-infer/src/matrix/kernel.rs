@@ -20,8 +20,9 @@ pub(super) struct Kernel {
     pub(super) columns: usize,
     /// Computes the product of a packed strip of rows and one of columns for a tile.
     pub(super) tile: fn(&[f32], &[f32], Tile<'_, '_>),
-    /// The same for a whole tile with rows that are not packed: they are as far apart as the second
-    /// argument says.
+    /// Computes the product for a whole tile with rows that are not packed.
+    ///
+    /// The second argument is the distance between rows.
     pub(super) direct: Option<Direct>,
     /// Function that transposes rows: `out[at * strip + lane]` becomes element `at` of row `lane`.
     pub(super) turn: fn(Lines<'_>, usize, &mut [f32]),

@@ -101,7 +101,7 @@ pub(crate) trait StoredRows: Sync {
     fn runs(&self, rows: Range<usize>, each: &mut dyn FnMut(Run<'_>)) -> Result<()>;
 }
 
-/// Rows of weights as they are stored.
+/// Rows of weights in their stored form.
 pub(crate) struct Run<'a> {
     pub(crate) dtype: DType,
     /// Index of the first row, counted from the first requested row.

@@ -33,7 +33,7 @@ impl Scaling {
         Self { scales, zeros, rows, columns }
     }
 
-    /// The same for the transposed matrix.
+    /// Returns the scaling of the transposed matrix.
     pub(crate) fn turned(&self) -> Self {
         Self { rows: self.columns, columns: self.rows, ..self.clone() }
     }

@@ -114,7 +114,8 @@ impl<'a> Matrix<'a> {
         Some(Self { parts, rows: len, ..self })
     }
 
-    /// This one, then another, along a dimension; only along the stored rows.
+    /// Joins this matrix with another one along a dimension, which must be the dimension of the
+    /// rows.
     pub(crate) fn joined(mut self, axis: usize, other: Self) -> Option<Self> {
         let by_rows = (axis == 0) != self.transposed;
         let other_columns = other.columns;

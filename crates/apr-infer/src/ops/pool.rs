@@ -143,7 +143,7 @@ fn average(call: &mut Call<'_>) -> Result<Vec<Value>> {
     })
 }
 
-/// The p-norm.
+/// Returns the p-norm of the values.
 fn norm(values: &[f64], p: f64) -> f64 {
     libm::pow(values.iter().map(|x| libm::pow(x.abs(), p)).sum(), 1.0 / p)
 }

@@ -73,7 +73,7 @@ for_several_targets! {
 }
 
 for_several_targets! {
-    /// `e^x`.
+    /// Replaces each value with `e^x`.
     pub(crate) fn exp_all(values: &mut [f32]) {
         values.iter_mut().for_each(|value| *value = exp(*value));
     }

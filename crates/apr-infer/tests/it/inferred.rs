@@ -24,7 +24,7 @@ enum Known {
     Elements,
     /// Types, elements of small integers, and sizes above 1 as symbols.
     Symbols,
-    /// Types alone.
+    /// Types without sizes.
     Types,
 }
 

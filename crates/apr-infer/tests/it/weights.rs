@@ -62,7 +62,7 @@ fn product(
     outcome.outputs[0].tensor().and_then(Tensor::values::<f32>).expect("floats").to_vec()
 }
 
-/// The same in double precision, one multiplication after the other.
+/// Returns the expected product in double precision, summed in order.
 fn expected(rows: usize, depth: usize, width: usize, at: impl Fn(usize, usize) -> f32) -> Vec<f32> {
     let x = numbers(rows * depth, 2);
     let sum = |row: usize, column: usize| -> f64 {

@@ -75,7 +75,7 @@ impl Sum {
 enum Loop {
     /// No loop, or the text after the value that the loop iterates over.
     None,
-    /// The names.
+    /// Names that the loop binds.
     Names,
     /// The value that the loop iterates over, from this position on.
     Over(usize),

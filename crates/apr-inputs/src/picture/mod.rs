@@ -27,7 +27,7 @@ const MAX_PIXELS: usize = 1 << 25;
 pub struct Picture {
     /// Pixels in a row.
     pub width: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
     /// Three bytes a pixel, row by row.
     pub pixels: Vec<u8>,

@@ -8,9 +8,9 @@ use super::{Filter, MAX_PIXELS, Picture};
 /// Size that a preprocessor requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Both sides.
+    /// Exact sizes of both sides.
     Both {
-        /// Rows.
+        /// Number of rows.
         height: usize,
         /// Pixels in a row.
         width: usize,
@@ -25,11 +25,13 @@ pub enum Side {
 pub struct PixelSettings {
     /// First, its size changes.
     pub size: Option<(Side, Filter)>,
-    /// Then its middle is cut out: rows, pixels in a row.
+    /// Size of the middle part that is cut out: rows, pixels in a row.
     pub crop: Option<(usize, usize)>,
-    /// Then values of 0 to 255 are multiplied by this.
+    /// Factor of the values, which are from 0 to 255.
     pub factor: f64,
-    /// Then the mean of each colour is taken off, and the rest divided by its deviation.
+    /// Mean and standard deviation of each colour, for normalization.
+    ///
+    /// The mean is subtracted, and the result is divided by the deviation.
     pub normal: Option<([f64; 3], [f64; 3])>,
 }
 

@@ -24,7 +24,7 @@ pub struct MelSettings {
     pub points: usize,
     /// Samples from a frame to the next.
     pub hop: usize,
-    /// Bands.
+    /// Number of bands.
     pub mels: usize,
     /// Weights of the frequencies for each band, `[mels, points / 2 + 1]`.
     pub filterbank: Vec<f32>,

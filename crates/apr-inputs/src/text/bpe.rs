@@ -226,7 +226,7 @@ impl<'a> BpeFile<'a> {
         })
     }
 
-    /// The tokenizer.
+    /// Returns the steps of the tokenizer.
     ///
     /// # Errors
     /// E001 for parts that the library does not know.

@@ -60,7 +60,7 @@ impl TokenizerSource {
         Ok(Self { keys, files })
     }
 
-    /// The same from parts: GGUF's keys, and files by name.
+    /// Creates the source from GGUF's keys, and from files by name.
     #[must_use]
     pub fn new(keys: Option<KeyValues>, files: Vec<(String, Vec<u8>)>) -> Self {
         Self { keys: keys.map(Arc::new), files }

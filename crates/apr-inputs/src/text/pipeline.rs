@@ -22,7 +22,7 @@ use super::byte_pairs::BytePairs;
 use super::{PairTokens, PairWindow, Windows};
 use crate::guard::guarded;
 
-/// For errors.
+/// Name of the tokenizer in errors.
 const WHAT: &str = "the tokenizer";
 
 /// Normalizer, pre-tokenizer, model, post-processor and decoder.

@@ -14,7 +14,7 @@ pub struct TextStream<'t> {
     tokens: &'t TextTokens,
     /// Tokens from some before the last one.
     recent: Vec<i64>,
-    /// Their text.
+    /// Text of the recent tokens.
     known: Vec<u8>,
 }
 

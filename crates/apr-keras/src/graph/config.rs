@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 /// Maximum bytes of an object setting that is kept as text.
 const MOST_TEXT: usize = 4096;
-/// The same of a layer that another one wraps.
+/// Maximum bytes of an object setting if the setting is a layer inside a wrapper layer.
 const MOST_WRAPPED: usize = 1 << 16;
 
 /// Input of a call: an output of a call of a layer.

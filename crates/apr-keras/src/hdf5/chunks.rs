@@ -30,7 +30,7 @@ pub(crate) enum Index {
     Tree(Option<u64>),
     /// A single chunk, with its packed length and filter mask if it is packed.
     Single { address: Option<u64>, packed: Option<(u64, u32)> },
-    /// They follow each other.
+    /// The chunks follow each other.
     Implicit(Option<u64>),
     /// An array of their addresses.
     Array { address: Option<u64>, page_bits: u8 },

@@ -18,7 +18,7 @@ const MAX_CHUNK: u64 = 64 << 20;
 /// A filter that is applied when a chunk is packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Filter {
-    /// A zlib stream.
+    /// Compression as a zlib stream.
     Deflate,
     /// The first bytes of all elements, then the second ones.
     Shuffle,
@@ -33,7 +33,7 @@ pub(crate) enum Place {
     Flat(u64),
     /// No location: all elements have the fill value.
     Nowhere,
-    /// Chunks.
+    /// Chunks of one shape.
     Chunked(Chunks),
 }
 

@@ -19,7 +19,7 @@ const DOUBLES: u32 = 24;
 /// Memory charged for a structure in bytes, besides its content.
 const STRUCTURE: u64 = 32;
 
-/// An HDF5 file.
+/// Opened HDF5 file.
 pub(crate) struct File<'a> {
     pub(crate) source: Shared<'a>,
     /// Offset in the file that addresses are relative to.
@@ -144,7 +144,7 @@ impl<'a> File<'a> {
         self.read(address, len.min(left))
     }
 
-    /// The same, for the collection of texts at an address.
+    /// Reads the collection of texts at an address, or returns it from the cache.
     ///
     /// # Errors
     /// Those of [`read`](Self::read).

@@ -27,7 +27,7 @@ pub(crate) mod kind {
 /// The flag of a message whose content is elsewhere.
 const SHARED: u8 = 2;
 
-/// A message.
+/// Message of an object's header.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     pub(crate) kind: u16,

@@ -24,7 +24,7 @@ struct Place {
 }
 
 impl Rewrites {
-    /// None yet.
+    /// Creates an empty set of rewrites.
     #[must_use]
     pub fn new(store: Box<dyn FactorStore>) -> Self {
         Self { store, places: RwLock::default() }

@@ -101,7 +101,7 @@ impl Gram {
         order
     }
 
-    /// The same products with the columns in another order.
+    /// Returns the products with the columns in another order.
     ///
     /// # Errors
     /// E008 where both do not fit in memory.

@@ -13,9 +13,9 @@ pub struct Matrix {
     pub tensor: usize,
     /// Name of the tensor in measurements.
     pub measured: String,
-    /// Outputs.
+    /// Number of outputs.
     pub rows: usize,
-    /// Inputs.
+    /// Number of inputs.
     pub columns: usize,
 }
 

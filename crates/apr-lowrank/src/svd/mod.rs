@@ -13,7 +13,7 @@ pub enum Extent {
     Rank(usize),
     /// Share of the sum of squares, from 0 to 1, that the values must have, up to a maximum rank.
     Energy {
-        /// The share.
+        /// Share of the sum of squares.
         share: f64,
         /// The largest rank that is looked for.
         most: usize,

@@ -20,7 +20,7 @@ pub struct Gates {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Rows {
-    /// The same for all layers: by expert.
+    /// Vectors by expert, equal for all layers.
     Same(Vec<Vec<f32>>),
     /// Vectors by expert and layer.
     Each(Vec<Vec<Vec<f32>>>),
@@ -164,7 +164,7 @@ fn mean<E: From<Error>>(
     Ok(sums)
 }
 
-/// To length 1.
+/// Normalizes a vector to length 1.
 fn normalize(vector: &mut [f32]) {
     let square: f64 = vector.iter().map(|value| f64::from(*value) * f64::from(*value)).sum();
     #[expect(clippy::cast_possible_truncation, reason = "vectors have single precision")]

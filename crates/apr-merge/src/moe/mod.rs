@@ -142,7 +142,7 @@ pub struct MoeReport {
     pub architecture: Target,
     /// The model that gives everything but the experts.
     pub base: String,
-    /// The experts.
+    /// Names of the experts.
     pub experts: Vec<String>,
     /// The expert that all tokens pass.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -24,9 +24,9 @@ const STACK: &str = "model.layers";
 pub(super) enum Making<'a> {
     /// Tensor of a model, cast if the dtype differs.
     Copied(Source<'a>),
-    /// The same with noise and a factor.
+    /// Tensor of a model, with noise and a factor.
     Changed { source: Source<'a>, noise: Option<f64>, factor: Option<f64> },
-    /// Zeros.
+    /// Tensor of zeros.
     Zeros,
     /// Rows of gates, from an expert on.
     Gate { layer: usize, expert: usize },

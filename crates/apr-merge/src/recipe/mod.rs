@@ -58,16 +58,16 @@ pub enum Tokenizer {
 /// Source of a token's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenChoice {
-    /// The row.
+    /// Row of embeddings to use.
     pub source: TokenRow,
-    /// Also for models that have the token themselves.
+    /// `true` if the row also replaces the rows of models that have the token.
     pub force: bool,
 }
 
 /// A row of embeddings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenRow {
-    /// Zeros.
+    /// Row of zeros.
     Zero,
     /// The token's in a model.
     Model(String),
@@ -113,7 +113,7 @@ pub struct Slice {
     pub sources: Vec<Source>,
     /// Base of this slice, if it differs from the base of the merge.
     pub base: Option<String>,
-    /// Their parameters.
+    /// Parameters of the slice.
     pub settings: Settings,
 }
 
@@ -127,7 +127,7 @@ pub struct Setting(pub Vec<Choice>);
 /// Values for the tensors whose names contain a text, or for all.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
-    /// The text.
+    /// Text in the names of the tensors; `None` for all tensors.
     pub filter: Option<String>,
     /// One value, or several that are interpolated over the layers.
     pub values: Vec<f64>,

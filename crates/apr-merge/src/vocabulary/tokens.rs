@@ -14,7 +14,7 @@ pub(crate) const TOKENIZER: &str = "tokenizer.json";
 /// a row for each id.
 const MOST_GAPS: u64 = 1 << 16;
 
-/// A vocabulary.
+/// Vocabulary with tokens and ids.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tokens {
     /// Tokens by their ids.

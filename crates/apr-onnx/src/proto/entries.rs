@@ -20,7 +20,7 @@ pub struct OperatorSet {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Property {
-    /// The key.
+    /// Key of the property.
     pub key: String,
     /// Location of the value in the file.
     pub value: Span,

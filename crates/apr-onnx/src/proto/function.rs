@@ -11,9 +11,9 @@ use super::walk::{each, push};
 /// A body that nodes call by its name: `FunctionProto`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Function {
-    /// Name.
+    /// Name of the function.
     pub name: String,
-    /// Domain.
+    /// Domain of the function.
     pub domain: String,
     /// Identifier of this overload among functions of the same name.
     pub overload: String,

@@ -12,13 +12,13 @@ use super::walk::{each, push};
 /// Computation of a model or of one of its branches: `GraphProto`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Graph {
-    /// Name.
+    /// Name of the graph.
     pub name: String,
     /// The operations; each follows the operations whose results it uses.
     pub nodes: Vec<Node>,
     /// Constant tensors with a name.
     pub initializers: Vec<Tensor>,
-    /// The same, sparse.
+    /// Sparse constant tensors with a name.
     pub sparse_initializers: Vec<SparseTensor>,
     /// Description for people, not read.
     pub doc: Option<Span>,

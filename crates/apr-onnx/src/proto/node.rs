@@ -24,7 +24,7 @@ pub struct Node {
     pub domain: String,
     /// Identifier of this overload among functions of the same name.
     pub overload: String,
-    /// Attributes.
+    /// Attributes of the node.
     pub attributes: Vec<Attribute>,
     /// Description for people, not read.
     pub doc: Option<Span>,
@@ -69,7 +69,7 @@ impl Node {
 /// of one kind.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Attribute {
-    /// Name.
+    /// Name of the attribute.
     pub name: String,
     /// Inside a function: the attribute of the call whose value this one takes. Empty elsewhere.
     pub reference: String,
@@ -77,31 +77,31 @@ pub struct Attribute {
     pub kind: Option<AttributeKind>,
     /// A number with a fraction.
     pub float: Option<f32>,
-    /// A number.
+    /// Integer value.
     pub integer: Option<i64>,
     /// Text, not read.
     pub text: Option<Span>,
-    /// A tensor.
+    /// Tensor value.
     pub tensor: Option<Box<Tensor>>,
-    /// A graph.
+    /// Graph value.
     pub graph: Option<Box<Graph>>,
     /// A sparse tensor.
     pub sparse_tensor: Option<Box<SparseTensor>>,
-    /// A type.
+    /// Type value.
     pub type_proto: Option<Box<Type>>,
     /// Numbers with fractions.
     pub floats: Vec<f32>,
-    /// Numbers.
+    /// List of integers.
     pub integers: Vec<i64>,
     /// Texts, not read.
     pub texts: Vec<Span>,
-    /// Tensors.
+    /// List of tensors.
     pub tensors: Vec<Tensor>,
-    /// Graphs.
+    /// List of graphs.
     pub graphs: Vec<Graph>,
     /// Sparse tensors.
     pub sparse_tensors: Vec<SparseTensor>,
-    /// Types.
+    /// List of types.
     pub type_protos: Vec<Type>,
     /// The whole message.
     pub span: Span,
@@ -113,31 +113,31 @@ pub struct Attribute {
 pub enum AttributeKind {
     /// A number with a fraction.
     Float,
-    /// A number.
+    /// Integer.
     Int,
     /// Text.
     String,
-    /// A tensor.
+    /// Tensor.
     Tensor,
-    /// A graph.
+    /// Graph.
     Graph,
     /// Numbers with fractions.
     Floats,
-    /// Numbers.
+    /// List of integers.
     Ints,
-    /// Texts.
+    /// List of texts.
     Strings,
-    /// Tensors.
+    /// List of tensors.
     Tensors,
-    /// Graphs.
+    /// List of graphs.
     Graphs,
     /// A sparse tensor.
     SparseTensor,
     /// Sparse tensors.
     SparseTensors,
-    /// A type.
+    /// Type of a value.
     Type,
-    /// Types.
+    /// List of types.
     Types,
     /// A number that the format does not list.
     Other(i32),

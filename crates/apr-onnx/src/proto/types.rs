@@ -10,7 +10,7 @@ use super::walk::{each, push, small};
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct ValueInfo {
-    /// Name.
+    /// Name of the value.
     pub name: String,
     /// Declared type of the value.
     pub kind: Type,

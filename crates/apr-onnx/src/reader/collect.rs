@@ -48,7 +48,7 @@ pub(super) struct Collected<'a> {
     budget: u64,
 }
 
-/// A tensor.
+/// Tensor of a model, with its content and its owner.
 pub(super) struct Item {
     pub(super) info: TensorInfo,
     pub(super) content: Content,

@@ -31,7 +31,7 @@ pub(crate) struct Content {
 pub(crate) enum Packed {
     /// Elements stored unchanged in a range of a file.
     Flat(StoredRange),
-    /// They are numbers of the schema.
+    /// Elements stored as numbers of the schema.
     Numbers(Numbers),
     /// Non-zero elements and their positions.
     Sparse(Box<Sparse>),

@@ -66,7 +66,7 @@ pub struct OnnxReader {
 enum Naming {
     /// The modules that the graph reveals. Constants of the graph are not tensors.
     Revealed,
-    /// The file.
+    /// The names and the layout of the file.
     AsStored,
 }
 

@@ -11,9 +11,9 @@ const MAX_PREFIX: usize = 4096;
 /// A tensor of a model.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ModelTensor<'m> {
-    /// Dense.
+    /// Dense tensor.
     Dense(&'m Tensor),
-    /// Sparse.
+    /// Sparse tensor.
     Sparse(&'m SparseTensor),
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Header {
     pub(super) len: u64,
     /// Offsets and lengths of the removed ranges, in order.
     pub(super) holes: Vec<(u64, u64)>,
-    /// The other files.
+    /// Further files with the model's data.
     pub(super) data: Vec<Data>,
 }
 
@@ -66,7 +66,7 @@ impl Uncut<'_> {
         (HEAD + header.json().len()) as u64 + header.kept()
     }
 
-    /// The skeleton.
+    /// Returns the bytes of the skeleton.
     ///
     /// # Errors
     /// E007 when reading fails.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use apr_core::{ByteSource, Error, IoCause, Result, SourceSet};
 use apr_skeleton::Holed;
 
-/// The other files of a model, with their kept ranges.
+/// Further files of a model, with their kept ranges.
 #[derive(Debug)]
 pub(super) struct Others(BTreeMap<String, Arc<Holed>>);
 

@@ -99,7 +99,7 @@ impl<'a, 'w> Encoder<'a, 'w> {
         self.kinds.get(name).copied().unwrap_or_default()
     }
 
-    /// `GraphProto`.
+    /// Encodes a body as a `GraphProto`.
     pub(crate) fn graph(&mut self, body: &Body, outer: Option<&Scope<'_>>) -> Result<Message> {
         let scope = Scope::new(body, outer)?;
         let mut message = Message::default();

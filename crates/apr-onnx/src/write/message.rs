@@ -16,7 +16,7 @@ pub(crate) struct Message {
 /// A part of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// Known bytes.
+    /// Bytes that are already known.
     Bytes(Vec<u8>),
     /// The bytes of a tensor: its number among the weights, and its length.
     Hole(usize, u64),
@@ -60,7 +60,7 @@ impl Message {
         self.pieces
     }
 
-    /// Adds a number.
+    /// Adds an integer field.
     pub(crate) fn int(&mut self, field: u32, value: i64) {
         self.key(field, Wire::Varint);
         self.varint(value.cast_unsigned());
@@ -72,13 +72,13 @@ impl Message {
         self.raw(&value.to_le_bytes());
     }
 
-    /// Adds bytes.
+    /// Adds a field of bytes.
     pub(crate) fn bytes(&mut self, field: u32, value: &[u8]) {
         self.delimited(field, value.len() as u64);
         self.raw(value);
     }
 
-    /// Adds a text.
+    /// Adds a text field.
     pub(crate) fn text(&mut self, field: u32, value: &str) {
         self.bytes(field, value.as_bytes());
     }

@@ -42,7 +42,7 @@ const MAX_INSIDE: u64 = (1 << 31) - 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ExternalData {
-    /// In the model's file if it stays below 2 GiB.
+    /// In the model's file if it stays below 2 GiB, otherwise in a file beside it.
     #[default]
     Auto,
     /// Into a file beside the model, but for small ones.

@@ -64,7 +64,7 @@ pub fn ir_version(opset: i64) -> i64 {
     IR_VERSIONS.iter().find(|(_, newest)| opset <= *newest).map_or(0, |(version, _)| *version)
 }
 
-/// `ModelProto`.
+/// Encodes a graph as a `ModelProto`.
 pub(crate) fn model(
     graph: &Graph,
     properties: &Properties,

@@ -23,7 +23,7 @@ mod kind {
     pub(super) const TYPES: i64 = 14;
 }
 
-/// `NodeProto`.
+/// Encodes a node as a `NodeProto`.
 pub(crate) fn node(
     encoder: &mut Encoder<'_, '_>,
     node: &Node,

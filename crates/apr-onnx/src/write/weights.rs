@@ -32,7 +32,7 @@ pub(crate) struct Outside {
     pub(crate) location: String,
     /// Content of the file.
     pub(crate) pieces: Vec<Piece>,
-    /// Bytes so far.
+    /// Number of bytes so far.
     len: u64,
 }
 

@@ -197,7 +197,7 @@ fn indices_of_three_thousand_dimensions_are_read() {
 }
 
 #[test]
-fn inconsistent_sparse_tensors_are_rejected_and_those_of_strings_omitted() {
+fn inconsistent_sparse_tensors_are_rejected_and_string_tensors_omitted() {
     let sparse = |values: &[u8], indices: &[u8], dims: &[u64]| {
         let dims: Vec<u8> = dims.iter().flat_map(|dim| number(3, *dim)).collect();
         model(&field(15, &[field(1, values), field(2, indices), dims].concat()))

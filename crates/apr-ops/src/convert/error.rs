@@ -17,7 +17,7 @@ pub enum ConvertError {
     Unfit {
         /// The error found in the tensor.
         error: ValidationError,
-        /// The dtype.
+        /// Dtype that can't hold the values.
         dtype: DType,
     },
 }

@@ -62,7 +62,7 @@ pub struct ConvertOptions {
     ///
     /// If it is empty, no tensor has a target.
     pub targets: Vec<Option<TensorTarget>>,
-    /// Also measure the error of casts.
+    /// `true` to measure the error of casts in addition.
     pub measures_casts: bool,
     /// Warnings from choosing the targets, for the report.
     pub warnings: Vec<String>,

@@ -32,7 +32,7 @@ pub struct ConvertedTensor {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ConvertReport {
-    /// Format read.
+    /// Format of the source.
     pub from: &'static Format,
     /// Files written, or to be written, with their lengths in bytes.
     pub files: Vec<FileInfo>,
@@ -84,7 +84,7 @@ pub struct Learnt {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Rounding {
-    /// Not representable, rounded to the nearest value.
+    /// Number of values that are not representable and were rounded to the nearest value.
     pub inexact: u64,
     /// Too small, became zero.
     pub flushed: u64,

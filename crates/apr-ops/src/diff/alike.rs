@@ -6,9 +6,9 @@ use apr_view::View;
 
 /// Two models as they can be compared.
 pub(crate) struct Alike<'a> {
-    /// The left one.
+    /// View of the left model.
     pub(crate) left: View<'a>,
-    /// The right one.
+    /// View of the right model.
     pub(crate) right: View<'a>,
     /// Reasons for comparing a model in its stored layout, if converting the layout failed.
     pub(crate) warnings: Vec<String>,

@@ -15,7 +15,7 @@ pub(super) struct Comparison {
     pub(super) identical: bool,
     /// The files' digests are equal.
     pub(super) same_digest: bool,
-    /// They were all that was looked at.
+    /// `true` if only the digests were compared, and the values were not read.
     pub(super) unread: bool,
     pub(super) incomparable: bool,
     pub(super) elements: u64,

@@ -86,7 +86,7 @@ impl DriftReport {
     }
 }
 
-/// How a model with a graph uses the tensors of its source.
+/// Use of the source's tensors in a model with a graph.
 #[derive(Debug, Clone, Default)]
 pub struct OfGraph {
     /// Names of the tensors that the graph does not use: names of the source or canonical names.

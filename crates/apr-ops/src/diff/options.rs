@@ -9,7 +9,7 @@ use apr_view::NamePattern;
 pub struct DiffOptions {
     /// Largest difference between two values that still counts as a match.
     pub tolerance: f64,
-    /// Only tensors of the left model whose name matches.
+    /// Pattern for the names of the left model's tensors to compare.
     pub filter: Option<NamePattern>,
     /// Left name, right name, for tensors that are called differently.
     pub mapping: Vec<(String, String)>,
@@ -32,10 +32,10 @@ impl Default for DiffOptions {
 pub(crate) struct Side<'a> {
     /// The checkpoint, with tensors under the names that both have.
     pub(crate) reader: &'a dyn CheckpointReader,
-    /// The same as it was opened, with its tokenizer.
+    /// Checkpoint as it was opened, with the tokenizer of the model.
     pub(crate) original: &'a dyn CheckpointReader,
     /// Name of the model as the user wrote it.
     pub(crate) name: &'a str,
-    /// The family.
+    /// Family of the model, if known.
     pub(crate) model: Option<&'a FamilyModel<'a>>,
 }

@@ -76,7 +76,7 @@ impl VocabChanges {
 
 /// The tokens of a vocabulary.
 struct Tokens {
-    /// Their ids by their texts: of a few that a model never uses, there may be several.
+    /// Ids by token text. A few texts of tokens that a model never uses can have several ids.
     ids: BTreeMap<String, Vec<u64>>,
     /// `true` if the tokens are spelled as in a GGUF file.
     is_gguf: bool,

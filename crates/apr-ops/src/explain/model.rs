@@ -40,7 +40,7 @@ pub struct ModelExplanation {
     pub dimensions: Vec<(&'static str, u64)>,
     /// Elements of all tensors.
     pub parameters: u64,
-    /// Tensors.
+    /// Number of tensors.
     pub tensor_count: usize,
     /// The dtype that most bytes have.
     pub dtype: Option<DType>,
@@ -102,9 +102,9 @@ pub struct TensorExplanation {
     pub role: Option<String>,
     /// Kind of the tensor, which decides what values are expected.
     pub kind: Option<TensorKind>,
-    /// Element type.
+    /// Element type of the tensor.
     pub dtype: DType,
-    /// Dimensions.
+    /// Dimensions of the tensor.
     pub shape: Shape,
     /// Meaning of the dimensions.
     pub axes: Option<Vec<String>>,

@@ -241,7 +241,7 @@ impl Computed {
         Ok(Self { parts: parts.collect(), ..self.clone() })
     }
 
-    /// The same with the operators of another version of ONNX.
+    /// Returns the graphs with the operators of another ONNX version.
     ///
     /// # Errors
     /// E003 where an operator does not go along: with its name and that of its node.
@@ -304,7 +304,7 @@ impl GraphPart {
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct NodeReport {
-    /// The node.
+    /// View of the node.
     #[serde(flatten)]
     pub node: NodeView,
     /// Weights of the node, with statistics.

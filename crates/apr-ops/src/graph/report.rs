@@ -20,7 +20,7 @@ pub struct GraphReport {
     pub format: &'static Format,
     /// Origin of the graphs.
     pub origin: GraphOrigin,
-    /// The graphs.
+    /// Reports of the graphs.
     pub parts: Vec<PartReport>,
     /// Canonical names of tensors that none of them uses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -39,7 +39,7 @@ pub struct PartReport {
     pub summary: PartSummary,
     /// Findings in the graph.
     pub findings: Findings,
-    /// The structure.
+    /// Structure of the graph.
     pub structure: Scene,
 }
 
@@ -57,7 +57,7 @@ pub struct PartSummary {
     pub outputs: Vec<EndReport>,
     /// Number of runs of each operator, including called functions. The body of a loop counts once.
     pub operators: BTreeMap<String, u64>,
-    /// Sum of them.
+    /// Number of runs of all operators.
     pub nodes: u64,
     /// Elements of all weights.
     pub parameters: u64,

@@ -52,7 +52,7 @@ pub(crate) fn misfits_of_graphs(source: &Source<'_>) -> Result<Vec<ValidationErr
     })
 }
 
-/// The same for graphs that were read.
+/// Returns the errors in graphs that were read.
 pub(crate) fn graph_misfits(parts: impl Iterator<Item = GraphPart>) -> Vec<ValidationError> {
     let misfits_of = |part: GraphPart| -> Vec<ValidationError> {
         let errors = part.findings.errors();

@@ -19,7 +19,7 @@ const FACTORS: [&str; 2] = [".scale", ".input_scale"];
 
 /// The weights that went into blocks.
 pub(super) struct InBlocks {
-    /// Their factors, by the weights' names.
+    /// Factors of the weights, by weight name.
     factors: BTreeMap<String, Factors>,
     /// The weights by the names of their parts.
     pub(super) weights: BTreeSet<String>,

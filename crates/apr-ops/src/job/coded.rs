@@ -65,7 +65,7 @@ impl Found {
 }
 
 impl CodedWeights {
-    /// Returns the treatment of the kept or decoded weights and of those in blocks.
+    /// Returns the treatment of the weights that are kept, decoded or stored in blocks.
     ///
     /// Returns `None` if there are no such weights.
     fn of(found: Found, in_blocks: Found, kept: bool) -> Option<Self> {

@@ -17,7 +17,7 @@ pub enum JobError {
     Request(String),
     /// Names or shapes that the model's family does not have.
     Misfit {
-        /// The source.
+        /// Path of the source.
         file: String,
         /// Display name of the family.
         family: Option<String>,
@@ -26,7 +26,7 @@ pub enum JobError {
     },
     /// A tensor with values that no healthy model has.
     Unhealthy {
-        /// The source.
+        /// Path of the source.
         file: String,
         /// The error found in the tensor.
         error: Box<ValidationError>,

@@ -25,7 +25,7 @@ pub(super) struct Integers {
 /// Weights that are rounded again, by the reason.
 #[derive(Default)]
 struct Rounded {
-    /// Their number, the name of the first and the type that it gets.
+    /// Number of weights, name of the first weight and its new type, by reason.
     reasons: BTreeMap<&'static str, (u64, String, DType)>,
 }
 

@@ -129,7 +129,7 @@ fn check_again<'t>(
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct LaidWeights {
-    /// Their positions in the source, and the numbers of the sets that servers join.
+    /// Number of the set that servers join, by the position of the weight in the source.
     pub sets: BTreeMap<usize, usize>,
     /// Warning that the permission to requantize the weights was not needed.
     pub idle: Option<String>,
@@ -168,7 +168,7 @@ fn names_of_libraries(source: &Source<'_>) -> ModelResult<HashMap<String, String
 }
 
 impl Job {
-    /// Plans a copy.
+    /// Plans a copy of the selected tensors.
     pub(super) fn plan_copy<'a>(
         &self,
         selected: View<'a>,

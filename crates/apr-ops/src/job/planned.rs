@@ -215,7 +215,7 @@ impl<'a> Planned<'a> {
         &self.target
     }
 
-    /// Returns the layout of the output. Positions are those of [`reads`](Self::reads).
+    /// Returns the layout of the output. Positions are the same as in [`reads`](Self::reads).
     #[must_use]
     pub fn places(&self) -> &Layout {
         self.conversion.layout()

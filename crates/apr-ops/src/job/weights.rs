@@ -22,7 +22,7 @@ type Dtypes = Vec<Option<DType>>;
 /// Treatment of the weights.
 #[derive(Debug, Clone, Default)]
 pub struct Weights {
-    /// Quantize.
+    /// Quantization of the weights.
     pub quantize: Option<Quantization>,
     /// Turn quantized tensors and floats of 8 bits into floats of this dtype.
     pub dequantize: Option<DType>,

@@ -26,11 +26,11 @@ pub struct PartsPlan {
     pub apr_plan: u64,
     /// The version of apr that made it, and that all parts are done with.
     pub apr: String,
-    /// The job to do.
+    /// Command and options of the job.
     pub job: JobWords,
     /// The models that are read.
     pub inputs: Vec<Input>,
-    /// Other files that the job reads: importance matrices, families.
+    /// Further files that the job reads: importance matrices, families.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<SettingsFile>,
     /// The output; `None` for a job that only reports.

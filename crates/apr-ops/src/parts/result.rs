@@ -43,7 +43,7 @@ pub struct PartResult {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WrittenFile {
-    /// Plain name.
+    /// Name of the file, without a folder.
     pub name: String,
     /// Length in bytes.
     pub size: u64,
@@ -114,11 +114,11 @@ pub struct WrittenReport {
     pub gains: Vec<Gain>,
     /// Quantization errors of the tensors.
     pub measured: Vec<MeasuredRecord>,
-    /// Other warnings.
+    /// Further warnings.
     pub warnings: Vec<String>,
 }
 
-/// A [`Loss`].
+/// Record of a [`Loss`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossRecord {

@@ -18,7 +18,7 @@ use crate::inline::beside_siblings;
 pub struct Finished {
     /// Tensors that were written.
     pub tensor_count: usize,
-    /// Their elements.
+    /// Number of elements of these tensors.
     pub elements: u64,
     /// Bytes of tensors that were read.
     pub bytes_in: u64,
@@ -39,7 +39,7 @@ pub struct Finished {
     ///
     /// The caller that judges the output adds them.
     pub gate_failures: Vec<String>,
-    /// Other warnings, without duplicates.
+    /// Further warnings, without duplicates.
     pub warnings: Vec<String>,
 }
 

@@ -37,7 +37,7 @@ pub struct PartFindings {
     pub crc32: u32,
     /// Number of these bytes.
     pub summed: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub bytes_read: u64,
     /// Findings in the values of weights in codes and scales.
     ///

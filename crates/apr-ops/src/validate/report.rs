@@ -19,7 +19,7 @@ pub struct Finding {
     /// Error code, if one applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<&'static str>,
-    /// The tensor.
+    /// Name of the tensor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tensor: Option<String>,
     /// Name of the file, if the model has several.
@@ -115,13 +115,13 @@ impl Check {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// No findings.
+    /// The check has no findings.
     Pass,
-    /// Warnings only.
+    /// The check has warnings only.
     Warn,
-    /// Errors.
+    /// The check has errors.
     Fail,
-    /// Not requested, or the file has nothing to check.
+    /// The check was not requested, or the file has nothing to check.
     Skipped,
 }
 
@@ -129,7 +129,7 @@ pub enum Status {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CheckOutcome {
-    /// The check.
+    /// Name of the check.
     pub check: Check,
     /// Result of the check.
     pub status: Status,
@@ -169,14 +169,14 @@ pub struct ValidateReport {
     pub format: &'static Format,
     /// `true` if there is no error and, with `strict`, no warning.
     pub valid: bool,
-    /// The checks.
+    /// Outcomes of the checks.
     pub checks: Vec<CheckOutcome>,
     /// Data in the model that is not a tensor of the checkpoint. It was not checked.
     #[serde(flatten)]
     pub left_out: LeftOut,
     /// Everything found.
     pub findings: Vec<Finding>,
-    /// Bytes read.
+    /// Number of bytes read.
     pub bytes_read: u64,
 }
 

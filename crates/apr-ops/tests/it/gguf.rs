@@ -239,8 +239,9 @@ fn is_some(value: &Option<Value>) -> bool {
     value.as_ref().is_some_and(|value| !value.is_null())
 }
 
-/// Other values of the same type, null, and none at all, which may mean a default. A list of
-/// words becomes one of the same word.
+/// Returns other values of the same type, null, and no value, which may mean a default.
+///
+/// A list of words becomes a list that repeats one of the words.
 fn others(value: &Value) -> Vec<Option<Value>> {
     let mut others = vec![None, Some(Value::Null)];
     match value {

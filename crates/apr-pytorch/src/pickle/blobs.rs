@@ -30,9 +30,9 @@ pub struct Blob {
 pub enum BlobBytes {
     /// The range of the source from the first offset to the second.
     Lying(u64, u64),
-    /// Here, because they were escaped.
+    /// Unescaped bytes in memory, because they are escaped in the file.
     Unescaped(Vec<u8>),
-    /// Here, because they were written in text, by this encoding.
+    /// Decoded bytes in memory, because they are written as text in this encoding.
     Encoded(&'static str, Vec<u8>),
 }
 

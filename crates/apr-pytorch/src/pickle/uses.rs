@@ -10,7 +10,7 @@ use serde::Serialize;
 pub enum Verdict {
     /// Part of how tensors are pickled.
     Allowed,
-    /// Not known to be harmless, so the reader refuses it.
+    /// Not known to be harmless, so the reader rejects it.
     Unknown,
     /// Runs code, or reaches files, processes or the network.
     Dangerous,

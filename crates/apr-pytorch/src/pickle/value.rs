@@ -11,7 +11,7 @@ use crate::view::Range;
 /// Position of a value in its [`Heap`].
 pub(crate) type Id = u32;
 
-/// A value.
+/// Value of a pickle.
 #[derive(Debug)]
 pub(crate) enum Node {
     None,
@@ -40,7 +40,7 @@ pub(crate) enum Node {
     Parts(Box<[(&'static str, Id)]>),
     /// A tensor that is not readable, and why.
     Unsupported(Box<str>),
-    /// `numpy.dtype`.
+    /// Type of NumPy elements: `numpy.dtype`.
     NumpyDType(ArrayDType),
     /// `numpy.ndarray`, whose bytes are in the pickle.
     NumpyArray,

@@ -43,7 +43,7 @@ pub(crate) enum Persistent {
 /// Tensor or storage behind a number in a TAR file.
 #[derive(Debug)]
 pub(crate) enum Numbered {
-    /// A storage.
+    /// Storage without a tensor.
     Storage(Storage),
     /// A tensor over the storage.
     Tensor(Storage, Tensor),

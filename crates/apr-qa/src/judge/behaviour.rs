@@ -52,7 +52,7 @@ macro_rules! ran {
     };
 }
 
-/// The same of a run whose values are all finite.
+/// Returns the run of a model if all its values are finite, or ends the point.
 macro_rules! finite {
     ($bench:expr) => {{
         let ran = ran!($bench);

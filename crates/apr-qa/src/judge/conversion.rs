@@ -12,7 +12,7 @@ use crate::judge::files::{code_of, named};
 use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
 use crate::made::{Made, floats, sound, spread};
 
-/// A made file.
+/// Writes a built file to the folder of the bench, and returns its path.
 fn written(bench: &Bench<'_>, file: &Apr2Builder) -> Result<PathBuf, Fault> {
     let path = bench.folder()?.join("test.apr");
     fs::write(&path, file.build())?;

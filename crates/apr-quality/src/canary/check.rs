@@ -31,7 +31,7 @@ pub struct CanaryReport {
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[non_exhaustive]
 pub struct CaseReport {
-    /// The input.
+    /// Input of the case.
     pub input: String,
     /// The expected answer, in words.
     pub expected: String,

@@ -21,7 +21,7 @@ pub type Load<'l> = dyn Fn(&str) -> Result<Vec<u8>> + 'l;
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum CanaryInput {
-    /// A text.
+    /// Text prompt.
     Text {
         /// The text, or the message of a chat.
         prompt: String,
@@ -32,7 +32,7 @@ pub enum CanaryInput {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         system: Option<String>,
     },
-    /// Ids of tokens.
+    /// Token ids.
     Tokens {
         /// Token ids in the vocabulary.
         ids: Vec<i64>,

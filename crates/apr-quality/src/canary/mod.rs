@@ -44,7 +44,7 @@ const VERSION: u32 = 1;
 /// Bytes or tokens of the longest answer, and tokens of the longest input.
 const LONGEST: usize = 100_000;
 
-/// A canary file.
+/// Canary: a file of recorded answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Canary {
@@ -91,7 +91,7 @@ pub struct CanaryCase {
     pub tolerance: Tolerance,
 }
 
-/// An answer.
+/// Expected answer to an input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]

@@ -49,8 +49,7 @@ pub struct Chosen {
     pub importance: Vec<Option<Arc<[f32]>>>,
     /// Weights that were [rounded](Rounding) before, by position.
     pub rounded: BTreeMap<usize, Rounded>,
-    /// Names that libraries use for weights with another name here, by position. Parts are named
-    /// after them.
+    /// Names of weights in libraries that use other names, by position. Parts are named after them.
     pub names: BTreeMap<usize, String>,
 }
 

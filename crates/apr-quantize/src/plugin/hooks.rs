@@ -19,12 +19,13 @@ pub trait QuantizationHooks {
     }
 }
 
-/// The same type for every weight that can have it; vectors, norms and rows that blocks do not
-/// divide stay as they are.
+/// Quantization of every suitable weight to the same type.
+///
+/// Vectors, norms and rows that blocks do not divide are unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UniformQuantization {
-    /// The type.
+    /// Type of the quantized weights.
     pub quant_type: QuantType,
 }
 
@@ -34,7 +35,7 @@ impl QuantizationHooks for UniformQuantization {
     }
 }
 
-/// Other types for token embeddings and output, which small errors hurt more.
+/// Quantization with other types for token embeddings and output, where small errors hurt more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MixedPrecisionHooks {

@@ -232,7 +232,7 @@ impl TryFrom<&QuantizedBlock> for QuantizedTensor {
 /// Quantization details of a tensor, for the model's metadata.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct QuantizationInfo {
-    /// The type.
+    /// Quantization type of the tensor.
     pub quant_type: QuantType,
     /// Name of the quantizer.
     pub quantizer: String,

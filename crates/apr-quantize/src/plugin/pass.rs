@@ -32,7 +32,7 @@ pub enum Outcome {
     Kept,
     /// Quantized tensor.
     Quantized {
-        /// The blocks.
+        /// Blocks of the tensor.
         block: QuantizedBlock,
         /// Details of the quantization.
         info: QuantizationInfo,

@@ -52,7 +52,7 @@ fn write_with(
     FolderInMemory(files)
 }
 
-/// The same model, encrypted with the password `open sesame`.
+/// Writes the model encrypted with the password `open sesame`.
 fn write_encrypted(tensors: &[(&str, Vec<u8>)], shard_size: u64) -> FolderInMemory {
     let costs = Argon2Costs { m: 8, t: 1, p: 1 };
     let locks = [Lock::Password { password: b"open sesame".to_vec().into(), costs }];

@@ -151,7 +151,7 @@ impl Generation {
 pub struct Chooser {
     processors: Vec<Processor>,
     sampler: Sampler,
-    /// All so far.
+    /// Tokens so far.
     tokens: Vec<i64>,
     given: usize,
     encoder: Vec<i64>,
@@ -208,7 +208,7 @@ pub struct LogProbability {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TokenLogProbabilities {
-    /// The token.
+    /// Generated token.
     #[serde(flatten)]
     pub chosen: LogProbability,
     /// The likeliest first.

@@ -69,7 +69,7 @@ pub(crate) enum Processor {
     TypicalP(f64),
     /// Keeps the tokens with at least this probability (Hewitt et al. 2022).
     EpsilonCutoff(f64),
-    /// The same with a bound that falls with the entropy.
+    /// Like `EpsilonCutoff`, with a bound that falls with the entropy.
     EtaCutoff(f64),
 }
 

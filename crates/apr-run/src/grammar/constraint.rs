@@ -165,7 +165,7 @@ impl Constraint {
         taken.map_err(|error| shared.grammar.located(unfit(&error.to_string())))
     }
 
-    /// The same behind further tokens, of which the last may end the text.
+    /// Returns the constraint after further tokens, of which the last may end the text.
     ///
     /// # Errors
     /// Those of [`take`](Self::take).

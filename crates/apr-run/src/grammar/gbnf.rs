@@ -13,10 +13,10 @@ const DEEPEST: usize = 64;
 /// Maximum number of repetitions. Each repetition is a part of the rules.
 const MOST: usize = 2000;
 
-/// The same grammar in Lark's notation.
+/// Translates a GBNF grammar to Lark's notation.
 ///
 /// # Errors
-/// E001 with the line for what is no GBNF, E003 for tokens in it, E008 beyond a limit.
+/// E001 with the line for a text that is not GBNF, E003 for tokens in it, E008 beyond a limit.
 pub(super) fn to_lark(text: &str) -> Result<String> {
     let mut parser = Parser { text, at: 0, depth: 0, rules: Vec::new(), ids: HashMap::new() };
     parser.space(true);

@@ -41,7 +41,7 @@ pub struct Grammar {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GrammarKind {
-    /// A JSON schema.
+    /// JSON schema.
     JsonSchema,
     /// A regular expression, which the whole text matches.
     Regex,
@@ -86,7 +86,7 @@ impl Grammar {
         Self { kind, text, file: None }
     }
 
-    /// The same with the name of its file, for errors.
+    /// Sets the name of the grammar's file, for errors.
     #[must_use]
     pub fn in_file(self, name: impl Into<String>) -> Self {
         Self { file: Some(name.into()), ..self }

@@ -23,7 +23,7 @@ struct Word {
 }
 
 impl Words {
-    /// Within a text.
+    /// Creates the words for positions within a text.
     pub(super) fn within(tokens: &TextTokens) -> Result<Self> {
         let before = tokens.encode(BEFORE, false).ok().and_then(|ids| ids.last().copied());
         Self::behind(tokens, &before.map_or_else(Vec::new, |id| vec![id]))

@@ -32,7 +32,7 @@ pub(crate) fn with_model<R>(
     with_options(folder, &RunOptions::default(), host, then)
 }
 
-/// The same with options.
+/// Prepares the model of a folder with options.
 pub(crate) fn with_options<R>(
     folder: &FolderInMemory,
     options: &RunOptions,

@@ -326,7 +326,7 @@ fn a_file_cut_anywhere_is_an_error() {
     }
 }
 
-/// Every value of every byte, which includes every flipped bit.
+/// Tries every value of every byte, which includes every flipped bit.
 #[test]
 fn a_header_changed_anywhere_is_an_error_or_what_the_reference_reads() {
     let whole = small();

@@ -5,14 +5,14 @@
 
 use std::borrow::Cow;
 
-/// A word.
+/// Token of Python code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Token<'a> {
     /// A name or keyword.
     Name(&'a str),
     /// A text, with its escapes decoded.
     Text(String),
-    /// A number.
+    /// Number, as written in the code.
     Number(&'a str),
     /// Any other character; `\n` for the end of a statement.
     Mark(char),

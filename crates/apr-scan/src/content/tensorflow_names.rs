@@ -15,7 +15,7 @@ static FUNCTIONS: LazyLock<HashSet<&str>> = LazyLock::new(|| {
 /// Resources that an operator accesses when a graph runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Touches {
-    /// Only its inputs.
+    /// The operator accesses only its inputs.
     Nothing,
     /// A checkpoint, vocabulary or file of records, whose path it is given.
     Path,

@@ -18,7 +18,7 @@ const ROOTS: [&str; 2] = ["torch", "ops"];
 /// Remarks of one file.
 const REMARKS: usize = 20;
 
-/// Other names of one file, of a root or of a namespace, that are remembered.
+/// Maximum number of remembered names for one file, a root or a namespace.
 const ALIASES: usize = 10_000;
 
 /// Judges a file of code.

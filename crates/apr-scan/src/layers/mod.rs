@@ -87,8 +87,9 @@ fn scan_all<S: ByteSource>(
     })
 }
 
-/// The same for a file that is known to be of a format without pickles. It is only looked at for a
-/// pickle that a loader could find in it all the same.
+/// Scans a file of a format without pickles.
+///
+/// The file is only searched for a pickle that a loader could nevertheless find in it.
 ///
 /// # Errors
 /// E007 when reading fails.
@@ -127,7 +128,7 @@ fn scan_by<'a>(
 enum Expected {
     /// A loader reads the bytes as a pickle, so errors in them are reported.
     Pickle,
-    /// They may be anything: they count as a pickle if they would run something.
+    /// The bytes may be anything. They count as a pickle if they would run something.
     Anything,
 }
 
@@ -187,7 +188,7 @@ impl<'a> ScannedBytes<'a> {
         Self { entry, depth: self.depth + 1, ..self.clone() }
     }
 
-    /// The same in a source that was decoded from this one.
+    /// Returns the bytes of a source that was decoded from this one.
     fn decoded<'b>(&self, source: &'b dyn ByteSource, name: &str) -> ScannedBytes<'b> {
         let Self { entry, reached, expected, kind, torch, depth, .. } = self.within(name);
         ScannedBytes {

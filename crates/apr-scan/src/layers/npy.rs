@@ -24,7 +24,7 @@ pub(super) struct Array {
 
 /// Type of an array's values.
 pub(super) enum Holds {
-    /// A pickle.
+    /// Objects, stored as a pickle.
     Objects,
     /// Numbers or texts, with their total number of bytes.
     Numbers(u64),

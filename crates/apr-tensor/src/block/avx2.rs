@@ -43,7 +43,9 @@ pub(super) fn quantize_q8_0(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) -> us
     groups.len() * GROUP
 }
 
-/// The same for Q4_0.
+/// Quantizes all whole groups of blocks of Q4_0 and returns the number of these blocks.
+///
+/// Returns 0 if the processor does not support it.
 pub(super) fn quantize_q4_0(values: &[[f32; 32]], blocks: &mut [[u8; 18]]) -> usize {
     let (groups, _) = values.as_chunks::<GROUP>();
     if !is_available() {

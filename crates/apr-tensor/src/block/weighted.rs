@@ -147,7 +147,7 @@ fn search_above_least<const TOP: i32>(
 
 /// Sums over blocks that are computed before a search.
 struct Sums {
-    /// At most zero.
+    /// Least values of the blocks, at most zero.
     least: Lanes,
     greatest: Lanes,
     weights: Lanes,

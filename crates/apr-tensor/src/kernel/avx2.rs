@@ -63,13 +63,13 @@ pub(super) fn moments(groups: &[[f32; LANES]]) -> Option<MomentLanes<f32>> {
     is_available().then(|| unsafe { moments_here(groups) })
 }
 
-/// The same of f16.
+/// Sums up groups of f16. Returns `None` if the processor does not support it.
 pub(super) fn moments_of_f16(groups: &[[[u8; 2]; LANES]]) -> Option<MomentLanes<f32>> {
     // SAFETY: the processor has the features.
     is_available().then(|| unsafe { moments_of_f16_here(groups) })
 }
 
-/// The same of bf16.
+/// Sums up groups of bf16. Returns `None` if the processor does not support it.
 pub(super) fn moments_of_bf16(groups: &[[[u8; 2]; LANES]]) -> Option<MomentLanes<f32>> {
     // SAFETY: the processor has the features.
     is_available().then(|| unsafe { moments_of_bf16_here(groups) })

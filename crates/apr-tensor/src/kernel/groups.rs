@@ -14,7 +14,7 @@ pub(crate) trait Step {
     fn value(code: f32, scale: f32, zero: f32) -> f32;
 }
 
-/// A precision.
+/// Precision that intermediate values are rounded to.
 pub(crate) trait Precision {
     fn round(value: f32) -> f32;
 }

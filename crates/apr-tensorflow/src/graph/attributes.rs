@@ -25,7 +25,7 @@ pub(super) struct Value {
     pub(super) dtype: Option<u64>,
     /// Shape; the inner option is `None` if the number of dimensions is unknown.
     pub(super) shape: Option<Option<Vec<i64>>>,
-    /// A tensor.
+    /// Message of a tensor.
     pub(super) tensor: Option<Message>,
     /// The name of a function.
     pub(super) function: Option<String>,

@@ -27,7 +27,7 @@ impl Lowering<'_> {
         self.spatial_input(node, input, RANK)
     }
 
-    /// The same of an image or a volume, by the number of its dimensions.
+    /// Same as [`image_input`](Self::image_input), for an image or a volume with `rank` dimensions.
     fn spatial_input(
         &mut self,
         node: &Node,

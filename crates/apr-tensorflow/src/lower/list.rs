@@ -66,7 +66,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The same as an integer of 64 bits.
+    /// Returns a count as an integer of 64 bits.
     pub(super) fn counted(&mut self, count: Count, name: &str) -> ValueId {
         match count {
             Count::Known(known) => self.out.main.int(known),

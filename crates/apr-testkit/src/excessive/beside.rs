@@ -6,7 +6,7 @@ const fn of(name: &'static str, file: &'static str, make: fn(usize) -> Vec<u8>) 
     Construct { name, file, make }
 }
 
-/// All of them.
+/// All constructs of this module.
 pub(super) const ALL: &[Construct] = &[
     of("tokenizer: tokens", "tokenizer.json", |n| pairs("", &joined(n, token), "")),
     of("tokenizer: merges", "tokenizer.json", |n| {

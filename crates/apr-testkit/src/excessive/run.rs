@@ -10,7 +10,7 @@ const fn run(name: &'static str, make: fn(usize) -> Vec<u8>) -> Construct {
     Construct { name, file: "model.onnx", make }
 }
 
-/// All of them.
+/// All constructs of this module.
 pub(super) const ALL: &[Construct] = &[
     run("run: an average over all", |n| of_one(n, "GlobalAveragePool", image(n, FLOAT), &[])),
     run("run: an average of bytes", |n| of_one(n, "GlobalAveragePool", image(n, BYTE), &[])),

@@ -92,7 +92,7 @@ impl Lowering<'_> {
         self.end_plain(node, activated, layout)
     }
 
-    /// The same for an operator without an activation.
+    /// Same as [`end`](Self::end), for an operator without an activation.
     pub(super) fn end_plain(&mut self, node: &Node, value: ValueId, layout: Order) -> Option<()> {
         let (id, name) = self.output(node)?;
         let element = self.from.value(id).element()?;

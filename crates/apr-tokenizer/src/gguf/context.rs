@@ -36,7 +36,7 @@ pub(super) struct Context<'a> {
     pub(super) json: Option<TokenizerJson>,
     /// `tokenizer_config.json`.
     pub(super) settings: Map<String, Json>,
-    /// `config.json`.
+    /// Contents of `config.json`.
     pub(super) config: Map<String, Json>,
     written: Tokenizer,
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::vocabulary::MAX_TOKENS;
 
-/// The file.
+/// Contents of `tokenizer.json`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "an object with a tokenizer's 'model'")]
 pub(crate) struct TokenizerJson {

@@ -21,7 +21,7 @@ const CONTROL: u64 = 3;
 /// A model, as far as it decides which ids a text gets.
 #[derive(Debug)]
 pub(crate) struct SentencePiece<'a> {
-    /// Pieces by id.
+    /// Pieces of the vocabulary, by id.
     pub(crate) pieces: Vec<Piece<'a>>,
     trainer: Option<TrainerSpec>,
     /// Replacements that are applied first: a double array trie and its texts. Empty for none.
@@ -34,7 +34,7 @@ pub(crate) struct SentencePiece<'a> {
     pub(crate) escapes_spaces: bool,
 }
 
-/// A token.
+/// Piece of the vocabulary.
 #[derive(Debug)]
 pub(crate) struct Piece<'a> {
     pub(crate) text: &'a str,

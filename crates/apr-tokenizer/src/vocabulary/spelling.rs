@@ -17,7 +17,7 @@ use super::tiktoken::alphabet;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Spelling {
-    /// Plain text.
+    /// Plain text, as in the input.
     #[default]
     Text,
     /// Byte-level BPE: a letter for each byte, `Ġ` for a space.

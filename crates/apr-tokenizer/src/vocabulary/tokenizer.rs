@@ -13,7 +13,7 @@ pub(crate) const MAX_TOKENS: usize = 2 << 20;
 pub struct Tokenizer {
     /// The companion that holds the tokens.
     pub file: String,
-    /// Texts by id.
+    /// Texts of the tokens, by id.
     pub tokens: BTreeMap<u64, String>,
     /// `BPE`, `WordPiece` or `SentencePiece Unigram`, if the file states it.
     pub model_type: Option<String>,

@@ -22,7 +22,7 @@ pub struct Blame {
     pub path: String,
     /// Relative L2 drift of the outputs as the other model is.
     pub drift: f64,
-    /// The same with the original's weight in the place of its own.
+    /// Relative L2 drift of the outputs with the original's weight instead of the other model's.
     pub drift_without: f64,
     /// Share of the drift that the replacement removes, from 0 to 1; negative if the drift grows.
     pub share: f64,

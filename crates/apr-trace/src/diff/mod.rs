@@ -48,9 +48,9 @@ const LISTED: usize = 100;
 pub struct TraceDiff {
     /// Version of this report: 1.
     pub version: u32,
-    /// The original.
+    /// Path of the original model.
     pub path: String,
-    /// The other model.
+    /// Path of the other model.
     pub other_path: String,
     /// Input of the run.
     pub input: String,

@@ -40,13 +40,13 @@ pub struct WeightDrift {
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum WeightChange {
-    /// No change.
+    /// The weight is unchanged.
     None,
     /// Many small differences, as rounding and training make them.
     Noise,
     /// All elements times a factor.
     Scaled {
-        /// The factor.
+        /// Factor of the elements.
         factor: f64,
     },
     /// The sign of a share of the elements, all of them for 1.
@@ -79,7 +79,7 @@ pub enum WeightChange {
     },
     /// Elements are NaN or infinite.
     NotFinite,
-    /// Other values.
+    /// The values differ in another way.
     Other,
 }
 

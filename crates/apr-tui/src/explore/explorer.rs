@@ -34,7 +34,7 @@ use crate::zones::Zones;
 /// Sleep interval of a wait for the background threads.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The screen.
+/// Screen that explores a model.
 pub(crate) struct Explorer<'m> {
     pub(super) job: &'m Job<'m>,
     pub(super) desk: &'m Desk,

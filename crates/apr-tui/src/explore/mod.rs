@@ -43,7 +43,7 @@ use crate::wording::Plain;
 pub struct Subject<'m> {
     /// Model as the user wrote it.
     pub name: &'m str,
-    /// The model.
+    /// Reader of the model.
     pub reader: &'m dyn CheckpointReader,
     /// The families that are known.
     pub families: &'m Families,
@@ -64,7 +64,7 @@ pub type Scan<'m> = dyn Fn(&Watch) -> Result<ScanSummary> + Sync + 'm;
 
 /// Models to show, and the resources for the work.
 pub struct Job<'m> {
-    /// The model.
+    /// Model to explore.
     pub model: Subject<'m>,
     /// Another model to compare it with.
     pub other: Option<Subject<'m>>,

@@ -63,7 +63,7 @@ const HELP: [Key; 15] = [
 /// Trace to show.
 #[derive(Debug)]
 pub struct TraceView {
-    /// The run.
+    /// Trace of the run.
     pub trace: Trace,
     /// Comparison with another model's run on the same payload, step by step.
     pub diff: Option<TraceDiff>,

@@ -8,7 +8,7 @@ use crate::text::clean;
 #[derive(Debug, Clone)]
 pub(crate) struct Stop {
     pub(crate) number: usize,
-    /// Escaped.
+    /// Escaped name of the stop.
     pub(crate) name: String,
     what: What,
 }
@@ -20,7 +20,7 @@ enum What {
     Output(usize),
 }
 
-/// All of them, in the order in which they run.
+/// Returns all stops of a trace, in the order in which they run.
 pub(crate) fn stops(trace: &Trace) -> Vec<Stop> {
     let mut stops = Vec::new();
     for (pass, traced) in trace.passes.iter().enumerate() {

@@ -93,7 +93,7 @@ struct Decoded {
 enum File {
     /// Companion file at this position in the base.
     Base(usize),
-    /// Here.
+    /// Bytes in memory.
     Own(Vec<u8>),
 }
 

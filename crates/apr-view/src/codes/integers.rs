@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_blocks_equal_those_of_the_codes() {
+    fn values_of_blocks_equal_the_values_of_the_codes() {
         // Integers times a half float of one bit have no rounding in f16 either.
         let layer = Layer::new([3, 12], [ONE, HALF]);
         let known = first(&layer.parts(), GPTQ).expect("values").values;

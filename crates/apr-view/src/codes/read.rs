@@ -13,13 +13,13 @@ pub(super) use crate::strided::usize_of;
 /// It consists of whole rows or of a piece of one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tile {
-    /// The first row.
+    /// Number of the first row.
     pub(super) row: u64,
-    /// Rows.
+    /// Number of rows.
     pub(super) rows: usize,
     /// The first column.
     pub(super) column: u64,
-    /// Columns.
+    /// Number of columns.
     pub(super) columns: usize,
 }
 

@@ -67,7 +67,7 @@ impl Stated {
         groups.is_some_and(|groups| !groups.is_empty() && groups.values().all(says))
     }
 
-    /// Any entry.
+    /// Returns the entry with this key.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.entries.get(key)
     }

@@ -100,10 +100,10 @@ struct Request {
 }
 
 impl Server {
-    /// Listens.
+    /// Listens on a port of this machine; `None` lets the system choose the port.
     ///
     /// # Errors
-    /// Where the port is taken.
+    /// A port that can't be listened on, such as one that is in use.
     pub(super) fn bind(
         port: Option<u16>,
         secret: &str,

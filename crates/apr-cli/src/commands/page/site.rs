@@ -28,9 +28,9 @@ const SERVICE_WORKER: &str = "service-worker.js";
 
 /// Source of the page's files.
 pub(super) enum Site {
-    /// A folder.
+    /// Folder with the files of the page.
     Folder(Folder),
-    /// The program.
+    /// Files that are built into the program.
     Built,
 }
 

@@ -7,7 +7,7 @@ use crate::failure::{Failure, Outcome};
 enum Scope {
     /// The run of a part: the option is passed there and is not stored in the plan.
     Run,
-    /// Each part.
+    /// Each part of the job.
     Part,
     /// The end: the whole output is judged when it is put together.
     Finish,
@@ -25,7 +25,7 @@ enum Kind {
     Setting,
 }
 
-/// An option.
+/// Option of a command, with its scope and kind.
 #[derive(Debug, Clone, Copy)]
 struct Declared {
     /// Commands that have it so; empty: all others that have it.

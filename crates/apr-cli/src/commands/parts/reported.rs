@@ -131,7 +131,7 @@ fn draft(
     Ok(Draft { plan, warnings })
 }
 
-/// Runs a part.
+/// Runs a part of the job and returns its result.
 pub(super) fn run(open: &OpenPlan, part: usize, context: &Context) -> Outcome<PartResult> {
     let (cli, context) = open.job(context)?;
     let [first, count] = open.plan.parts[part].units.unwrap_or_default();

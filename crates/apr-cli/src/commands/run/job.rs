@@ -13,7 +13,7 @@ use crate::context::Context;
 pub(super) struct Job<'j> {
     pub(super) args: &'j RunArgs,
     pub(super) context: &'j Context,
-    /// The model.
+    /// Runner of the model.
     pub(super) runner: &'j Runner<'j>,
     /// Model as the user wrote it.
     pub(super) name: &'j str,

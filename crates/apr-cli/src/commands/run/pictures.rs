@@ -20,7 +20,7 @@ use crate::printer::BOLD;
 /// Results of the model for all images.
 #[derive(Debug, Serialize)]
 struct PicturesReport {
-    /// The model.
+    /// Path of the model.
     path: String,
     /// Results, one for each image.
     results: Vec<ImageResult>,

@@ -16,7 +16,7 @@ use crate::printer::{BOLD, DIM};
 /// Results of a reranker for a query and its documents.
 #[derive(Debug, Serialize)]
 struct RankingReport {
-    /// The model.
+    /// Path of the model.
     path: String,
     /// Query and documents.
     #[serde(flatten)]

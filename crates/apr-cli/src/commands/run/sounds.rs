@@ -20,7 +20,7 @@ use crate::printer::{BOLD, DIM};
 /// Results of the model for all audio files.
 #[derive(Debug, Serialize)]
 struct SoundsReport {
-    /// The model.
+    /// Path of the model.
     path: String,
     /// Results, one for each file.
     results: Vec<AudioResult>,

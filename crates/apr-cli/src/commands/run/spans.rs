@@ -14,7 +14,7 @@ use crate::printer::BOLD;
 /// The answers to all questions.
 #[derive(Debug, Serialize)]
 struct AnswersReport {
-    /// The model.
+    /// Path of the model.
     path: String,
     /// Answers, one item for each question.
     results: Vec<Answers>,

@@ -19,7 +19,7 @@ const SHOWN: usize = 8;
 /// Results of the model for all texts.
 #[derive(Debug, Serialize)]
 struct TextsReport {
-    /// The model.
+    /// Path of the model.
     path: String,
     /// Results, one for each text.
     results: Vec<TextTask>,

@@ -18,7 +18,7 @@ use crate::printer::DIM;
 
 #[derive(Debug, Serialize)]
 struct TokenizeReport {
-    /// The model.
+    /// Path of the model.
     path: String,
     /// Results, one for each text.
     results: Vec<Tokenized>,

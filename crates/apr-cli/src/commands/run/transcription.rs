@@ -18,7 +18,7 @@ use crate::printer::{BOLD, DIM};
 
 #[derive(Debug, Serialize)]
 struct TranscriptionReport {
-    /// The model.
+    /// Path of the model.
     path: String,
     /// Results, one for each file.
     results: Vec<Transcription>,

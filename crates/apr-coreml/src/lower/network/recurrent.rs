@@ -217,7 +217,7 @@ impl Lowering<'_> {
         Some(self.out.main.op("Squeeze", [x, axes]).output(&name))
     }
 
-    /// The other way round, with the dimensions that `like` has.
+    /// Converts `[sequence, batch, size]` back to a blob with the dimensions that `like` has.
     fn blob(&mut self, like: Blob, x: ValueId, name: &str) -> Blob {
         let main = &mut self.out.main;
         if !like.is_rank_5 {

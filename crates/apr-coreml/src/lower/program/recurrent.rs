@@ -137,7 +137,7 @@ impl Lowering<'_> {
         main.op("Transpose", [split]).attribute("perm", [1, 0, 2]).output(name)
     }
 
-    /// The other way round.
+    /// Converts `[directions, batch, units]` back to `[batch, directions * units]`.
     fn without_directions(&mut self, x: ValueId, count: usize, name: &str) -> ValueId {
         let main = &mut self.out.main;
         if count == 1 {

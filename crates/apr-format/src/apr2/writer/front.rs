@@ -26,7 +26,8 @@ pub(super) struct Front {
 }
 
 impl Apr2Writer {
-    /// Everything before the tensors; `None` when it does not fit before the data section.
+    /// Encodes everything before the tensors. Returns `None` if it does not fit before the data
+    /// section.
     pub(super) fn encode_front(&self) -> Result<Option<Front>> {
         let index = self.encode_index()?;
         let metadata_len = json_len(&self.metadata);

@@ -25,7 +25,7 @@ pub(super) use signing::{sign, verify};
 /// browser.
 pub type FillRandom<'a> = dyn FnMut(&mut [u8]) -> Result<()> + 'a;
 
-/// For whom a payload is encrypted.
+/// Recipients of an encrypted payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Protection {

@@ -55,7 +55,7 @@ pub(super) fn small<const TYPE: u8, const BYTES: usize>(
     avx2::small::<TYPE, BYTES>(weights, row_bytes, &x[tiled..], &mut out[tiled..]);
 }
 
-/// The same for blocks of 256.
+/// Multiplies blocks of 256 elements; the arguments are the same as for `small`.
 pub(super) fn large<const TYPE: u8, const BYTES: usize>(
     weights: &[u8],
     row_bytes: usize,
@@ -105,7 +105,7 @@ fn small_tile<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
     }
 }
 
-/// The same for blocks of 256, of which each is unpacked once.
+/// Multiplies tiles of blocks of 256 elements. Each block is unpacked once.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 fn large_tiles<const TYPE: u8, const BYTES: usize>(
     weights: &[u8],
@@ -146,7 +146,7 @@ fn large_tiles<const TYPE: u8, const BYTES: usize>(
     whole.len() * TOKENS + half.map_or(0, |x| x.len())
 }
 
-/// 64 bytes.
+/// Loads 64 bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load(bytes: &[i8; PAIR]) -> __m512i {
@@ -466,7 +466,7 @@ impl SmallTogether {
     }
 }
 
-/// The same of a block of 256.
+/// Scales and sums of a block of 256 in several rows of activations, one lane per row.
 struct LargeTogether {
     scales: [f32; TOKENS],
     /// Sums of each pair of groups.

@@ -24,7 +24,7 @@ pub(super) fn small<const TYPE: u8, const BYTES: usize>(
     }
 }
 
-/// The same for blocks of 256.
+/// Multiplies blocks of 256 elements; the arguments are the same as for `small`.
 pub(super) fn large<const TYPE: u8, const BYTES: usize>(
     weights: &[u8],
     row_bytes: usize,

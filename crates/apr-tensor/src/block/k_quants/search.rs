@@ -293,7 +293,7 @@ fn as_bytes(levels: Reals) -> Reals {
 pub(super) struct Refined<const LEN: usize> {
     pub(super) scale: Reals,
     half: u8,
-    /// Less half.
+    /// Levels minus `half`.
     levels: [Reals; LEN],
     zero: Mask,
 }

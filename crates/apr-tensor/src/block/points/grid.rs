@@ -192,15 +192,15 @@ macro_rules! grids {
 grids! {
     /// IQ1_S and IQ1_M.
     iq1: EIGHT, IQ1_PACKED, 3;
-    /// IQ2_XXS.
+    /// Grid of IQ2_XXS.
     iq2_xxs: EIGHT, IQ2_XXS_PACKED, 2;
-    /// IQ2_XS.
+    /// Grid of IQ2_XS.
     iq2_xs: EIGHT, IQ2_XS_PACKED, 2;
-    /// IQ2_S.
+    /// Grid of IQ2_S.
     iq2_s: EIGHT, IQ2_S_PACKED, 1;
-    /// IQ3_XXS.
+    /// Grid of IQ3_XXS.
     iq3_xxs: FOUR, IQ3_XXS_PACKED, 2;
-    /// IQ3_S.
+    /// Grid of IQ3_S.
     iq3_s: FOUR, IQ3_S_PACKED, 3;
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Sweep {
 /// Groups that are fitted again with the scale that was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refit {
-    /// All.
+    /// All groups.
     All,
     /// All, unless every group was a point without being moved.
     AllIfMoved,

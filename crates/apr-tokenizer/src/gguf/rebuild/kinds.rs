@@ -205,7 +205,7 @@ pub(super) fn words<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) ->
     }
 }
 
-/// `t5`: Unigram.
+/// Returns the Unigram tokenizer of a GGUF file whose tokenizer model is `t5`.
 pub(super) fn unigram<'a>(
     keys: &TokenizerKeys<'a>,
     warnings: &mut Vec<String>,

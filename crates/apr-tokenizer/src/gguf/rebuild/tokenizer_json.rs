@@ -96,7 +96,7 @@ pub enum Model<'a> {
         byte_fallback: bool,
         /// `true` if a word that is a token is not merged from parts.
         ignore_merges: bool,
-        /// Ids by text.
+        /// Ids of the tokens, by text.
         vocab: Ids<'a>,
         /// Merges by rank.
         ///
@@ -112,7 +112,7 @@ pub enum Model<'a> {
         continuing_subword_prefix: &'static str,
         /// Letters of a word beyond which it is unknown.
         max_input_chars_per_word: usize,
-        /// Ids by text.
+        /// Ids of the tokens, by text.
         vocab: OwnedIds,
     },
     /// The likeliest tokens.
@@ -129,7 +129,7 @@ pub enum Model<'a> {
 /// A map of tokens to ids, in the order of the ids.
 #[derive(Debug)]
 pub struct Ids<'a>(
-    /// Texts and ids.
+    /// Texts of the tokens, with their ids.
     pub Vec<(&'a str, usize)>,
 );
 
@@ -147,7 +147,7 @@ impl Serialize for Ids<'_> {
 /// A map of texts that were put together to ids, in the order of the ids.
 #[derive(Debug)]
 pub struct OwnedIds(
-    /// Texts and ids.
+    /// Texts of the tokens, with their ids.
     pub Vec<(String, usize)>,
 );
 

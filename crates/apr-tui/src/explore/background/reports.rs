@@ -82,7 +82,7 @@ impl<'j> Bench<'j> {
         self.other.as_ref().unwrap_or(&self.model)
     }
 
-    /// Both models.
+    /// Returns both models for a comparison.
     fn both(&self) -> Beside<'_, 'j> {
         self.model.beside(self.second())
     }

@@ -49,7 +49,7 @@ fn with_screen(readers: &[&dyn CheckpointReader], then: impl FnOnce(&mut Explore
     with_job(readers, None, None, then);
 }
 
-/// Same as `with_screen`, with the front end's other data.
+/// Same as `with_screen`, with the front end's payload and scan.
 fn with_job(
     readers: &[&dyn CheckpointReader],
     payload: Option<Payload>,

@@ -38,7 +38,7 @@ pub(in crate::matrix::blocks) fn small<const TYPE: u8, const BYTES: usize>(
     unsafe { small::small_here::<TYPE, BYTES>(weights, row_bytes, x, out) }
 }
 
-/// The same for blocks of 256.
+/// Multiplies blocks of 256 elements; the arguments are the same as for `small`.
 pub(in crate::matrix::blocks) fn large<const TYPE: u8, const BYTES: usize>(
     weights: &[u8],
     row_bytes: usize,
